@@ -1,0 +1,93 @@
+"""Names: parsed once, valid ever after.
+
+A task's name is the only key that everything else derives from: units, lease file and log fields are computed
+from it, so that stop, inspect and clean-up need no stored state.
+"""
+
+import re
+from typing import NewType
+
+from solo5_systemd.errors import InvalidRequestError
+
+TaskName = NewType("TaskName", str)
+"""1–128 of letters, digits, `_`, `.`, `-`, beginning with a letter or digit: stands in a unit name unescaped
+(systemd.unit(5)) and, as a file name, cannot leave its directory."""
+
+DeviceName = NewType("DeviceName", str)
+"""A manifest device: 1–67 letters and digits, the alphabet of the tender's own option parser."""
+
+NetworkName = NewType("NetworkName", str)
+"""A network of the host: like a task name, at most 32."""
+
+TASK_PREFIX = "solo5-task-"
+SLICE = "solo5.slice"
+
+_TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_DEVICE = re.compile(r"[A-Za-z0-9]{1,67}", re.ASCII)
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
+
+
+def task_name(text: str) -> TaskName:
+    """Parse a task's name.
+
+    Raises:
+        InvalidRequestError: it does not fit.
+    """
+    if not _TASK.fullmatch(text):
+        raise InvalidRequestError(
+            f"task name {text!r} is not usable: expected 1 to 128 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit."
+        )
+    return TaskName(text)
+
+
+def device_name(text: str) -> DeviceName:
+    """Parse the name of a manifest device (NIC or disk).
+
+    Raises:
+        InvalidRequestError: the tender could not be told this name.
+    """
+    if not _DEVICE.fullmatch(text):
+        raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
+    return DeviceName(text)
+
+
+def network_name(text: str) -> NetworkName:
+    """Parse the name of a network.
+
+    Raises:
+        InvalidRequestError: it does not fit.
+    """
+    if not _NETWORK.fullmatch(text):
+        raise InvalidRequestError(
+            f"network name {text!r} is not usable: expected 1 to 32 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit."
+        )
+    return NetworkName(text)
+
+
+def task_service(task: TaskName) -> str:
+    return f"{TASK_PREFIX}{task}.service"
+
+
+def task_scope(task: TaskName) -> str:
+    return f"{TASK_PREFIX}{task}.scope"
+
+
+def network_service(task: TaskName) -> str:
+    """The oneshot that holds one task's share of the network."""
+    return f"solo5-network@{task}.service"
+
+
+def outcome_target(task: TaskName) -> str:
+    """The target whose only work is to refer to the task's unit, so that systemd keeps its outcome."""
+    return f"solo5-outcome-{task}.target"
+
+
+def task_of_unit(unit: str) -> TaskName | None:
+    """The task that a unit name belongs to, or None for a unit that is not a task's."""
+    stem, dot, suffix = unit.rpartition(".")
+    if not dot or suffix not in ("service", "scope") or not stem.startswith(TASK_PREFIX):
+        return None
+    name = stem.removeprefix(TASK_PREFIX)
+    return TaskName(name) if _TASK.fullmatch(name) else None

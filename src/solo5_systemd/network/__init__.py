@@ -1,0 +1,1 @@
+"""How a unikernel is connected: addresses, links, packet filter."""

@@ -1,0 +1,201 @@
+"""What a task asks of the network, and what it is given.
+
+These values are what lease files, D-Bus messages and unit properties are made of; `to_wire` and `from_wire` are
+their one plain form, tuples in the order of the D-Bus signatures that stand beside them.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Interface
+from typing import NewType
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
+
+MacAddress = NewType("MacAddress", str)
+"""Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
+
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
+
+NIC_SIGNATURE = "(ssss)"
+PORT_SIGNATURE = "(ssqqs)"
+LEASE_SIGNATURE = "(sssssssq)"
+
+
+class Protocol(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
+
+
+def mac_address(text: str) -> MacAddress:
+    """Parse a MAC address.
+
+    Raises:
+        InvalidRequestError: malformed, a group address, or all zero.
+    """
+    lower = text.lower()
+    if not _MAC.fullmatch(lower) or int(lower[:2], 16) & 1 or lower == "00:00:00:00:00:00":
+        raise InvalidRequestError(
+            f"MAC address {text!r} is not usable: expected six hexadecimal octets with colons, unicast and "
+            "not all zero, such as 02:00:5e:10:00:01."
+        )
+    return MacAddress(lower)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicRequest:
+    """One manifest NET_BASIC device and where it is to be connected; None means "choose for me"."""
+
+    nic: DeviceName
+    network: NetworkName = NetworkName("default")
+    ipv4: IPv4Address | None = None
+    mac: MacAddress | None = None
+
+    def to_wire(self) -> tuple[str, str, str, str]:
+        return (self.nic, self.network, str(self.ipv4 or ""), self.mac or "")
+
+    @classmethod
+    def from_wire(cls, wire: tuple[str, str, str, str]) -> "NicRequest":
+        """Parse what came over the bus.
+
+        Raises:
+            InvalidRequestError: a field is malformed.
+        """
+        nic, network, ipv4, mac = wire
+        return cls(
+            nic=device_name(nic),
+            network=network_name(network),
+            ipv4=ipv4_address(ipv4) if ipv4 else None,
+            mac=mac_address(mac) if mac else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortRequest:
+    """A port of the host that leads to a port of the guest; `host_ip` None means every local address."""
+
+    nic: DeviceName
+    host_ip: IPv4Address | None = None
+    host_port: int
+    port: int
+    protocol: Protocol
+
+    def to_wire(self) -> tuple[str, str, int, int, str]:
+        return (self.nic, str(self.host_ip or ""), self.host_port, self.port, self.protocol.value)
+
+    @classmethod
+    def from_wire(cls, wire: tuple[str, str, int, int, str]) -> "PortRequest":
+        """Parse what came over the bus.
+
+        Raises:
+            InvalidRequestError: a field is malformed.
+        """
+        nic, host_ip, host_port, port, protocol = wire
+        return cls(
+            nic=device_name(nic),
+            host_ip=ipv4_address(host_ip) if host_ip else None,
+            host_port=port_number(host_port),
+            port=port_number(port),
+            protocol=port_protocol(protocol),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """What one NIC of a task holds: exclusive, from its reservation until its release."""
+
+    nic: DeviceName
+    network: NetworkName
+    bridge: str
+    tap: str
+    ipv4: IPv4Interface
+    gateway4: IPv4Address
+    mac: MacAddress
+    mtu: int
+
+    def to_wire(self) -> tuple[str, str, str, str, str, str, str, int]:
+        return (
+            self.nic,
+            self.network,
+            self.bridge,
+            self.tap,
+            str(self.ipv4),
+            str(self.gateway4),
+            self.mac,
+            self.mtu,
+        )
+
+    @classmethod
+    def from_wire(cls, wire: tuple[str, str, str, str, str, str, str, int]) -> "Lease":
+        """Parse what came over the bus or from a lease file.
+
+        Raises:
+            InvalidRequestError: a field is malformed.
+        """
+        nic, network, bridge, tap, ipv4, gateway4, mac, mtu = wire
+        try:
+            interface = IPv4Interface(ipv4)
+        except ValueError as error:
+            raise InvalidRequestError(f"lease address {ipv4!r} is not an IPv4 interface.") from error
+        return cls(
+            nic=device_name(nic),
+            network=network_name(network),
+            bridge=bridge,
+            tap=tap,
+            ipv4=interface,
+            gateway4=ipv4_address(gateway4),
+            mac=mac_address(mac),
+            mtu=mtu,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """Everything of the network that one task holds."""
+
+    task: TaskName
+    leases: tuple[Lease, ...] = ()
+    ports: tuple[PortRequest, ...] = ()
+
+    def lease(self, nic: DeviceName) -> Lease:
+        return next(lease for lease in self.leases if lease.nic == nic)
+
+
+def ipv4_address(text: str) -> IPv4Address:
+    """Parse an IPv4 address.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    try:
+        return IPv4Address(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"address {text!r} is not an IPv4 address: expected four numbers such as 10.89.0.7."
+        ) from error
+
+
+def port_number(port: int) -> int:
+    """Check a TCP or UDP port.
+
+    Raises:
+        InvalidRequestError: outside 1–65535.
+    """
+    if not 1 <= port <= 65535:
+        raise InvalidRequestError(f"port {port} does not exist: expected 1 to 65535.")
+    return port
+
+
+def port_protocol(text: str) -> Protocol:
+    """Parse a port's protocol.
+
+    Raises:
+        InvalidRequestError: neither tcp nor udp.
+    """
+    try:
+        return Protocol(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error
+
+

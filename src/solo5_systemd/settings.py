@@ -1,0 +1,122 @@
+"""What an operator sets in /etc/solo5/*.toml, as values.
+
+    tender_paths = ["/usr/bin", "/opt/solo5/bin"]
+
+    [network.default]
+    ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
+    gateway4 = "10.89.0.1"    # left out: the first address
+    bridge = "solo5-default"  # left out: solo5-NAME
+    mtu = 1500
+    masquerade = true
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.names import NetworkName, network_name
+
+DEFAULT_NETWORK = NetworkName("default")
+TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
+
+_LINK = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """One named network. `ipv4` None: choose a range; `gateway4` None: its first address."""
+
+    name: NetworkName
+    bridge: str
+    ipv4: IPv4Network | None = None
+    gateway4: IPv4Address | None = None
+    mtu: int = 1500
+    masquerade: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    tender_paths: tuple[str, ...] = TENDER_PATHS
+    networks: tuple[NetworkSettings, ...] = ()
+
+    def network(self, name: NetworkName) -> NetworkSettings | None:
+        return next((network for network in self.networks if network.name == name), None)
+
+
+def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
+    """Read one document; the network `default` exists whether or not it is named there.
+
+    Args:
+        document: as `tomllib` decodes it.
+        where: the file, for error messages.
+
+    Raises:
+        SettingsError: an unknown key or a wrong value; the message begins with `where` and the key's path.
+    """
+    try:
+        return _parse(Fields(document, error=SettingsError))
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error.sentence}" if where else error.sentence, error.hint) from error
+
+
+def _parse(fields: Fields) -> Settings:
+    fields.allow("tender_paths", "network")
+    paths = fields.texts("tender_paths", TENDER_PATHS)
+    if not paths or not all(path.startswith("/") for path in paths):
+        raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
+    tables = fields.table("network")
+    names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables.keys())))
+    networks = tuple(_network(name, tables.table(name)) for name in names)
+    _unlike_each_other(networks)
+    return Settings(tender_paths=paths, networks=networks)
+
+
+def _network_key(key: str) -> NetworkName:
+    try:
+        return network_name(key)
+    except InvalidRequestError as error:
+        raise SettingsError(f"network.{key}: {error}") from error
+
+
+def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade")
+    bridge = fields.text("bridge", f"solo5-{name}")
+    if not _LINK.fullmatch(bridge) or bridge in (".", ".."):
+        raise fields.wrong("bridge", bridge, "a link name of at most 15 letters, digits, '_', '.' or '-'")
+    ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
+    gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
+    if ipv4 is not None and ipv4.prefixlen > 30:
+        raise fields.wrong("ipv4", str(ipv4), "room for a gateway and a guest: a prefix of at most 30")
+    if gateway4 is not None and (ipv4 is None or not _is_host(gateway4, ipv4)):
+        raise fields.wrong("gateway4", str(gateway4), "a host address inside the network's ipv4 range")
+    return NetworkSettings(
+        name=name,
+        bridge=bridge,
+        ipv4=ipv4,
+        gateway4=gateway4,
+        # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
+        mtu=fields.integer("mtu", 1500, low=68, high=65521),
+        masquerade=fields.boolean("masquerade", default=True),
+    )
+
+
+def _is_host(address: IPv4Address, network: IPv4Network) -> bool:
+    return address in network and address not in (network.network_address, network.broadcast_address)
+
+
+def _unlike_each_other(networks: tuple[NetworkSettings, ...]) -> None:
+    for index, one in enumerate(networks):
+        for other in networks[:index]:
+            if one.bridge == other.bridge:
+                raise SettingsError(
+                    f"network.{one.name}.bridge is {one.bridge!r}, as network.{other.name}'s: "
+                    "expected a bridge of its own."
+                )
+            if one.ipv4 and other.ipv4 and one.ipv4.overlaps(other.ipv4):
+                raise SettingsError(
+                    f"network.{one.name}.ipv4 is {one.ipv4}, which overlaps network.{other.name}'s "
+                    f"{other.ipv4}: expected a range of its own."
+                )

@@ -1,0 +1,63 @@
+"""What to run, whoever asks for it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import NicRequest, PortRequest
+
+MIB = 1 << 20
+DEFAULT_MEMORY = 128 * MIB
+STOP_TIMEOUT = 10.0
+"""Seconds between the stop signal and SIGKILL. A tender ends within milliseconds of its signal, or never."""
+
+
+class UnitKind(StrEnum):
+    SERVICE = "service"
+    SCOPE = "scope"
+
+
+class StopSignal(StrEnum):
+    """The two signals that a tender knows as "end"; it has none for a guest to see."""
+
+    INT = "SIGINT"
+    TERM = "SIGTERM"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One task to be.
+
+    Attributes:
+        name: the task's name.
+        image: path of the unikernel, as the caller sees it.
+        arguments: the guest's, with placeholders still in them.
+        memory: bytes, the whole allotment: guest, tender and what the kernel holds for them.
+        cpus: how many processors' worth of time at most; None: no limit.
+        cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
+        nics: one request for each NET_BASIC device.
+        ports: what is published.
+        disks: one for each BLOCK_BASIC device.
+        tender: the tender to insist on; None: the one that the image names.
+        kind: a service of PID 1, or a scope under the caller.
+        properties: further unit properties, in systemd's own words (`TasksMax`, `32`).
+        log_fields: further journal fields on every line of the task.
+        description: the unit's, None: derived.
+    """
+
+    name: TaskName
+    image: str
+    arguments: tuple[str, ...] = ()
+    memory: int = DEFAULT_MEMORY
+    cpus: float | None = None
+    cpu_weight: int | None = None
+    nics: tuple[NicRequest, ...] = ()
+    ports: tuple[PortRequest, ...] = ()
+    disks: tuple[DiskRequest, ...] = ()
+    tender: Target | None = None
+    kind: UnitKind = UnitKind.SERVICE
+    properties: tuple[tuple[str, str], ...] = ()
+    log_fields: tuple[tuple[str, str], ...] = ()
+    description: str | None = None
