@@ -46,6 +46,7 @@ uint64_t now(void); /* nanoseconds; only differences mean something */
 uint64_t wait_until(uint64_t deadline);
 
 _Noreturn void halt(int status);
+_Noreturn void solo5_abort(void);
 _Noreturn void abort_at(const char *file, unsigned line, const char *reason);
 #define ABORT(REASON) abort_at(__FILE_NAME__, __LINE__, REASON)
 

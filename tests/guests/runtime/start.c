@@ -15,6 +15,13 @@ _Noreturn void halt(int status)
     platform_halt(status);
 }
 
+_Noreturn void solo5_abort(void)
+{
+    if (!arguments_quiet())
+        print("Solo5: solo5_abort() called\n");
+    platform_halt(EXIT_ABORT);
+}
+
 _Noreturn void abort_at(const char *file, unsigned line, const char *reason)
 {
     print("Solo5: ABORT: %s:%u: %s\n", file, line, reason);

@@ -1,0 +1,28 @@
+/* Uses a disk: words of the command line are done in turn. write=TEXT fills the current sector with
+ * the text and zeros, read prints the current sector up to its first zero, sector=N goes there. */
+#include "sectors.h"
+
+MANIFEST(BLOCK("storage"));
+
+#define STORAGE 1
+
+static bool is(const char *word, const char *what) { return memcmp(word, what, strlen(what)) == 0; }
+
+static void perform(const char *word, uint64_t *sector)
+{
+    if (is(word, "sector="))
+        *sector = to_number(word + strlen("sector="));
+    else if (is(word, "write="))
+        sector_write(STORAGE, *sector, word + strlen("write="));
+    else if (is(word, "read"))
+        print("sector %lu: '%s'\n", *sector, sector_read(STORAGE, *sector));
+}
+
+int guest_main(void)
+{
+    uint64_t sector = 0;
+    sectors_announce(STORAGE);
+    for (unsigned i = 0; i < argument_count(); i++)
+        perform(argument(i), &sector);
+    return 0;
+}

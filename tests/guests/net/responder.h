@@ -1,0 +1,21 @@
+/* A small host: answers ARP, ping, UDP echo (port 7 and every --udp=PORT) and one TCP request per
+ * connection (every --tcp=PORT, or 80) with a short HTTP answer that repeats the command line.
+ *
+ *   --send=IP:PORT    sends a numbered datagram there every second, and prints what comes back
+ *   --spoof-ip=A      once a second, a datagram whose source address is A
+ *   --spoof-mac=M     once a second, a datagram from our address in a frame from M
+ *   --spoof-arp=A     once a second, the claim that A is ours
+ *   --verbose         prints a line for everything that happens
+ */
+#pragma once
+
+#include "nic.h"
+
+_Noreturn void responder_run(struct nic *nics, unsigned count);
+
+/* Prints if --verbose. */
+#define note(...)                                                                                 \
+    do                                                                                            \
+        if (flag("--verbose"))                                                                    \
+            print(__VA_ARGS__);                                                                   \
+    while (0)
