@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Address
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import NicRequest, PortRequest
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.plan import NicRequest, PortRequest, Protocol
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
@@ -27,6 +28,26 @@ class StopSignal(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Publish:
+    """A port to publish; `nic` None: the only NIC of the image, or the one named `service`."""
+
+    nic: DeviceName | None = None
+    host_ip: IPv4Address | None = None
+    host_port: int
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+    def to(self, nic: DeviceName) -> PortRequest:
+        return PortRequest(
+            nic=nic,
+            host_ip=self.host_ip,
+            host_port=self.host_port,
+            port=self.port,
+            protocol=self.protocol,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """One task to be.
 
@@ -37,8 +58,8 @@ class Workload:
         memory: bytes, the whole allotment: guest, tender and what the kernel holds for them.
         cpus: how many processors' worth of time at most; None: no limit.
         cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
-        nics: one request for each NET_BASIC device.
-        ports: what is published.
+        nics: one request for each NET_BASIC device; none at all: each joins the default network.
+        publish: the ports that the host passes on.
         disks: one for each BLOCK_BASIC device.
         tender: the tender to insist on; None: the one that the image names.
         kind: a service of PID 1, or a scope under the caller.
@@ -54,7 +75,7 @@ class Workload:
     cpus: float | None = None
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
-    ports: tuple[PortRequest, ...] = ()
+    publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None
     kind: UnitKind = UnitKind.SERVICE

@@ -1,0 +1,153 @@
+"""What the engine needs from the machine: one page of Protocols.
+
+`runtime` knows these and nothing behind them; `wiring` picks who fulfils them; tests fulfil them in memory.
+Every method raises only errors of `solo5_systemd.errors`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.host.facts import Tender
+from solo5_systemd.image.manifest import StoredImage, Target
+from solo5_systemd.journal.export import Entry
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.state import UnitState
+
+
+class JobFailedError(Exception):
+    """systemd's job for a unit ended otherwise than done; the runtime finds out why."""
+
+    def __init__(self, unit: str, result: str) -> None:
+        super().__init__(f"{unit}: {result}")
+        self.unit = unit
+        self.result = result
+
+
+class Images(Protocol):
+    async def take(self, path: str) -> StoredImage:
+        """Bring the image into the store, or find it there, and read its notes from the stored copy."""
+
+    async def collect(self, keep: frozenset[str], *, dry_run: bool) -> Sequence[str]:
+        """Remove stored images whose SHA-256 is not in `keep`; the removed ones."""
+
+
+class Tenders(Protocol):
+    async def find(self, target: Target, abi_version: int) -> Tender:
+        """The first tender in the search path, its ABI checked."""
+
+    async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
+        """The groups that a tender needs to open its device nodes; an error where a node is missing or closed."""
+
+
+class Disks(Protocol):
+    async def inspect(self, request: DiskRequest) -> Disk:
+        """Check file and sector rules."""
+
+    async def lock(self, disks: Sequence[Disk]) -> int:
+        """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a reservation would be, and the nft elements it would add, as text."""
+
+    reservation: Reservation
+    nft: str
+
+
+class Networks(Protocol):
+    async def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> Reservation: ...
+
+    async def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> Preview: ...
+
+    async def release(self, task: TaskName) -> None:
+        """Give back what the task holds; nothing happens where it holds nothing."""
+
+    async def reservations(self) -> Sequence[Reservation]:
+        """All that is held, read from the leases on disk: no service is woken for it."""
+
+    async def collect(self, *, dry_run: bool) -> Sequence[str]:
+        """Remove what belongs to no task; one line for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitFiles:
+    """Descriptors handed to a unit with its start; the caller closes its own copies."""
+
+    stdin: int | None = None
+    stderr: int | None = None
+
+
+class Units(Protocol):
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> None:
+        """One StartTransientUnit call, then its job's end.
+
+        Raises:
+            TakenError: a unit of this name is loaded.
+            JobFailedError: the job ended otherwise than done.
+        """
+
+    async def stop(self, unit: str) -> None:
+        """Stop the unit and wait for its job; nothing happens for an unknown unit."""
+
+    async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
+        """Send a signal to the main process, or to all of the unit's cgroup."""
+
+    async def forget(self, units: Sequence[str]) -> None:
+        """Reset what is failed, so that systemd may unload it."""
+
+    async def freeze(self, unit: str) -> None: ...
+
+    async def thaw(self, unit: str) -> None: ...
+
+    async def state(self, task: TaskName) -> UnitState | None:
+        """The task's service or scope; None where neither is loaded."""
+
+    async def states(self) -> Sequence[UnitState]:
+        """All tasks, in one listing."""
+
+    def changes(self, state: UnitState) -> AsyncIterator[UnitState]:
+        """The state now, and again after every change, until the unit is unloaded."""
+
+
+class Console(Protocol):
+    async def open_stderr(self, unit: str) -> int:
+        """A journal stream for the tender's stderr, apart from the guest's console."""
+
+    def entries(
+        self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
+    ) -> AsyncIterator[Entry]:
+        """Journal entries of one invocation, from a cursor or the last N, following where asked."""
+
+    async def complaints(self, unit: str) -> Sequence[str]:
+        """What the unit's own processes and PID 1 said of a failed start, newest last."""
+
+    async def sync(self) -> None:
+        """Wait until the journal has written all that was sent before."""
+
+
+class Usages(Protocol):
+    async def usage(self, control_group: str) -> Usage | None: ...
+
+    async def stalled(self, pid: int) -> bool:
+        """The process is a zombie leader: dead to everyone, with threads still alive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backends:
+    images: Images
+    tenders: Tenders
+    disks: Disks
+    networks: Networks
+    units: Units
+    console: Console
+    usages: Usages

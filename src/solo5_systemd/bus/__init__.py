@@ -1,0 +1,1 @@
+"""PID 1 and our network service over D-Bus, as a client."""

@@ -1,0 +1,118 @@
+"""The system bus: one connection, bounded calls, errors in our words."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dbus_next import BusType, Message, MessageType
+from dbus_next.aio import MessageBus
+from dbus_next.errors import DBusError
+
+from solo5_systemd.errors import BY_DBUS_NAME, HostError
+
+CALL_TIMEOUT = 25.0
+"""Seconds for one reply: dbus-daemon's own patience for a service that it activates."""
+
+
+class RemoteError(Exception):
+    """A peer's error that has no class of ours.
+
+    Attributes:
+        name: the D-Bus error name.
+        text: what the peer said.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+        self.text = text
+
+
+class Connection:
+    """A connected system bus."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self.bus = bus
+
+    async def call(
+        self,
+        destination: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        body: Sequence[Any] = (),
+        unix_fds: Sequence[int] = (),
+    ) -> list[Any]:
+        """Call a method and return the reply's body.
+
+        Raises:
+            Solo5Error: the peer answered with an error of ours.
+            RemoteError: with another error.
+            HostError: with none in time, or the bus is gone.
+        """
+        message = Message(
+            destination=destination,
+            path=path,
+            interface=interface,
+            member=member,
+            signature=signature,
+            body=list(body),
+            unix_fds=list(unix_fds),
+        )
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                reply = await self.bus.call(message)
+        except TimeoutError as error:
+            raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
+        except (EOFError, OSError) as error:
+            raise HostError(f"the connection to the system bus broke during {member}: {error}.") from error
+        if reply.message_type is MessageType.ERROR:
+            raise _error(reply)
+        return list(reply.body)
+
+    async def match(self, rule: str) -> None:
+        await self._bus_call("AddMatch", rule)
+
+    async def unmatch(self, rule: str) -> None:
+        await self._bus_call("RemoveMatch", rule)
+
+    async def _bus_call(self, member: str, rule: str) -> None:
+        await self.call(
+            "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule]
+        )
+
+
+def _error(reply: Message) -> Exception:
+    name = reply.error_name or ""
+    text = str(reply.body[0]) if reply.body else name
+    ours = BY_DBUS_NAME.get(name)
+    if ours is not None:
+        sentence, _, hint = text.partition("\n")
+        return ours(sentence, hint)
+    if name in ("org.freedesktop.DBus.Error.AccessDenied", "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"):
+        return HostError(f"the system bus refuses: {text}.", "Run it as root.")
+    return RemoteError(name, text)
+
+
+@asynccontextmanager
+async def system_bus() -> AsyncIterator[Connection]:
+    """Connect, and disconnect in the end.
+
+    Raises:
+        HostError: there is no system bus to connect to.
+    """
+    try:
+        bus = await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
+    except (OSError, DBusError, EOFError) as error:
+        raise HostError(
+            f"the system bus cannot be reached: {error}.",
+            "Check that dbus is running: systemctl status dbus.socket dbus.service",
+        ) from error
+    try:
+        yield Connection(bus)
+    finally:
+        bus.disconnect()
+
+

@@ -1,0 +1,104 @@
+"""A task as people see it: one value, made from what PID 1 and the leases say."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Reservation
+from solo5_systemd.unit.outcome import Outcome
+from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.workload import UnitKind
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    HUNG = "hung"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task.
+
+    Attributes:
+        state: its unit, as PID 1 has it.
+        phase: in one word.
+        outcome: how it ended, None while it has not.
+        reservation: what it holds of the network, None for nothing.
+    """
+
+    state: UnitState
+    phase: Phase
+    outcome: Outcome | None = None
+    reservation: Reservation | None = None
+
+    @property
+    def name(self) -> TaskName:
+        return self.state.task
+
+    @property
+    def kind(self) -> UnitKind:
+        return self.state.kind
+
+    @property
+    def unit(self) -> str:
+        return self.state.unit
+
+    @property
+    def invocation(self) -> str:
+        return self.state.invocation
+
+    @property
+    def pid(self) -> int:
+        return self.state.main_pid
+
+    @property
+    def started(self) -> int:
+        """Microseconds since the epoch, zero for never."""
+        return self.state.started
+
+    @property
+    def ended(self) -> int:
+        """Microseconds since the epoch, zero for never."""
+        return self.state.ended
+
+    @property
+    def control_group(self) -> str:
+        return self.state.control_group
+
+    @property
+    def image(self) -> str:
+        """The path that the image had when the task was started; empty for a scope."""
+        return self.state.log_fields.get("SOLO5_IMAGE", "")
+
+    @property
+    def sha256(self) -> str:
+        return self.state.log_fields.get("SOLO5_IMAGE_SHA256", "")
+
+    @property
+    def tender(self) -> str:
+        return self.state.log_fields.get("SOLO5_TENDER", "")
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the allotment, zero where it is not known."""
+        text = self.state.log_fields.get("SOLO5_MEMORY", "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def phase(state: UnitState, *, stalled: bool) -> Phase:
+    """The phase of a unit; `stalled`: its tender is a zombie leader with live threads."""
+    if state.over:
+        return Phase.ENDED
+    if stalled:
+        return Phase.HUNG
+    match state.active:
+        case ActiveState.ACTIVATING:
+            return Phase.STARTING
+        case ActiveState.DEACTIVATING:
+            return Phase.STOPPING
+        case _:
+            return Phase.FROZEN if state.frozen else Phase.RUNNING

@@ -1,0 +1,195 @@
+"""Unit properties as values: what StartTransientUnit() is given, and what an operator may add to it.
+
+Names and D-Bus signatures are those of org.freedesktop.systemd1(5); the textual forms are those of
+systemd.resource-control(5) and systemd.exec(5), because that is what people type.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import SLICE
+
+INFINITY = (1 << 64) - 1
+"""How systemd writes "no limit" in an unsigned 64-bit property."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One property: its name on D-Bus, its signature there, its value in plain Python types."""
+
+    name: str
+    signature: str
+    value: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransientUnit:
+    """Everything that one StartTransientUnit() call carries.
+
+    Attributes:
+        name: the unit's.
+        properties: in the order in which they are sent.
+        helpers: units made in the same call and started by the unit's own dependencies.
+    """
+
+    name: str
+    properties: tuple[Property, ...]
+    helpers: "tuple[TransientUnit, ...]" = ()
+
+    def value(self, name: str) -> object:
+        return next((p.value for p in self.properties if p.name == name), None)
+
+
+def parse_property(assignment_key: str, text: str) -> Property:
+    """Parse KEY=VALUE as an operator writes it.
+
+    Raises:
+        InvalidRequestError: the key is not one that a task may set, or the value is malformed.
+    """
+    known = SETTABLE.get(assignment_key)
+    if known is None:
+        raise InvalidRequestError(
+            f"unit property {assignment_key!r} cannot be set: expected one of {', '.join(sorted(SETTABLE))}."
+        )
+    try:
+        return known(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"unit property {assignment_key}={text}: expected {error}.") from error
+
+
+_SIZES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]+)([KMGT]?)(?:i?B)?", re.ASCII)
+_TIMES = {"us": 1, "ms": 10**3, "s": 10**6, "": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6}
+_TIME = re.compile(r"([0-9]+)\s*(us|ms|s|min|h|)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Bytes, with the suffixes K, M, G and T to the base of 1024, as systemd.syntax(7) has them.
+
+    Raises:
+        ValueError: says what was expected.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def _size(text: str) -> int:
+    return INFINITY if text == "infinity" else parse_size(text)
+
+
+def _count(text: str) -> int:
+    if text == "infinity":
+        return INFINITY
+    if not text.isascii() or not text.isdigit() or int(text) >= INFINITY:
+        raise ValueError("a whole number, or infinity")
+    return int(text)
+
+
+def _microseconds(text: str) -> int:
+    if text == "infinity":
+        return INFINITY
+    match = _TIME.fullmatch(text.strip())
+    if not match:
+        raise ValueError("a time such as 500ms, 30s or 5min")
+    return int(match[1]) * _TIMES[match[2]]
+
+
+def _percent_of_second(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+%", text, re.ASCII) or int(text[:-1]) == 0:
+        raise ValueError("a percentage above zero of one processor, such as 50% or 200%")
+    return int(text[:-1]) * 10_000
+
+
+def _boolean(text: str) -> bool:
+    words = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
+    if text.lower() not in words:
+        raise ValueError("yes or no")
+    return words[text.lower()]
+
+
+def parse_cpus(text: str) -> bytes:
+    """A list of processors such as `0-3,6`, as the bit mask that systemd takes.
+
+    Raises:
+        ValueError: says what was expected.
+    """
+    mask = 0
+    for part in text.replace(",", " ").split():
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part, re.ASCII)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError("a list of processors such as 0-3,6")
+        for cpu in range(int(match[1]), int(match[2] or match[1]) + 1):
+            mask |= 1 << cpu
+    if not mask:
+        raise ValueError("a list of processors such as 0-3,6")
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def _stop_signal(text: str) -> int:
+    signals = {"SIGINT": 2, "INT": 2, "2": 2, "SIGTERM": 15, "TERM": 15, "15": 15}
+    if text not in signals:
+        raise ValueError("SIGINT or SIGTERM, the two signals that end a tender in order")
+    return signals[text]
+
+
+def _slice(text: str) -> str:
+    if not re.fullmatch(r"solo5(-[A-Za-z0-9_.]+)*\.slice", text, re.ASCII):
+        raise ValueError(f"{SLICE} or a slice below it, such as solo5-batch.slice")
+    return text
+
+
+def _ranged(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]+", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _denied_calls(text: str) -> tuple[bool, list[str]]:
+    calls = text.removeprefix("~").split()
+    if not text.startswith("~") or not all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls):
+        raise ValueError("system calls to take away besides those already taken, such as '~fork vfork'")
+    return (False, calls)
+
+
+def _bandwidth(text: str) -> list[tuple[str, int]]:
+    path, _, size = text.rpartition(" ")
+    if not path.startswith("/"):
+        raise ValueError("a device and bytes per second, such as '/dev/sda 10M'")
+    return [(path, parse_size(size))]
+
+
+def _as(name: str, signature: str, parse: Callable[[str], object]) -> Callable[[str], Property]:
+    return lambda text: Property(name, signature, parse(text))
+
+
+def _named(names: str, signature: str, parse: Callable[[str], object]) -> dict[str, Callable[[str], Property]]:
+    return {name: _as(name, signature, parse) for name in names.split()}
+
+
+SETTABLE: Mapping[str, Callable[[str], Property]] = {
+    **_named("MemoryHigh MemoryLow MemoryMin MemorySwapMax", "t", _size),
+    **_named("LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitSTACK", "t", _size),
+    **_named("LimitNOFILE LimitNPROC TasksMax", "t", _count),
+    **_named("CPUWeight IOWeight", "t", _ranged(1, 10000)),
+    **_named("AllowedCPUs AllowedMemoryNodes", "ay", parse_cpus),
+    **_named("IOReadBandwidthMax IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax", "a(st)", _bandwidth),
+    **_named("MemoryDenyWriteExecute PrivateUsers CPUAccounting IOAccounting", "b", _boolean),
+    "CPUQuota": _as("CPUQuotaPerSecUSec", "t", _percent_of_second),
+    "CPUQuotaPeriodSec": _as("CPUQuotaPeriodUSec", "t", _microseconds),
+    "KillSignal": _as("KillSignal", "i", _stop_signal),
+    "LogRateLimitBurst": _as("LogRateLimitBurst", "u", _ranged(0, (1 << 32) - 1)),
+    "LogRateLimitIntervalSec": _as("LogRateLimitIntervalUSec", "t", _microseconds),
+    "Nice": _as("Nice", "i", _ranged(-20, 19)),
+    "OOMScoreAdjust": _as("OOMScoreAdjust", "i", _ranged(-1000, 1000)),
+    "RuntimeMaxSec": _as("RuntimeMaxUSec", "t", _microseconds),
+    "Slice": _as("Slice", "s", _slice),
+    "SystemCallFilter": _as("SystemCallFilter", "(bas)", _denied_calls),
+    "TimeoutStopSec": _as("TimeoutStopUSec", "t", _microseconds),
+}

@@ -1,0 +1,151 @@
+"""What PID 1 says of a task's unit, read once into a value.
+
+Property names are those of org.freedesktop.systemd1(5). systemd may know states that we do not: an unknown word
+becomes `ActiveState.UNKNOWN`, never an exception.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.workload import UnitKind
+
+
+class ActiveState(StrEnum):
+    ACTIVE = "active"
+    RELOADING = "reloading"
+    INACTIVE = "inactive"
+    FAILED = "failed"
+    ACTIVATING = "activating"
+    DEACTIVATING = "deactivating"
+    MAINTENANCE = "maintenance"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ActiveState":
+        return cls.UNKNOWN
+
+
+class MainCode:
+    """How the main process ended: the CLD_* codes of sigaction(2), as ExecMainCode has them."""
+
+    NONE = 0
+    EXITED = 1
+    KILLED = 2
+    DUMPED = 3
+
+
+UNIT_PROPERTIES = (
+    "ActiveState",
+    "SubState",
+    "InvocationID",
+    "ActiveExitTimestampMonotonic",
+    "FreezerState",
+    "Description",
+)
+SERVICE_PROPERTIES = (
+    "Result",
+    "MainPID",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "ExecMainStartTimestamp",
+    "ExecMainExitTimestamp",
+    "ExecMainExitTimestampMonotonic",
+    "ControlGroup",
+    "LogExtraFields",
+)
+SCOPE_PROPERTIES = ("Result", "ControlGroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitState:
+    """One task's unit.
+
+    Times are microseconds, zero for "never"; `started` and `ended` since the epoch, the others on the monotonic clock.
+    """
+
+    task: TaskName
+    unit: str
+    active: ActiveState
+    sub: str = ""
+    invocation: str = ""
+    frozen: bool = False
+    description: str = ""
+    result: str = "success"
+    main_pid: int = 0
+    main_code: int = MainCode.NONE
+    main_status: int = 0
+    started: int = 0
+    ended: int = 0
+    main_exit: int = 0
+    active_exit: int = 0
+    control_group: str = ""
+    log_fields: Mapping[str, str]
+
+    @property
+    def kind(self) -> UnitKind:
+        return UnitKind(self.unit.rpartition(".")[2])
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it runs any more."""
+        return self.active in (ActiveState.INACTIVE, ActiveState.FAILED)
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Its stop was requested (by us, by systemctl, by a shutdown) before its main process ended.
+
+        A unit leaves `active` when a stop job begins, or when its main process has ended: which came first is
+        on record in PID 1, and nobody else has to remember it.
+        """
+        return 0 < self.active_exit < self.main_exit
+
+
+def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
+    """Read D-Bus properties; those that a kind of unit lacks are absent. None: not a task's unit."""
+    task = task_of_unit(unit)
+    if task is None:
+        return None
+    return UnitState(
+        task=task,
+        unit=unit,
+        active=ActiveState(_text(properties, "ActiveState")),
+        sub=_text(properties, "SubState"),
+        invocation=_bytes(properties, "InvocationID").hex(),
+        frozen=_text(properties, "FreezerState") in ("frozen", "freezing"),
+        description=_text(properties, "Description"),
+        result=_text(properties, "Result") or "success",
+        main_pid=_integer(properties, "MainPID"),
+        main_code=_integer(properties, "ExecMainCode"),
+        main_status=_integer(properties, "ExecMainStatus"),
+        started=_integer(properties, "ExecMainStartTimestamp"),
+        ended=_integer(properties, "ExecMainExitTimestamp"),
+        main_exit=_integer(properties, "ExecMainExitTimestampMonotonic"),
+        active_exit=_integer(properties, "ActiveExitTimestampMonotonic"),
+        control_group=_text(properties, "ControlGroup"),
+        log_fields=_log_fields(properties.get("LogExtraFields")),
+    )
+
+
+def _text(properties: Mapping[str, object], key: str) -> str:
+    value = properties.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _integer(properties: Mapping[str, object], key: str) -> int:
+    value = properties.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _bytes(properties: Mapping[str, object], key: str) -> bytes:
+    value = properties.get(key)
+    return bytes(value) if isinstance(value, (bytes, bytearray, list)) else b""
+
+
+def _log_fields(value: object) -> dict[str, str]:
+    """`aay`: each an assignment KEY=value."""
+    if not isinstance(value, list):
+        return {}
+    texts = (bytes(item).decode("utf-8", "replace") for item in value)
+    return dict(text.split("=", 1) for text in texts if "=" in text)

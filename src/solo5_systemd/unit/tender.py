@@ -1,0 +1,91 @@
+"""The tender's command line, and how an allotment of memory is shared between guest and tender."""
+
+from collections.abc import Iterable
+
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
+from solo5_systemd.network.plan import Lease
+from solo5_systemd.workload import MIB
+
+TENDER_OVERHEAD = 8 * MIB
+"""What tender and kernel hold for one guest besides its memory: page tables, the VM, stacks."""
+
+RING_OVERHEAD = 2 * MIB
+"""hvt's network ring, allocated beside the guest's memory where there is a NIC (Solo5 0.12.1)."""
+
+HVT_GRANULE = 2
+"""hvt rounds --mem down to this many MiB, saying so on stderr; we round first, so that it stays silent."""
+
+HVT_MAXIMUM = 4096
+"""MiB, hvt's ceiling on x86-64."""
+
+MINIMUM = {Target.HVT: 4, Target.SPT: 2}
+"""MiB below which no image boots."""
+
+
+def overhead(manifest: Manifest) -> int:
+    """Bytes of the allotment that the guest does not see."""
+    ring = manifest.target is Target.HVT and manifest.names(DeviceKind.NET_BASIC)
+    return TENDER_OVERHEAD + (RING_OVERHEAD if ring else 0)
+
+
+def guest_memory(allotment: int, manifest: Manifest, load_end: int) -> int:
+    """The value of --mem, in MiB.
+
+    Args:
+        allotment: bytes, the unit's whole MemoryMax=.
+        manifest: the image's.
+        load_end: bytes, the end of the image's highest segment in guest memory.
+
+    Raises:
+        InvalidRequestError: too little for the image to boot, or more than the tender offers.
+    """
+    extra = overhead(manifest)
+    mib = max(0, allotment - extra) // MIB
+    least = max(MINIMUM[manifest.target], -(-load_end // MIB) + 1)
+    if manifest.target is Target.HVT:
+        mib -= mib % HVT_GRANULE
+        least += least % HVT_GRANULE
+        if mib > HVT_MAXIMUM:
+            raise InvalidRequestError(
+                f"memory {allotment // MIB}M leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
+                f"Ask for {HVT_MAXIMUM + extra // MIB}M or less, or use an spt image.",
+            )
+    if mib < least:
+        raise InvalidRequestError(
+            f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
+            f"({extra // MIB} MiB are the tender's).",
+            f"Ask for {least + extra // MIB}M or more.",
+        )
+    return mib
+
+
+def command_line(
+    *,
+    tender: str,
+    image: str,
+    memory_mib: int,
+    leases: Iterable[Lease],
+    disks: Iterable[Disk],
+    arguments: Iterable[str],
+) -> tuple[str, ...]:
+    """The whole argv.
+
+    The MAC is always given, since a tender otherwise honours one preset in the image; --mem comes last of the
+    options, since a device option right behind it would be tried twice.
+    """
+    argv = [tender]
+    for lease in leases:
+        argv += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
+    for disk in disks:
+        argv += [
+            f"--block:{disk.disk}={sandbox_path(disk)}",
+            f"--block-sector-size:{disk.disk}={disk.sector_size}",
+        ]
+    return (*argv, f"--mem={memory_mib}", "--", image, *arguments)
+
+
+def sandbox_path(disk: Disk) -> str:
+    """Where a task sees its disk: a name free of blanks, whatever the file is called outside."""
+    return f"/run/solo5-disks/{disk.disk}"

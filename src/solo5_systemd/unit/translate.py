@@ -1,0 +1,175 @@
+"""A workload, and what was decided for it, as one transient unit.
+
+Beside the task's service stands a target, `solo5-outcome-NAME.target`, that does nothing but refer to it. systemd
+unloads a unit that is inactive and that nobody refers to, and with it how it ended; the target keeps the ended
+service loaded, whichever way it ended and whoever stopped it, until somebody removes the task. `RemainAfterExit=`
+would keep a service that exited with 0, but as "active": its network would stay up, and its ports taken.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.host.facts import Tender
+from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.network.plan import Reservation
+from solo5_systemd.unit.arguments import expand, placeholders
+from solo5_systemd.unit.confinement import confinement
+from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
+from solo5_systemd.unit.tender import command_line, guest_memory
+from solo5_systemd.workload import STOP_TIMEOUT, Workload
+
+SECOND = 1_000_000
+TASKS_MAX = 16
+"""hvt has a virtual processor's thread, one for network I/O, and one of the kernel's; the rest is room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """All that was found out and decided before a unit can be written."""
+
+    workload: Workload
+    image: StoredImage
+    tender: Tender
+    reservation: Reservation
+    disks: Sequence[Disk] = ()
+    groups: Sequence[str] = ()
+
+    @property
+    def memory_mib(self) -> int:
+        """The guest's memory, in MiB."""
+        facts = self.image.facts
+        return guest_memory(self.workload.memory, facts.manifest, facts.load_end)
+
+
+def argv(parts: Parts) -> tuple[str, ...]:
+    """The tender's whole command line.
+
+    Raises:
+        InvalidRequestError: memory or arguments do not fit.
+    """
+    values = placeholders(parts.workload.name, parts.memory_mib, parts.reservation.leases)
+    return command_line(
+        tender=parts.tender.path,
+        image=parts.image.path,
+        memory_mib=parts.memory_mib,
+        leases=parts.reservation.leases,
+        disks=parts.disks,
+        arguments=expand(parts.workload.arguments, values),
+    )
+
+
+def service(parts: Parts) -> TransientUnit:
+    """The unit of a task that PID 1 runs.
+
+    Raises:
+        InvalidRequestError: memory, arguments or a unit property do not fit.
+    """
+    name = task_service(parts.workload.name)
+    line = argv(parts)
+    properties = (
+        Property("Description", "s", _description(parts)),
+        Property("Type", "s", "exec"),
+        Property("ExecStart", "a(sasb)", [(line[0], list(line), False)]),
+        Property("Wants", "as", [outcome_target(parts.workload.name)]),
+        *_network_dependency(parts),
+        *_ending(),
+        *_console(parts),
+        *_resources(parts.workload),
+        *confinement(
+            parts.image.facts.manifest,
+            tender=parts.tender.path,
+            image=parts.image.path,
+            disks=parts.disks,
+            groups=parts.groups,
+        ),
+    )
+    keeper = TransientUnit(
+        name=outcome_target(parts.workload.name),
+        properties=(
+            Property("Description", "s", f"Outcome of Solo5 task {parts.workload.name}"),
+            Property("DefaultDependencies", "b", False),
+            Property("Before", "as", [name]),
+        ),
+    )
+    return TransientUnit(name=name, properties=_overlay(properties, parts.workload), helpers=(keeper,))
+
+
+def scope(parts: Parts, pid: int) -> TransientUnit:
+    """The unit of a task that its caller runs: accounted, limited and connected, not confined by PID 1.
+
+    Raises:
+        InvalidRequestError: a unit property is malformed.
+    """
+    properties = (
+        Property("Description", "s", _description(parts)),
+        Property("PIDs", "au", [pid]),
+        *_network_dependency(parts),
+        Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND)),
+        *_resources(parts.workload),
+    )
+    return TransientUnit(
+        name=task_scope(parts.workload.name), properties=_overlay(properties, parts.workload)
+    )
+
+
+def _description(parts: Parts) -> str:
+    if parts.workload.description is not None:
+        return parts.workload.description
+    image = parts.workload.image.rpartition("/")[2]
+    return f"Solo5 unikernel {image} ({parts.image.facts.manifest.target})"
+
+
+def _network_dependency(parts: Parts) -> Iterator[Property]:
+    if parts.reservation.leases:
+        network = network_service(parts.workload.name)
+        yield Property("Requires", "as", [network])
+        yield Property("After", "as", [network])
+
+
+def _ending() -> Iterator[Property]:
+    yield Property("KillSignal", "i", 15)
+    yield Property("TimeoutStartUSec", "t", 30 * SECOND)
+    yield Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND))
+    # hvt that loses its console's reader and ignores SIGPIPE becomes a zombie leader that nothing ends.
+    yield Property("IgnoreSIGPIPE", "b", False)
+
+
+def _console(parts: Parts) -> Iterator[Property]:
+    yield Property("StandardOutput", "s", "journal")
+    yield Property("SyslogIdentifier", "s", parts.workload.name)
+    # A guest's "<3>…" is its text, not a priority.
+    yield Property("SyslogLevelPrefix", "b", False)
+    yield Property("LogExtraFields", "aay", [f"{k}={v}".encode() for k, v in log_fields(parts).items()])
+
+
+def log_fields(parts: Parts) -> Mapping[str, str]:
+    """What every line of the task's console carries in the journal, and what `ps` later reads from the unit."""
+    return {
+        "SOLO5_TASK": parts.workload.name,
+        "SOLO5_IMAGE": parts.workload.image,
+        "SOLO5_IMAGE_SHA256": parts.image.sha256,
+        "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
+        "SOLO5_MEMORY": str(parts.workload.memory),
+        **dict(parts.workload.log_fields),
+    }
+
+
+def _resources(workload: Workload) -> Iterator[Property]:
+    yield Property("Slice", "s", SLICE)
+    yield Property("MemoryMax", "t", workload.memory)
+    yield Property("MemorySwapMax", "t", 0)
+    yield Property("TasksMax", "t", TASKS_MAX)
+    if workload.cpus is not None:
+        yield Property("CPUQuotaPerSecUSec", "t", max(1, round(workload.cpus * SECOND)))
+    if workload.cpu_weight is not None:
+        yield Property("CPUWeight", "t", workload.cpu_weight)
+
+
+def _overlay(ours: Iterable[Property], workload: Workload) -> tuple[Property, ...]:
+    """The operator's properties over ours: replaced where it was one value, sent after it where it adds up."""
+    adds_up = {"SystemCallFilter"}
+    theirs = [parse_property(key, value) for key, value in workload.properties]
+    replaced = {p.name for p in theirs} - adds_up
+    return (*(p for p in ours if p.name not in replaced), *theirs)
