@@ -4,7 +4,7 @@
 Every method raises only errors of `solo5_systemd.errors`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,9 +65,7 @@ class Networks(Protocol):
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
     ) -> Reservation: ...
 
-    async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-    ) -> Preview: ...
+    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview: ...
 
     async def release(self, task: TaskName) -> None:
         """Give back what the task holds; nothing happens where it holds nothing."""
@@ -115,7 +113,7 @@ class Units(Protocol):
     async def states(self) -> Sequence[UnitState]:
         """All tasks, in one listing."""
 
-    def changes(self, state: UnitState) -> AsyncIterator[UnitState]:
+    def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
         """The state now, and again after every change, until the unit is unloaded."""
 
 
@@ -125,7 +123,7 @@ class Console(Protocol):
 
     def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncGenerator[Entry, None]:
         """Journal entries of one invocation, from a cursor or the last N, following where asked."""
 
     async def complaints(self, unit: str) -> Sequence[str]:

@@ -24,9 +24,7 @@ class Fields:
         Solo5Error: (of class `error`) `mapping` is not a mapping with text keys.
     """
 
-    def __init__(
-        self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError
-    ) -> None:
+    def __init__(self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError) -> None:
         self.where = where
         self._error = error
         if not isinstance(mapping, Mapping) or not all(isinstance(key, str) for key in mapping):
@@ -43,33 +41,39 @@ class Fields:
         """Refuse keys that nobody reads: a misspelt setting must not be silently without effect."""
         for key in self._mapping:
             if key not in known:
-                raise self._error(
-                    f"{self.path(key)} is not a known key: expected one of {', '.join(sorted(known))}."
-                )
+                raise self._error(f"{self.path(key)} is not a known key: expected one of {', '.join(sorted(known))}.")
 
     def text(self, key: str, default: str | None = None) -> str:
-        return self._get(key, str, "a text", default)
+        value = self._get(key, "a text", default)
+        if not isinstance(value, str):
+            raise self.wrong(key, value, "a text")
+        return value
 
-    def boolean(self, key: str, default: bool | None = None) -> bool:  # noqa: FBT001 - a getter's default
-        return self._get(key, bool, "true or false", default)
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        value = self._get(key, "true or false", default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
+        return value
 
     def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
-        value = self._get(key, int, f"a whole number from {low} to {high}", default)
-        if isinstance(value, bool) or not low <= value <= high:
-            raise self.wrong(key, value, f"a whole number from {low} to {high}")
+        expected = f"a whole number from {low} to {high}"
+        value = self._get(key, expected, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(key, value, expected)
         return value
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        values = self._get(key, (list, tuple), "a list of texts", default)
-        if not all(isinstance(value, str) for value in values):
-            raise self.wrong(key, values, "a list of texts")
-        return tuple(values)
+        values = self._items(key, "a list of texts", default)
+        texts = tuple(value for value in values if isinstance(value, str))
+        if len(texts) != len(values):
+            raise self.wrong(key, list(values), "a list of texts")
+        return texts
 
     def table(self, key: str) -> "Fields":
         return Fields(self._mapping.get(key, {}), self.path(key), error=self._error)
 
     def tables(self, key: str) -> "tuple[Fields, ...]":
-        values = self._get(key, (list, tuple), "a list of tables", ())
+        values = self._items(key, "a list of tables", ())
         return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
 
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
@@ -90,15 +94,18 @@ class Fields:
         """The error for a value that is of the right type and still not right."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
 
-    def _get(self, key: str, kind: type | tuple[type, ...], expected: str, default: object | None) -> T:  # type: ignore[type-var]
-        if key not in self._mapping:
-            if default is None:
-                raise self._error(f"{self.path(key)} is missing: expected {expected}.")
-            return default  # type: ignore[return-value]
-        value = self._mapping[key]
-        if not isinstance(value, kind):
+    def _items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
+        value = self._get(key, expected, default)
+        if not isinstance(value, list | tuple):
             raise self.wrong(key, value, expected)
-        return value  # type: ignore[return-value]
+        return tuple(value)
+
+    def _get(self, key: str, expected: str, default: object) -> object:
+        if key in self._mapping:
+            return self._mapping[key]
+        if default is None:
+            raise self._error(f"{self.path(key)} is missing: expected {expected}.")
+        return default
 
 
 def _show(value: object) -> str:

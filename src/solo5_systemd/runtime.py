@@ -7,7 +7,7 @@ Nothing is remembered between calls: each begins by asking PID 1.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 
@@ -255,7 +255,7 @@ class Runtime:
         state = await self._state(name)
         return await self._usages.usage(state.control_group) if state.control_group else None
 
-    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncIterator[Entry]:
+    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """The console's lines; following ends by itself when the task has ended and all was read."""
         cursor = None
         if follow:
@@ -268,7 +268,7 @@ class Runtime:
         async for entry in self._console.entries(task.state, follow=False, last=last, after=cursor):
             yield entry
 
-    async def _follow(self, task: Task, last: int | None) -> AsyncIterator[Entry]:
+    async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
         """Lines until the task ends; what it said just before its end may still be on the way."""
         async with aclosing(self._console.entries(task.state, follow=True, last=last)) as entries:
             ended = asyncio.ensure_future(self._ended(task.state))
@@ -310,9 +310,9 @@ class Runtime:
     # --- act -------------------------------------------------------------------------------------------------
 
     async def stop(
-        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout: float = STOP_TIMEOUT
+        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = STOP_TIMEOUT
     ) -> Task:
-        """Send the stop signal, wait at most `timeout` seconds, then kill the whole cgroup. An ended task stays as it is.
+        """Send the stop signal, wait at most `patience` seconds, then kill the whole cgroup.
 
         Raises:
             NoSuchTaskError: none has this name.
@@ -329,7 +329,7 @@ class Runtime:
             await self._units.kill(state.unit, SIGNALS[signal], everyone=False)
         stopping = asyncio.ensure_future(self._bring_down(state, now=signal is StopSignal.TERM))
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(patience):
                 await asyncio.shield(stopping)
         except TimeoutError:
             await self._units.kill(state.unit, SIGKILL, everyone=True)

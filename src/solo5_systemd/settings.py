@@ -1,13 +1,13 @@
 """What an operator sets in /etc/solo5/*.toml, as values.
 
-    tender_paths = ["/usr/bin", "/opt/solo5/bin"]
+tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 
-    [network.default]
-    ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
-    gateway4 = "10.89.0.1"    # left out: the first address
-    bridge = "solo5-default"  # left out: solo5-NAME
-    mtu = 1500
-    masquerade = true
+[network.default]
+ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
+gateway4 = "10.89.0.1"    # left out: the first address
+bridge = "solo5-default"  # left out: solo5-NAME
+mtu = 1500
+masquerade = true
 """
 
 import re

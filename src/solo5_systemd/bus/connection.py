@@ -79,9 +79,7 @@ class Connection:
         await self._bus_call("RemoveMatch", rule)
 
     async def _bus_call(self, member: str, rule: str) -> None:
-        await self.call(
-            "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule]
-        )
+        await self.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule])
 
 
 def _error(reply: Message) -> Exception:
@@ -91,7 +89,10 @@ def _error(reply: Message) -> Exception:
     if ours is not None:
         sentence, _, hint = text.partition("\n")
         return ours(sentence, hint)
-    if name in ("org.freedesktop.DBus.Error.AccessDenied", "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"):
+    if name in (
+        "org.freedesktop.DBus.Error.AccessDenied",
+        "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
+    ):
         return HostError(f"the system bus refuses: {text}.", "Run it as root.")
     return RemoteError(name, text)
 
@@ -114,5 +115,3 @@ async def system_bus() -> AsyncIterator[Connection]:
         yield Connection(bus)
     finally:
         bus.disconnect()
-
-

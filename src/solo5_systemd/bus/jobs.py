@@ -44,9 +44,7 @@ class Jobs:
         await self.subscribe()
         self._dispatching += 1
         try:
-            reply = await self._connection.call(
-                SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds
-            )
+            reply = await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
             job = str(reply[0])
             early = self._early.pop(job, None)
         finally:
@@ -56,7 +54,8 @@ class Jobs:
         return early or await self._result(job, member)
 
     async def _result(self, job: str, member: str) -> str:
-        future = self._waiting[job] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[job] = future
         try:
             async with asyncio.timeout(JOB_TIMEOUT):
                 return await future

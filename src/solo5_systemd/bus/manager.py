@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -84,7 +84,7 @@ class Manager:
         states = await asyncio.gather(*(self._read(row[0], row[6]) for row in rows))
         return [state for state in states if state is not None]
 
-    async def changes(self, state: UnitState) -> AsyncIterator[UnitState]:
+    async def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
         await self._jobs.subscribe()
         async with aclosing(watch(self._connection, state.unit, lambda: self.state(state.task))) as states:
             async for now in states:
@@ -125,7 +125,7 @@ def _to_wire(item: Property) -> list[Any]:
 
 def _plain(value: object) -> object:
     """Tuples are D-Bus structs, which dbus-next wants as lists."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
@@ -144,5 +144,3 @@ def _start_error(unit: str, error: RemoteError) -> Exception:
 
 def _other(error: RemoteError) -> HostError:
     return HostError(f"systemd answered {error.name}: {error.text}")
-
-

@@ -1,7 +1,7 @@
 """One unit's changes. A signal is only a hint: what counts is the state that is read after it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from dbus_next import Message, MessageType
 
@@ -25,7 +25,7 @@ def unit_path(unit: str) -> str:
 
 async def watch(
     connection: Connection, unit: str, read: Callable[[], Awaitable[UnitState | None]]
-) -> AsyncIterator[UnitState]:
+) -> AsyncGenerator[UnitState, None]:
     """The unit's state now and after each change; ends when it is unloaded.
 
     The manager must have been subscribed to before: without that, systemd emits no signals.

@@ -197,5 +197,3 @@ def port_protocol(text: str) -> Protocol:
         return Protocol(text)
     except ValueError as error:
         raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error
-
-

@@ -48,8 +48,7 @@ def expand(arguments: Iterable[str], values: Mapping[str, str]) -> tuple[str, ..
     length = len(" ".join(expanded).encode("utf-8", "surrogateescape"))
     if length > COMMAND_LINE_MAX:
         raise InvalidRequestError(
-            f"the guest's arguments are {length} bytes long: expected at most {COMMAND_LINE_MAX}, "
-            "the tender's limit."
+            f"the guest's arguments are {length} bytes long: expected at most {COMMAND_LINE_MAX}, the tender's limit."
         )
     return expanded
 

@@ -79,7 +79,7 @@ _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _EXEC_FAILURES = range(200, 246)
 
 
-def outcome(state: UnitState, words: LastWords = LastWords()) -> Outcome:  # noqa: B008 - frozen
+def outcome(state: UnitState, words: LastWords = LastWords()) -> Outcome:
     """The outcome of a unit that is over.
 
     Args:
@@ -119,7 +119,7 @@ def _exited(state: UnitState, words: LastWords) -> Outcome:
 
 
 def _exited_1(state: UnitState, words: LastWords) -> Outcome:
-    """hvt's answer to a stop signal, to its own failures, and a guest's plain 1."""
+    """Hvt's answer to a stop signal, to its own failures, and a guest's plain 1."""
     stopped = next((m for line in reversed(words.tender) if (m := _ON_SIGNAL.search(line))), None)
     if stopped or (state.asked_to_stop and not words.tender):
         number = int(stopped[1]) if stopped else None

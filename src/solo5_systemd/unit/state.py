@@ -23,7 +23,7 @@ class ActiveState(StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> "ActiveState":
+    def _missing_(cls, _value: object) -> "ActiveState":
         return cls.UNKNOWN
 
 
@@ -140,7 +140,7 @@ def _integer(properties: Mapping[str, object], key: str) -> int:
 
 def _bytes(properties: Mapping[str, object], key: str) -> bytes:
     value = properties.get(key)
-    return bytes(value) if isinstance(value, (bytes, bytearray, list)) else b""
+    return bytes(value) if isinstance(value, bytes | bytearray | list) else b""
 
 
 def _log_fields(value: object) -> dict[str, str]:

@@ -109,9 +109,7 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND)),
         *_resources(parts.workload),
     )
-    return TransientUnit(
-        name=task_scope(parts.workload.name), properties=_overlay(properties, parts.workload)
-    )
+    return TransientUnit(name=task_scope(parts.workload.name), properties=_overlay(properties, parts.workload))
 
 
 def _description(parts: Parts) -> str:
