@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,9 +125,12 @@ int memory_protect(uint64_t start, uint64_t end, int protection)
 
 /* --- threads --- */
 
+static sem_t ready;
+
 static void *sleep_in(void *fd)
 {
     uint64_t event;
+    sem_post(&ready);
     for (;;)
         if (read(*(int *)fd, &event, sizeof event) == -1)
             return NULL;
@@ -138,6 +142,7 @@ static void start_thread(int *fd)
     *fd = eventfd(0, EFD_CLOEXEC);
     if (*fd == -1 || pthread_create(&thread, NULL, sleep_in, fd) != 0)
         err(1, "Could not start a thread");
+    sem_wait(&ready); /* what a thread does to come up, the filter would not let it do */
 }
 
 /* What else lives in the process: KVM's own worker, which no signal reaches, and with a network the

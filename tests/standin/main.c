@@ -1,9 +1,8 @@
 /* The tender's story, in the order in which the real ones do it: which error wins is part of what
  * a launcher sees. */
 #include <err.h>
-#include <stdlib.h>
-#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "abi.h"
 #include "block.h"
@@ -43,6 +42,7 @@ int main(int argc, char **argv)
     start.arguments = options.guest_arguments;
     start.memory_size = abi_prepare(options.memory_size, start.manifest);
     start.image_end = image_load(&image, start.memory_size);
+    close(image.fd);
     block_setup(start.manifest);
     net_setup(start.manifest);
     manifest_require_attached(start.manifest);
