@@ -81,7 +81,7 @@ def network_service(task: TaskName) -> str:
 
 def outcome_target(task: TaskName) -> str:
     """The target whose only work is to refer to the task's unit, so that systemd keeps its outcome."""
-    return f"solo5-outcome-{task}.target"
+    return f"solo5-outcome@{task}.target"
 
 
 def task_of_unit(unit: str) -> TaskName | None:

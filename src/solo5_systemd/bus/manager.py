@@ -36,8 +36,7 @@ class Manager:
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
                 fds.append(os.dup(fd))  # dbus-next closes what it has sent
-        helpers = [[h.name, [_to_wire(p) for p in h.properties]] for h in unit.helpers]
-        body = [unit.name, "fail", properties, helpers]
+        body = [unit.name, "fail", properties, []]
         try:
             result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
         except RemoteError as error:

@@ -73,6 +73,7 @@ def _identity(groups: Iterable[str]) -> Iterator[Property]:
     yield Property("KeyringMode", "s", "private")
     yield Property("NotifyAccess", "s", "none")
     yield Property("RemoveIPC", "b", True)
+    yield Property("PrivateUsers", "b", True)
 
 
 def _files(tender: str, image: str, disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
@@ -128,6 +129,7 @@ def _kernel(manifest: Manifest) -> Iterator[Property]:
 def _network(manifest: Manifest) -> Iterator[Property]:
     nics = bool(manifest.names(DeviceKind.NET_BASIC))
     # AF_NETLINK finds the tap, AF_INET asks for its MTU; neither ever carries traffic, hence the empty IP allowance.
-    families = ["AF_INET", "AF_NETLINK"] if nics else ["none"]
+    families = ["AF_INET", "AF_NETLINK"] if nics else []
     yield Property("RestrictAddressFamilies", "(bas)", (True, families))
     yield Property("PrivateNetwork", "b", not nics)
+    yield Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)])

@@ -31,12 +31,10 @@ class TransientUnit:
     Attributes:
         name: the unit's.
         properties: in the order in which they are sent.
-        helpers: units made in the same call and started by the unit's own dependencies.
     """
 
     name: str
     properties: tuple[Property, ...]
-    helpers: "tuple[TransientUnit, ...]" = ()
 
     def value(self, name: str) -> object:
         return next((p.value for p in self.properties if p.name == name), None)

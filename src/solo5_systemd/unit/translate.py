@@ -1,6 +1,6 @@
 """A workload, and what was decided for it, as one transient unit.
 
-Beside the task's service stands a target, `solo5-outcome-NAME.target`, that does nothing but refer to it. systemd
+Beside the task's service stands a target, `solo5-outcome@NAME.target`, that does nothing but refer to it. systemd
 unloads a unit that is inactive and that nobody refers to, and with it how it ended; the target keeps the ended
 service loaded, whichever way it ended and whoever stopped it, until somebody removes the task. `RemainAfterExit=`
 would keep a service that exited with 0, but as "active": its network would stay up, and its ports taken.
@@ -66,7 +66,6 @@ def service(parts: Parts) -> TransientUnit:
     Raises:
         InvalidRequestError: memory, arguments or a unit property do not fit.
     """
-    name = task_service(parts.workload.name)
     line = argv(parts)
     properties = (
         Property("Description", "s", _description(parts)),
@@ -85,15 +84,7 @@ def service(parts: Parts) -> TransientUnit:
             groups=parts.groups,
         ),
     )
-    keeper = TransientUnit(
-        name=outcome_target(parts.workload.name),
-        properties=(
-            Property("Description", "s", f"Outcome of Solo5 task {parts.workload.name}"),
-            Property("DefaultDependencies", "b", False),
-            Property("Before", "as", [name]),
-        ),
-    )
-    return TransientUnit(name=name, properties=_overlay(properties, parts.workload), helpers=(keeper,))
+    return TransientUnit(name=task_service(parts.workload.name), properties=_overlay(properties, parts.workload))
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
