@@ -1,0 +1,1 @@
+"""`solo5ctl`: the engine on a command line."""

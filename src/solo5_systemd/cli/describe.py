@@ -1,0 +1,167 @@
+"""A task as people read it, and as programs do. The keys of the JSON form are stable: solo5ctl(1) lists them."""
+
+from collections.abc import Iterator, Mapping
+
+from solo5_systemd.cli.render import moment, size, span
+from solo5_systemd.network.plan import Lease, PortRequest, Reservation
+from solo5_systemd.task import Phase, Task
+from solo5_systemd.unit.outcome import Ending, Outcome
+
+SECOND = 1_000_000
+
+_ENDINGS = {
+    Ending.EXITED: "Exited",
+    Ending.ABORTED: "Aborted",
+    Ending.TRAPPED: "Trapped",
+    Ending.STOPPED: "Stopped",
+    Ending.KILLED: "Killed",
+    Ending.OUT_OF_MEMORY: "Out of memory",
+    Ending.FORBIDDEN_CALL: "Forbidden call",
+    Ending.TENDER_REFUSED: "Refused",
+    Ending.TENDER_FAILED: "Tender failed",
+    Ending.NOT_STARTED: "Not started",
+    Ending.TIMED_OUT: "Timed out",
+    Ending.UNKNOWN: "Ended",
+}
+
+
+def status(task: Task, now: int) -> str:
+    """The column STATUS, in podman's words.
+
+    Args:
+        task: whose.
+        now: microseconds since the epoch.
+    """
+    match task.phase:
+        case Phase.STARTING | Phase.STOPPING | Phase.HUNG:
+            return task.phase.value.capitalize()
+        case Phase.RUNNING | Phase.FROZEN:
+            up = f"Up {span((now - task.started) / SECOND)}" if task.started else "Up"
+            return f"{up} (frozen)" if task.phase is Phase.FROZEN else up
+        case Phase.ENDED:
+            return _ended(task, now)
+
+
+def _ended(task: Task, now: int) -> str:
+    word = "Ended"
+    if task.outcome is not None:
+        word = _ENDINGS[task.outcome.ending]
+        if task.outcome.ending is Ending.EXITED:
+            word = f"{word} ({task.outcome.exit_code})"
+    return f"{word} {span((now - task.ended) / SECOND)} ago" if task.ended else word
+
+
+def ports(reservation: Reservation | None) -> str:
+    """The column PORTS, in podman's form."""
+    return ", ".join(port(each) for each in reservation.ports) if reservation else ""
+
+
+def port(request: PortRequest) -> str:
+    host = request.host_ip or "0.0.0.0"  # noqa: S104 - shown, never bound
+    return f"{host}:{request.host_port}->{request.port}/{request.protocol}"
+
+
+def addresses(reservation: Reservation | None) -> str:
+    return ", ".join(str(lease.ipv4.ip) for lease in reservation.leases) if reservation else ""
+
+
+def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
+    """What `inspect` shows."""
+    yield "Name", task.name
+    yield "Status", status(task, now)
+    if task.outcome is not None:
+        yield "Outcome", task.outcome.sentence
+    yield "Unit", task.unit
+    yield "Image", task.image
+    yield "SHA-256", task.sha256
+    yield "Tender", task.tender
+    yield "Memory", size(task.memory) if task.memory else ""
+    yield "Started", moment(task.started) if task.started else ""
+    if task.ended:
+        yield "Ended", moment(task.ended)
+    if task.pid:
+        yield "Main PID", str(task.pid)
+    if task.control_group:
+        yield "CGroup", task.control_group
+    for lease in task.reservation.leases if task.reservation else ():
+        yield "NIC", f"{lease.nic} {lease_text(lease)}"
+    for request in task.reservation.ports if task.reservation else ():
+        yield "Port", f"{port(request)} ({request.nic})"
+
+
+def lease_text(lease: Lease) -> str:
+    return (
+        f"on {lease.network}: {lease.ipv4}, gateway {lease.gateway4}, MAC {lease.mac}, "
+        f"MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
+    )
+
+
+def task_json(task: Task) -> dict[str, object]:
+    """What is unknown is absent."""
+    document: dict[str, object] = {
+        "name": task.name,
+        "phase": task.phase.value,
+        "kind": task.kind.value,
+        "unit": task.unit,
+        "invocation_id": task.invocation,
+        "image": task.image,
+        "image_sha256": task.sha256,
+        "tender": task.tender,
+        "memory": task.memory,
+        "pid": task.pid,
+        "started": moment(task.started) if task.started else "",
+        "ended": moment(task.ended) if task.ended else "",
+        "control_group": task.control_group,
+    }
+    known = {key: value for key, value in document.items() if value}
+    if task.outcome is not None:
+        known["outcome"] = outcome_json(task.outcome)
+    return known | reservation_json(task.reservation) | {"log_fields": _foreign_fields(task)}
+
+
+def _foreign_fields(task: Task) -> dict[str, str]:
+    """The journal fields that whoever started the task asked for."""
+    return {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
+
+
+def outcome_json(outcome: Outcome) -> dict[str, object]:
+    document: dict[str, object] = {
+        "ending": outcome.ending.value,
+        "sentence": outcome.sentence,
+        "clean": outcome.clean,
+        "exit_status": outcome.shell_status,
+    }
+    if outcome.exit_code is not None:
+        document["exit_code"] = outcome.exit_code
+    if outcome.signal is not None:
+        document["signal"] = int(outcome.signal)
+    return document
+
+
+def reservation_json(reservation: Reservation | None) -> Mapping[str, object]:
+    leases = reservation.leases if reservation else ()
+    published = reservation.ports if reservation else ()
+    return {"nics": [_lease_json(each) for each in leases], "ports": [_port_json(each) for each in published]}
+
+
+def _lease_json(lease: Lease) -> dict[str, object]:
+    return {
+        "nic": lease.nic,
+        "network": lease.network,
+        "ipv4": str(lease.ipv4),
+        "gateway4": str(lease.gateway4),
+        "mac": lease.mac,
+        "mtu": lease.mtu,
+        "tap": lease.tap,
+        "bridge": lease.bridge,
+    }
+
+
+def _port_json(request: PortRequest) -> dict[str, object]:
+    return {
+        "nic": request.nic,
+        "host_ip": str(request.host_ip or "0.0.0.0"),  # noqa: S104 - shown, never bound
+        "host_port": request.host_port,
+        "port": request.port,
+        "protocol": request.protocol.value,
+    }

@@ -1,0 +1,102 @@
+"""Values as text for people: tables, sizes, times.
+
+Nothing here knows whether it writes to a terminal: colour is a function that the caller hands in.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+Row = Sequence[str]
+Paint = Callable[[str, str], str]
+"""(column, padded cell) to what is written."""
+
+UNKNOWN = "-"
+MIB = 1 << 20
+
+_UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+_SPANS = (
+    (31_536_000, "year"),
+    (2_592_000, "month"),
+    (604_800, "week"),
+    (86_400, "day"),
+    (3600, "hour"),
+    (60, "minute"),
+)
+
+
+def plain(_column: str, cell: str) -> str:
+    return cell
+
+
+def table(header: Row, rows: Sequence[Row], paint: Paint = plain) -> str:
+    """Columns side by side, two blanks between them, as kubectl has it; the header alone where there is no row."""
+    cells = [[visible(cell) or UNKNOWN for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in (header, *cells)) for i in range(len(header))]
+    lines = [_line(header, widths, header, plain)]
+    lines += [_line(row, widths, header, paint) for row in cells]
+    return "".join(lines)
+
+
+def _line(row: Row, widths: Sequence[int], header: Row, paint: Paint) -> str:
+    *front, last = zip(row, widths, header, strict=True)
+    text = "".join(paint(column, cell.ljust(width)) + "  " for cell, width, column in front)
+    return f"{text}{paint(last[2], last[0])}\n"
+
+
+def fields(pairs: Sequence[tuple[str, str]]) -> str:
+    """One `name: value` a line, the colons below one another, as systemctl status has it."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return "".join(f"{name.rjust(width)}: {visible(value) or UNKNOWN}\n" for name, value in pairs)
+
+
+def visible(text: str) -> str:
+    """Text of others on a terminal: what could move its cursor is shown as an escape instead."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8, as surrogateescape keeps it
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def visible_line(line: bytes) -> bytes:
+    """A line of the console for a terminal; tabs stay."""
+    text = line.decode("utf-8", "surrogateescape")
+    return "\t".join(visible(part) for part in text.split("\t")).encode()
+
+
+def size(count: int) -> str:
+    """Bytes as people write them: `128M`, `1.5G`, `512`."""
+    for factor, suffix in _UNITS:
+        if count >= factor:
+            return f"{count / factor:.1f}".removesuffix(".0") + suffix
+    return str(count)
+
+
+def span(seconds: float) -> str:
+    """A time in its largest unit: `3 minutes`."""
+    for length, unit in _SPANS:
+        if seconds >= length:
+            return _plural(int(seconds // length), unit)
+    return _plural(int(seconds), "second") if seconds >= 1 else "less than a second"
+
+
+def _plural(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def moment(microseconds: int) -> str:
+    """RFC 3339 in UTC, with microseconds, as `journalctl --since` and every JSON reader take it."""
+    whole, rest = divmod(microseconds, 1_000_000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
+
+
+def json_text(value: object) -> str:
+    """One JSON document, ended by a newline; bytes that are no UTF-8 become escapes of lone surrogates."""
+    import json  # most calls print none, and `ps` is to be quick
+
+    return json.dumps(value, indent=2) + "\n"

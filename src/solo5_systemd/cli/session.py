@@ -1,0 +1,81 @@
+"""What a verb may use: the screen, and the engine once it asks for it."""
+
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from solo5_systemd.cli.screen import Screen
+from solo5_systemd.errors import HostError, Solo5Error
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
+
+Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
+Story = Callable[["Runtime"], Coroutine[Any, Any, int]]
+
+TERMINATED = 128 + 15
+
+
+def connect() -> "AbstractAsyncContextManager[Runtime]":
+    from solo5_systemd import etc, wiring  # D-Bus and asyncio, which `--help` does without
+
+    return wiring.connect(etc.read_settings())
+
+
+class Session:
+    """One call of `solo5ctl`.
+
+    Args:
+        screen: where to write.
+        connect: opens the engine.
+        root: we may change this machine.
+    """
+
+    def __init__(self, screen: Screen, *, connect: Connect = connect, root: bool | None = None) -> None:
+        self.screen = screen
+        self._connect = connect
+        self._root = os.geteuid() == 0 if root is None else root
+
+    def engine(self, story: Story, *, needs_root: bool = True) -> int:
+        """Tell a story with the engine; the exit status.
+
+        Raises:
+            HostError: root is needed, and we are not.
+            Solo5Error: whatever the story raises.
+        """
+        if needs_root and not self._root:
+            raise HostError("only root can do this: starting and ending units changes the machine.", "Try sudo.")
+        import asyncio  # costs a third of what a quick verb may take
+
+        try:
+            return asyncio.run(self._tell(story))
+        except asyncio.CancelledError:
+            return TERMINATED
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+
+    async def _tell(self, story: Story) -> int:
+        async with self._connect() as engine:
+            return await story(engine)
+
+    async def each(self, names: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
+        """Do one thing for several tasks at once; a failure of one does not keep the others from it."""
+        import asyncio
+
+        async def attempt(name: str) -> int:
+            try:
+                await act(name)
+            except Solo5Error as error:
+                self.screen.complain(error)
+                return error.exit_status
+            self.screen.write(f"{name}\n")
+            return 0
+
+        return max(await asyncio.gather(*map(attempt, dict.fromkeys(names))))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first: the rest of a group is its consequence."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
