@@ -1,7 +1,6 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
@@ -35,7 +34,7 @@ class Manager:
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
-                fds.append(os.dup(fd))  # dbus-next closes what it has sent
+                fds.append(fd)
         body = [unit.name, "fail", properties, []]
         try:
             result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)

@@ -1,0 +1,1 @@
+"""What a task uses, from the kernel's own accounts."""

@@ -1,0 +1,57 @@
+"""Read a unit's cgroup, which may vanish at any moment."""
+
+import errno
+import time
+from pathlib import Path
+
+from solo5_systemd.cgroup.usage import Usage, usage
+
+FILES = (
+    "memory.current",
+    "memory.peak",
+    "memory.max",
+    "memory.stat",
+    "memory.swap.current",
+    "memory.events",
+    "cpu.stat",
+    "io.stat",
+    "pids.current",
+)
+
+
+class CgroupFs:
+    """The unified hierarchy; on a hybrid host it is mounted one level deeper, without most controllers."""
+
+    def __init__(self, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
+        self._root = root if (root / "cgroup.procs").exists() else root / "unified"
+        self._proc = proc
+
+    async def usage(self, control_group: str) -> Usage | None:
+        """A sample; None where the cgroup is gone."""
+        directory = self._root / control_group.lstrip("/")
+        files = {name: text for name in FILES if (text := _read(directory / name)) is not None}
+        return usage(files, time.monotonic()) if files else None
+
+    def processes(self, control_group: str) -> tuple[int, ...]:
+        """The processes in it; none where it is gone."""
+        text = _read(self._root / control_group.lstrip("/") / "cgroup.procs") or ""
+        return tuple(int(pid) for pid in text.split())
+
+    async def stalled(self, pid: int) -> bool:
+        """A zombie leader: its main thread is dead, others live, and nobody will ever be told (proc(5), stat)."""
+        text = _read(self._proc / str(pid) / "stat")
+        if text is None:
+            return False
+        fields = text.rpartition(")")[2].split()
+        state, threads = fields[0], int(fields[17])
+        return state == "Z" and threads > 1
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        # The unit ended between our look-up and this read, or its controller is not enabled here.
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP):
+            return None
+        raise

@@ -1,0 +1,1 @@
+"""What a task says: its console, by way of the journal."""

@@ -1,0 +1,76 @@
+"""Read the journal through journalctl(1)."""
+
+import asyncio
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal.export import STDERR_PRIORITY, Entry, Reader
+from solo5_systemd.journal.stream import open_stream
+from solo5_systemd.names import task_of_unit
+from solo5_systemd.unit.state import UnitState
+
+JOURNALCTL = "/usr/bin/journalctl"
+CHUNK = 1 << 16
+
+COMPLAINTS = 5
+"""Lines of a failed unit that are looked at."""
+
+
+class Journal:
+    """Fulfils `backends.Console`."""
+
+    async def open_stderr(self, unit: str) -> int:
+        return open_stream(str(task_of_unit(unit) or unit), unit, STDERR_PRIORITY)
+
+    async def entries(
+        self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """Lines of one invocation's processes, oldest first; PID 1's own remarks on the unit are not among them."""
+        arguments = [f"_SYSTEMD_INVOCATION_ID={state.invocation}", "_TRANSPORT=stdout"]
+        if follow:
+            arguments.append("--follow")
+        if after is not None:
+            arguments.append(f"--after-cursor={after}")
+        arguments.append(f"--lines={'all' if last is None else last}")
+        async for entry in _read(arguments):
+            yield entry
+
+    async def complaints(self, unit: str) -> Sequence[str]:
+        """What the unit's processes wrote lately, and PID 1's errors about it."""
+        by_processes = [f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"]
+        by_systemd = [f"UNIT={unit}", "_PID=1", "PRIORITY=3"]
+        await self.sync()
+        lines = ["--boot", f"--lines={COMPLAINTS}", *by_processes, "+", *by_systemd]
+        return [entry.message.decode("utf-8", "replace").strip() async for entry in _read(lines)]
+
+    async def sync(self) -> None:
+        async with _running(["--sync"]) as process:
+            await process.wait()
+
+
+async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:
+    reader = Reader()
+    async with _running(["--output=export", "--no-pager", "--quiet", *arguments]) as process:
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        while data := await process.stdout.read(CHUNK):
+            for entry in reader.feed(data):
+                yield entry
+
+
+@asynccontextmanager
+async def _running(arguments: Sequence[str]) -> AsyncGenerator[Process, None]:
+    """journalctl, ended and reaped whatever happens to its reader."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            JOURNALCTL, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+        )
+    except OSError as error:
+        raise HostError(f"the journal cannot be read: {JOURNALCTL}: {error.strerror}.") from error
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,37 @@
+"""A stream into the journal of our own making.
+
+systemd connects a unit's stdout and stderr by one stream when both go to the journal, and nothing tells the lines
+apart afterwards. Handing the unit a stream of its own for stderr keeps the tender's words apart from the guest's.
+"""
+
+import socket
+
+from solo5_systemd.errors import HostError
+
+SOCKET = "/run/systemd/journal/stdout"
+
+
+def open_stream(identifier: str, unit: str, priority: int) -> int:
+    """Connect, and say whose lines these will be; the protocol is that of sd_journal_stream_fd(3).
+
+    The lines of the header are: identifier, unit (heeded since we are root), priority, and four switches that are
+    all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
+
+    Returns:
+        a descriptor that belongs to the caller.
+
+    Raises:
+        HostError: journald cannot be reached.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(SOCKET)
+        connection.shutdown(socket.SHUT_RD)
+        connection.sendall(f"{identifier}\n{unit}\n{priority}\n0\n0\n0\n0\n".encode())
+    except OSError as error:
+        connection.close()
+        raise HostError(
+            f"the journal cannot be reached at {SOCKET}: {error.strerror}.",
+            "Check that it runs: systemctl status systemd-journald",
+        ) from error
+    return connection.detach()
