@@ -10,13 +10,13 @@ from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
-from solo5_systemd.host.facts import Tender
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.tender import Tender
 
 
 class JobFailedError(Exception):

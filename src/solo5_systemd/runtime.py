@@ -15,7 +15,6 @@ from solo5_systemd.backends import Backends, JobFailedError, UnitFiles
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError, TakenError
-from solo5_systemd.host.facts import Tender
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_service
@@ -24,6 +23,7 @@ from solo5_systemd.task import Phase, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 

@@ -1,12 +1,24 @@
 """The tender's command line, and how an allotment of memory is shared between guest and tender."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
 from solo5_systemd.network.plan import Lease
 from solo5_systemd.workload import MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tender:
+    """A tender's program, as its own --version has it."""
+
+    path: str
+    target: Target
+    version: str
+    abi_version: int
+
 
 TENDER_OVERHEAD = 8 * MIB
 """What tender and kernel hold for one guest besides its memory: page tables, the VM, stacks."""

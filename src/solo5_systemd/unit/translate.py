@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.block.plan import Disk
-from solo5_systemd.host.facts import Tender
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
-from solo5_systemd.unit.tender import command_line, guest_memory
+from solo5_systemd.unit.tender import Tender, command_line, guest_memory
 from solo5_systemd.workload import STOP_TIMEOUT, Workload
 
 SECOND = 1_000_000

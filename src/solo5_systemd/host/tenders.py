@@ -1,0 +1,102 @@
+"""Find the tender that an image needs, and ask it which ABI it speaks."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.host.devices import groups_for
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.unit.tender import Tender
+
+REMEMBERED = Path("/run/solo5/tenders")
+"""A link for each tender seen, named by its file's identity; its target is what `--version` said."""
+
+VERSION_TIMEOUT = 2.0
+"""Seconds. A tender answers in one millisecond."""
+
+_VERSION = re.compile(r"\bversion (\S+)")
+_ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
+
+
+class TenderPath:
+    """The search path; fulfils `backends.Tenders`."""
+
+    def __init__(self, directories: Sequence[str], remembered: Path = REMEMBERED) -> None:
+        self._directories = directories
+        self._remembered = remembered
+
+    async def find(self, target: Target, abi_version: int) -> Tender:
+        """The first tender of this target and ABI.
+
+        Raises:
+            NotFoundError: there is none of this target.
+            ImageError: there are, all of another ABI version.
+        """
+        seen: list[Tender] = []
+        async for tender in self.all(target, abi_version):
+            if tender.abi_version == abi_version:
+                return tender
+            seen.append(tender)
+        if not seen:
+            raise NotFoundError(
+                f"solo5-{target} is not in {', '.join(self._directories)}: expected the tender there.",
+                "Install Solo5, or add its directory to tender_paths in /etc/solo5.",
+            )
+        found = ", ".join(f"{tender.path} (ABI {tender.abi_version})" for tender in seen)
+        raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}: found only {found}.")
+
+    async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
+        return groups_for(target, nics=nics)
+
+    async def all(self, target: Target, abi_version: int | None = None) -> AsyncGenerator[Tender, None]:
+        """Every tender of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`."""
+        names = [f"solo5-{target}"] if abi_version is None else [f"solo5-{target}.{abi_version}", f"solo5-{target}"]
+        for directory in self._directories:
+            for name in names:
+                path = Path(directory, name)
+                if path.is_file() and os.access(path, os.X_OK) and (tender := await self._ask(path, target)):
+                    yield tender
+
+    async def _ask(self, path: Path, target: Target) -> Tender | None:
+        status = path.stat()
+        key = f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
+        memo = self._remembered / key
+        try:
+            said = os.readlink(memo)  # noqa: PTH115 - the text matters, not the path that it would be
+        except OSError:
+            said = await _version(path)
+            with suppress(OSError):  # only a memory: a read-only or full /run costs time, not the start
+                memo.parent.mkdir(parents=True, exist_ok=True)
+                memo.symlink_to(said)
+        version, abi = _VERSION.search(said), _ABI.search(said)
+        if abi is None:
+            return None
+        return Tender(
+            path=str(path),
+            target=target,
+            version=version[1] if version else "unknown",
+            abi_version=int(abi[1]),
+        )
+
+
+async def _version(path: Path) -> str:
+    """What `--version` prints, on stderr; a program that hangs or says nothing of the kind is no tender."""
+    process = await asyncio.create_subprocess_exec(
+        path,
+        "--version",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(VERSION_TIMEOUT):
+            _, said = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT:.0f} seconds.") from error
+    return said[:1024].decode("utf-8", "replace").strip() or "nothing"
