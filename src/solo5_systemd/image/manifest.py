@@ -1,9 +1,18 @@
-"""The two notes by which a Solo5 image describes itself, decoded from bytes."""
+"""The two notes by which a Solo5 image describes itself, decoded from bytes.
 
+The layouts are those of Solo5's `elf_abi.h` and `mft_abi.h`. An image is refused here for all that a tender
+refuses, and for what a tender lets pass although it can never work or would set the tender's own fields: odd note
+sizes, reserved words in use, names that no option can spell, device settings that only a tender may fill in.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.names import DeviceName
+from solo5_systemd.errors import ImageError, InvalidRequestError
+from solo5_systemd.names import DeviceName, device_name
 
 
 class Target(StrEnum):
@@ -23,6 +32,9 @@ class Device:
     name: DeviceName
     kind: DeviceKind
 
+    def __str__(self) -> str:
+        return f"{_SPOKEN[self.kind]} {self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -34,3 +46,177 @@ class Manifest:
 
     def names(self, kind: DeviceKind) -> tuple[DeviceName, ...]:
         return tuple(device.name for device in self.devices if device.kind is kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """Everything that a start needs to know about an image; addresses and sizes in bytes.
+
+    Attributes:
+        manifest: tender and devices.
+        entry: address of the first instruction.
+        load_end: end of the highest segment that the tender loads; guest memory must reach it.
+        memory_end: the same with zero-filled segments, which the tender leaves to the guest.
+    """
+
+    manifest: Manifest
+    entry: int
+    load_end: int
+    memory_end: int
+
+    @property
+    def least_memory(self) -> int:
+        """Guest memory (bytes) below which the image cannot start."""
+        return max(self.load_end, self.entry + 1, self.memory_end + GUEST_HEAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredImage:
+    """An image that was checked, and that no one changes any more.
+
+    Attributes:
+        path: of the stored copy.
+        sha256: of its content, in hexadecimal digits.
+        size: of the file, in bytes.
+        facts: read from the stored copy.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    facts: ImageFacts
+
+
+SUPPORTED_ABI = {Target.HVT: 2, Target.SPT: 2}
+"""Solo5 0.8 and later. A tender runs exactly one version."""
+
+MAX_DEVICES = 63
+GUEST_HEAP = 512 << 10
+"""Bytes; Solo5's own bindings end a guest at once that has less left over."""
+
+_TARGETS = {1: "hvt", 2: "spt", 3: "virtio", 4: "muen", 5: "genode", 6: "xen"}
+_ABI = struct.Struct("<4I")
+_HEADER = struct.Struct("<4xII")  # four bytes of padding belong to the note
+_ENTRY = struct.Struct("<68sI16s8s?7x")
+_RESERVED_FIRST = 1 << 30
+_KINDS = {1: DeviceKind.BLOCK_BASIC, 2: DeviceKind.NET_BASIC}
+MANIFEST_DESC_MAX = _HEADER.size + (MAX_DEVICES + 1) * _ENTRY.size
+
+_SPOKEN = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
+
+
+def decode_abi(desc: bytes) -> tuple[Target, int]:
+    """Read the ABI note.
+
+    Args:
+        desc: the note's descriptor.
+
+    Returns:
+        The tender that the image is built for, and the version of its ABI.
+
+    Raises:
+        ImageError: damaged, or an ABI that no tender on Linux speaks today.
+    """
+    if len(desc) != _ABI.size:
+        raise ImageError(f"its ABI note holds {len(desc)} bytes: expected {_ABI.size}.")
+    number, version, *reserved = _ABI.unpack(desc)
+    if any(reserved):
+        raise ImageError(f"its ABI note uses reserved words ({reserved[0]:#x}, {reserved[1]:#x}): expected zero.")
+    name = _TARGETS.get(number, f"number {number}")
+    if name not in tuple(Target):
+        raise ImageError(f"it is built for Solo5 target {name}: expected hvt or spt.")
+    target = Target(name)
+    if version != SUPPORTED_ABI[target]:
+        raise ImageError(
+            f"it is built for {target} ABI version {version}: expected {SUPPORTED_ABI[target]}, "
+            "that of Solo5 0.8 and later."
+        )
+    return target, version
+
+
+def decode_manifest(desc: bytes) -> tuple[Device, ...]:
+    """Read the manifest note.
+
+    Args:
+        desc: the note's descriptor, with the four bytes of padding that it begins with.
+
+    Returns:
+        The devices in the order of their handles, without the reserved first entry.
+
+    Raises:
+        ImageError: damaged, or a device that no tender could be told to attach.
+    """
+    if len(desc) < _HEADER.size:
+        raise ImageError(f"its manifest note holds {len(desc)} bytes: expected at least {_HEADER.size}.")
+    version, count = _HEADER.unpack_from(desc)
+    if version != 1:
+        raise ImageError(f"its manifest has version {version}: expected 1.")
+    if not 1 <= count <= MAX_DEVICES + 1:
+        raise ImageError(f"its manifest counts {count} entries: expected 1 to {MAX_DEVICES + 1}.")
+    size = _HEADER.size + count * _ENTRY.size
+    if len(desc) != size:
+        raise ImageError(f"its manifest note holds {len(desc)} bytes: expected {size} for {count} entries.")
+    first, *entries = [_entry(i, it) for i, it in enumerate(_ENTRY.iter_unpack(desc[_HEADER.size :]))]
+    if first != (b"", _RESERVED_FIRST):
+        raise ImageError("its manifest does not begin with the reserved entry that Solo5 puts first.")
+    return _distinct([_device(index, *entry) for index, entry in enumerate(entries, 1)])
+
+
+def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
+    """Check that exactly the declared devices are offered: a tender starts with neither more nor fewer.
+
+    Raises:
+        InvalidRequestError: they differ; the sentence names every device, whichever side it is missing on.
+    """
+    offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
+    offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
+    differences = [*_twice(offered), *_differences(manifest.devices, offered)]
+    if differences:
+        declared = ", ".join(map(str, manifest.devices)) or "no devices"
+        raise InvalidRequestError(
+            f"the devices offered are not those of the image's manifest: {'; '.join(differences)}.",
+            f"The manifest declares {declared}.",
+        )
+
+
+def _entry(index: int, fields: tuple[bytes, int, bytes, bytes, bool]) -> tuple[bytes, int]:
+    """Name and type of an entry that is sound in everything that all entries share."""
+    name, kind, settings, handle, attached = fields
+    if name[-1]:
+        raise ImageError(f"the name of its manifest entry {index} does not end: expected at most 67 characters.")
+    if attached or any(settings) or any(handle):
+        raise ImageError(f"its manifest entry {index} sets fields that are the tender's to set: expected zero.")
+    return name[: name.index(0)], kind
+
+
+def _device(index: int, name: bytes, kind: int) -> Device:
+    if kind not in _KINDS:
+        raise ImageError(f"its manifest entry {index} has the unknown type {kind:#x}: expected 1 (block) or 2 (net).")
+    try:
+        return Device(name=device_name(name.decode("latin-1")), kind=_KINDS[kind])
+    except InvalidRequestError as error:
+        raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error
+
+
+def _distinct(devices: Sequence[Device]) -> tuple[Device, ...]:
+    for device, count in Counter(devices).items():
+        if count > 1:
+            raise ImageError(f"its manifest declares {device} {count} times: expected once.")
+    return tuple(devices)
+
+
+def _twice(offered: Sequence[Device]) -> list[str]:
+    return [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
+
+
+def _differences(declared: Sequence[Device], offered: Sequence[Device]) -> Iterator[str]:
+    missing = {device.name: device for device in declared if device not in offered}
+    surplus = {device.name: device for device in offered if device not in declared}
+    for name, device in missing.items():
+        if name in surplus:
+            yield f"{device} is offered as a {_SPOKEN[surplus[name].kind]}"
+        else:
+            yield f"{device} is not offered"
+    for name, device in surplus.items():
+        if name not in missing:
+            yield f"{device} is not declared"

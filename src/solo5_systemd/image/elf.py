@@ -1,0 +1,173 @@
+"""Read what an image says about itself from its ELF file, as a tender would.
+
+A tender knows only program headers, and of every PT_NOTE segment only the first note; section names and further
+notes are invisible to it, so they are to us: a file must not show the two of us different manifests. The rules
+for headers and PT_LOAD segments are those of Solo5's ELF loader.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from typing import Any, BinaryIO, NamedTuple
+
+from solo5_systemd.errors import ImageError
+from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest, decode_abi, decode_manifest
+
+PAGE = 4096
+LOWEST_ADDRESS = 0x100000
+"""Where guest memory begins to belong to the image; a tender uses what is below."""
+
+MAX_SEGMENTS = 512
+"""A Solo5 linker script makes about ten. ELF's 65535 would be read and parsed for nothing."""
+
+_HEADER_SIZE, _SEGMENT_SIZE, _NOTE_SIZE = 64, 56, 20
+_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian: every machine that Debian has a tender for
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_ABI_NOTE = 0x31494241
+_MANIFEST_NOTE = 0x3154464D
+_WRITE_EXECUTE = 0b011
+
+
+def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> ImageFacts:
+    """Read and check header, segments and both notes.
+
+    Args:
+        file: seekable; its content must not change meanwhile.
+        size: of the file, in bytes.
+        machine: as uname(2) spells it; None: this host's.
+
+    Raises:
+        ImageError: no tender on this machine would run it. The sentence begins in the middle ("its manifest …"):
+            the caller knows the image's name.
+    """
+    image = _Image(file, size)
+    entry, segments = image.header(machine or os.uname().machine)
+    if entry < LOWEST_ADDRESS:
+        raise ImageError(f"its entry point is {entry:#x}: expected {LOWEST_ADDRESS:#x} or above.")
+    target, version = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
+    devices = decode_manifest(image.note(segments, _MANIFEST_NOTE, "manifest"))
+    loads = [it for it in segments if it.kind == "PT_LOAD"]
+    return ImageFacts(
+        manifest=Manifest(target=target, abi_version=version, devices=devices),
+        entry=entry,
+        load_end=_load_end((it for it in loads if it.file_size), size),
+        memory_end=max((it.address + it.memory_size for it in loads), default=0),
+    )
+
+
+class _Segment(NamedTuple):
+    kind: str | int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+    memory_size: int
+    align: int
+
+
+class _Image:
+    """An image file of which no byte is read that is not in it."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        # Half of a start's imports would be elftools; a caller that meets a known image never comes here.
+        from elftools.elf.structs import ELFStructs
+
+        self._file = file
+        self._size = size
+        self._structs = ELFStructs(little_endian=True, elfclass=64)
+        self._structs.create_basic_structs()
+        self._structs.create_advanced_structs()
+
+    def header(self, machine: str) -> tuple[int, list[_Segment]]:
+        """Entry point and program headers."""
+        raw = self._read(0, min(_HEADER_SIZE, self._size), "header")
+        if not raw.startswith(_IDENT[:4]):
+            raise ImageError("it is not an ELF file.")
+        if not raw.startswith(_IDENT):
+            raise ImageError("it is not a 64-bit little-endian ELF file.")
+        header = self._structs.Elf_Ehdr.parse(self._read(0, _HEADER_SIZE, "header"))
+        _check_header(header, _MACHINES.get(machine, machine))
+        if not 1 <= header.e_phnum <= MAX_SEGMENTS:
+            raise ImageError(f"it has {header.e_phnum} program headers: expected 1 to {MAX_SEGMENTS}.")
+        table = BytesIO(self._read(header.e_phoff, header.e_phnum * _SEGMENT_SIZE, "program headers"))
+        return header.e_entry, [_segment(self._structs.Elf_Phdr.parse_stream(table)) for _ in range(header.e_phnum)]
+
+    def note(self, segments: Iterable[_Segment], wanted: int, name: str) -> bytes:
+        """The descriptor of the note that a tender finds: the first of its type that is the first of its segment."""
+        for segment, size, kind in self._first_notes(segments):
+            if kind == wanted:
+                if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
+                    raise ImageError(f"its {name} note claims {size} bytes, more than its segment or Solo5 has.")
+                return self._read(segment.offset + _NOTE_SIZE, size, f"{name} note")
+        raise ImageError(f"it has no Solo5 {name} note: it is not a unikernel built by Solo5's toolchain.")
+
+    def _first_notes(self, segments: Iterable[_Segment]) -> Iterator[tuple[_Segment, int, int]]:
+        """Solo5's own notes: segment, size of the descriptor, and type."""
+        for segment in segments:
+            if segment.kind != "PT_NOTE" or 12 <= segment.file_size < _NOTE_SIZE:
+                continue
+            if segment.file_size < 12:
+                raise ImageError(f"a PT_NOTE segment of it holds {segment.file_size} bytes, less than a note's header.")
+            raw = self._read(segment.offset, _NOTE_SIZE, "PT_NOTE segment")
+            name_size, size, kind = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
+            if name_size == 6 and raw[12:18] == b"Solo5\0":
+                yield segment, size, kind
+
+    def _read(self, offset: int, size: int, what: str) -> bytes:
+        if offset + size > self._size:
+            raise ImageError(
+                f"it is damaged or truncated: its {what} would end at byte {offset + size}, the file at {self._size}."
+            )
+        self._file.seek(offset)
+        content = self._file.read(size)
+        if len(content) != size:
+            raise ImageError(f"it changed while it was read: its {what} is gone.")
+        return content
+
+
+def _check_header(header: Any, machine: str) -> None:
+    expected = {
+        "e_type": "ET_EXEC",
+        "e_machine": machine,
+        "e_version": "EV_CURRENT",
+        "e_ehsize": _HEADER_SIZE,
+        "e_phentsize": _SEGMENT_SIZE,
+    }
+    for field, value in expected.items():
+        if header[field] != value:
+            raise ImageError(f"its ELF header has {field} {header[field]}: expected {value}.")
+
+
+def _segment(header: Any) -> _Segment:
+    return _Segment(
+        kind=header.p_type,
+        flags=header.p_flags,
+        offset=header.p_offset,
+        address=header.p_vaddr,
+        file_size=header.p_filesz,
+        memory_size=header.p_memsz,
+        align=header.p_align,
+    )
+
+
+def _load_end(segments: Iterable[_Segment], size: int) -> int:
+    """Where the highest loaded segment ends, its alignment included."""
+    highest = LOWEST_ADDRESS
+    for it in segments:
+        where = f"its segment at {it.address:#x}"
+        if it.align.bit_count() != 1:
+            raise ImageError(f"{where} has alignment {it.align:#x}: expected a power of two.")
+        start = it.address & -it.align
+        end = -(-(it.address + it.memory_size) & -it.align)
+        if start < highest:
+            raise ImageError(f"{where} begins below {highest:#x}, where the one before it ends or guest memory begins.")
+        if start % PAGE or end % PAGE:
+            raise ImageError(f"{where} does not begin and end on pages of {PAGE} bytes.")
+        if it.memory_size < it.file_size:
+            raise ImageError(f"{where} is smaller in memory ({it.memory_size}) than in the file ({it.file_size}).")
+        if it.offset + it.file_size > size:
+            raise ImageError(f"{where} is damaged or truncated: it would end at byte {it.offset + it.file_size}.")
+        if it.flags & _WRITE_EXECUTE == _WRITE_EXECUTE:
+            raise ImageError(f"{where} is both writable and executable.")
+        highest = end
+    return highest

@@ -1,0 +1,208 @@
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.image import elfbuilder as elf
+
+from solo5_systemd.errors import ImageError
+from solo5_systemd.image.elf import read_manifest
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
+
+SOUND = elf.Elf()
+
+
+def read(content: bytes, size: int | None = None) -> ImageFacts:
+    return read_manifest(BytesIO(content), len(content) if size is None else size, machine="x86_64")
+
+
+def refusal(content: bytes) -> str:
+    with pytest.raises(ImageError) as caught:
+        read(content)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def with_notes(*notes: bytes) -> bytes:
+    return elf.Elf(segments=(elf.load(), *elf.notes(*notes))).build()
+
+
+def with_loads(*loads: elf.Segment) -> bytes:
+    return elf.Elf(segments=(*loads, *elf.usual_notes())).build()
+
+
+def test_a_sound_image_tells_its_tender_devices_and_size() -> None:
+    segments = (
+        elf.load(0x100000, b"\xf4" * 5000),
+        elf.load(0x102000, b"data", flags=6),
+        elf.load(0x103000, b"", flags=6, memory=0x203CB0),
+        elf.load(0, b"", memory=0),
+        *elf.usual_notes(elf.SPT, (b"storage", elf.BLOCK), (b"service", elf.NET)),
+    )
+    facts = read(elf.Elf(segments=segments, header={"entry": 0x100020}).build())
+    assert facts.manifest.target is Target.SPT
+    assert facts.manifest.abi_version == 2
+    assert facts.manifest.names(DeviceKind.BLOCK_BASIC) == ("storage",)
+    assert facts.manifest.names(DeviceKind.NET_BASIC) == ("service",)
+    assert (facts.entry, facts.load_end, facts.memory_end) == (0x100020, 0x103000, 0x103000 + 0x203CB0)
+
+
+def test_the_machine_is_this_one_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "aarch64"}))
+    content = SOUND.with_header(machine=183).build()
+    assert read_manifest(BytesIO(content), len(content)).manifest.target is Target.HVT
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "not an ELF file"),
+        (b"#!/bin/sh\nexec true\n", "not an ELF file"),
+        (b"\x7fELF", "not a 64-bit little-endian"),
+        (replace(SOUND, ident=b"\x7fELF\x01\x01\x01").build(), "not a 64-bit little-endian"),
+        (replace(SOUND, ident=b"\x7fELF\x02\x02\x01").build(), "not a 64-bit little-endian"),
+        (SOUND.build()[:63], "its header would end at byte 64, the file at 63"),
+        (SOUND.with_header(type=3).build(), "e_type ET_DYN: expected ET_EXEC"),
+        (SOUND.with_header(type=0x1234).build(), "e_type 4660"),
+        (SOUND.with_header(machine=183).build(), "e_machine EM_AARCH64: expected EM_X86_64"),
+        (SOUND.with_header(machine=0x1234).build(), "e_machine 4660"),
+        (SOUND.with_header(version=2).build(), "e_version 2: expected EV_CURRENT"),
+        (SOUND.with_header(ehsize=52).build(), "e_ehsize 52"),
+        (SOUND.with_header(phentsize=32).build(), "e_phentsize 32"),
+        (SOUND.with_header(phnum=0).build(), "0 program headers: expected 1 to 512"),
+        (SOUND.with_header(phnum=65535).build(), "65535 program headers"),
+        (SOUND.with_header(phnum=512).build(), "its program headers would end"),
+        (SOUND.with_header(phoff=1 << 63).build(), "its program headers would end"),
+        (SOUND.with_header(phoff=(1 << 64) - 1).build(), "its program headers would end"),
+        (SOUND.with_header(entry=0xFFFFF).build(), "entry point is 0xfffff"),
+    ],
+)
+def test_a_header_that_a_tender_refuses_is_refused(content: bytes, words: str) -> None:
+    assert words in refusal(content)
+
+
+ABI = elf.note(elf.abi(), elf.ABI_NOTE)
+MANIFEST = elf.note(elf.manifest(), elf.MANIFEST_NOTE)
+FOREIGN = elf.note(b"\0" * 4, 1, name=b"OpenBSD\0", namesz=8)
+
+
+def test_notes_are_searched_in_the_order_of_the_segments() -> None:
+    other = elf.note(elf.abi(elf.SPT), elf.ABI_NOTE)
+    assert read(with_notes(FOREIGN, MANIFEST, ABI, other)).manifest.target is Target.HVT
+    assert read(with_notes(other, MANIFEST, ABI)).manifest.target is Target.SPT
+
+
+def test_padding_of_the_owner_is_no_part_of_its_name() -> None:
+    assert read(with_notes(elf.note(elf.abi(), elf.ABI_NOTE, name=b"Solo5\0xy"), MANIFEST))
+
+
+def test_a_segment_too_small_for_a_solo5_note_is_passed_over() -> None:
+    assert read(with_notes(FOREIGN[:12], ABI, MANIFEST))
+
+
+@pytest.mark.parametrize(
+    "notes, words",
+    [
+        ([], "no Solo5 ABI note"),
+        ([MANIFEST], "no Solo5 ABI note"),
+        ([ABI], "no Solo5 manifest note"),
+        ([FOREIGN + ABI, MANIFEST], "no Solo5 ABI note"),
+        ([MANIFEST + ABI], "no Solo5 ABI note"),
+        ([elf.note(elf.abi(), elf.ABI_NOTE, namesz=8), MANIFEST], "no Solo5 ABI note"),
+        ([elf.note(elf.abi(), elf.ABI_NOTE, name=b"solo5\0\0\0"), MANIFEST], "no Solo5 ABI note"),
+        ([b"", ABI, MANIFEST], "PT_NOTE segment of it holds 0 bytes"),
+        ([b"\0" * 11, ABI, MANIFEST], "PT_NOTE segment of it holds 11 bytes"),
+        ([elf.note(b"", elf.ABI_NOTE), MANIFEST], "ABI note holds 0 bytes"),
+        ([elf.note(elf.abi(), elf.ABI_NOTE, descsz=17), MANIFEST], "ABI note claims 17 bytes"),
+        ([elf.note(elf.abi(), elf.ABI_NOTE, descsz=0xFFFFFFFF), MANIFEST], "ABI note claims 4294967295 bytes"),
+        ([elf.note(elf.abi(elf.VIRTIO, 1), elf.ABI_NOTE), MANIFEST], "target virtio"),
+        ([ABI, elf.note(b"\0" * 6669, elf.MANIFEST_NOTE)], "manifest note claims 6669 bytes"),
+        ([ABI, elf.note(elf.manifest(version=9), elf.MANIFEST_NOTE)], "manifest has version 9"),
+    ],
+)
+def test_notes_that_a_tender_does_not_see_or_refuses_are_refused(notes: Sequence[bytes], words: str) -> None:
+    assert words in refusal(with_notes(*notes))
+
+
+@pytest.mark.parametrize("offset", [1 << 20, 1 << 63, (1 << 64) - 1])
+def test_a_note_beyond_the_end_of_the_file_is_refused(offset: int) -> None:
+    far = replace(elf.notes(ABI)[0], offset=offset)
+    assert "its PT_NOTE segment would end" in refusal(elf.Elf(segments=(far, *elf.notes(MANIFEST))).build())
+
+
+@pytest.mark.parametrize(
+    "loads, words",
+    [
+        ([elf.load(0xFF000)], "begins below 0x100000"),
+        ([elf.load(0x100000, align=0)], "alignment 0x0"),
+        ([elf.load(0x100000, align=0x3000)], "alignment 0x3000"),
+        ([elf.load(0x100000, align=8)], "does not begin and end on pages"),
+        ([elf.load(0x100800, align=2048)], "does not begin and end on pages"),
+        ([elf.load(0x180000, align=0x200000)], "begins below 0x100000"),
+        ([elf.load(0x102000), elf.load(0x100000)], "its segment at 0x100000 begins below 0x103000"),
+        ([elf.load(0x100000, memory=0x1001), elf.load(0x101000)], "begins below 0x102000"),
+        ([elf.load(0x100000), elf.load(0x100800)], "begins below 0x101000"),
+        ([elf.load(0x100000, memory=15)], "smaller in memory (15) than in the file (16)"),
+        ([elf.load(0x100000, size=1 << 40)], "is damaged or truncated"),
+        ([elf.load(0x100000, offset=1 << 63)], "is damaged or truncated"),
+        ([elf.load(0x100000, flags=7)], "both writable and executable"),
+        ([elf.load(0x100000, flags=3)], "both writable and executable"),
+    ],
+)
+def test_a_segment_that_a_tender_refuses_is_refused(loads: Sequence[elf.Segment], words: str) -> None:
+    assert words in refusal(with_loads(*loads))
+
+
+def test_a_segment_without_bytes_in_the_file_is_not_loaded() -> None:
+    facts = read(with_loads(elf.load(), elf.load(0, b"", memory=1 << 40, align=3, flags=7)))
+    assert (facts.load_end, facts.memory_end) == (0x101000, 1 << 40)
+
+
+def test_an_image_cut_off_anywhere_is_refused() -> None:
+    content = SOUND.build()
+    for end in range(len(content)):
+        assert refusal(content[:end])
+
+
+def test_an_image_that_shrinks_meanwhile_is_refused() -> None:
+    content = SOUND.build()
+    with pytest.raises(ImageError, match=re.escape("changed while it was read")):
+        read(content[:-1], len(content))
+
+
+class CountingFile(BytesIO):
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+SEED = elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.HVT, (b"a", elf.NET), (b"b", elf.BLOCK)))).build()
+HOSTILE = st.sampled_from(
+    [b"\xff" * 8, b"\0" * 8, b"\xff" * 4, b"\0\0\0\x80", b"\xff\xff\xff\x7f", b"\0" * 7 + b"\x80"]
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(SEED) - 1), HOSTILE | st.binary(min_size=1, max_size=9)), max_size=4),
+    st.integers(0, len(SEED)) | st.none(),
+)
+def test_whatever_is_in_the_file_it_is_read_or_refused_within_bounds(
+    patches: Sequence[tuple[int, bytes]], end: int | None
+) -> None:
+    content = bytearray(SEED)
+    for at, patch in patches:
+        content[at : at + len(patch)] = patch
+    file = CountingFile(bytes(content[:end]))
+    try:
+        facts = read_manifest(file, len(content[:end]), machine="x86_64")
+    except ImageError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert facts.load_end >= 0x100000
+    assert file.count < 64 << 10

@@ -1,0 +1,162 @@
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.fast.image import elfbuilder as elf
+
+from solo5_systemd.errors import ImageError, InvalidRequestError
+from solo5_systemd.image.manifest import (
+    Device,
+    DeviceKind,
+    ImageFacts,
+    Manifest,
+    Target,
+    decode_abi,
+    decode_manifest,
+    match,
+)
+from solo5_systemd.names import DeviceName
+
+STORAGE = Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC)
+SERVICE = Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC)
+
+
+@pytest.mark.parametrize("target, number", [(Target.HVT, 1), (Target.SPT, 2)])
+def test_the_abi_note_names_tender_and_version(target: Target, number: int) -> None:
+    assert decode_abi(elf.abi(number)) == (target, 2)
+
+
+@pytest.mark.parametrize(
+    "desc, words",
+    [
+        (b"", "holds 0 bytes: expected 16"),
+        (elf.abi()[:15], "holds 15 bytes"),
+        (elf.abi() + b"\0", "holds 17 bytes"),
+        (elf.abi(reserved=(7, 0)), "reserved words (0x7, 0x0)"),
+        (elf.abi(reserved=(0, 1)), "reserved words (0x0, 0x1)"),
+        (elf.abi(0), "target number 0: expected hvt or spt"),
+        (elf.abi(3, 1), "target virtio: expected hvt or spt"),
+        (elf.abi(4, 4), "target muen"),
+        (elf.abi(5), "target genode"),
+        (elf.abi(6, 1), "target xen"),
+        (elf.abi(7), "target number 7"),
+        (elf.abi(1, 1), "hvt ABI version 1: expected 2"),
+        (elf.abi(2, 3), "spt ABI version 3: expected 2"),
+    ],
+)
+def test_an_abi_note_that_no_tender_here_runs_is_refused(desc: bytes, words: str) -> None:
+    with pytest.raises(ImageError, match=re.escape(words)):
+        decode_abi(desc)
+
+
+def test_devices_keep_their_order_and_may_share_a_name_across_kinds() -> None:
+    desc = elf.devices((b"storage", elf.BLOCK), (b"service", elf.NET), (b"service", elf.BLOCK))
+    assert decode_manifest(desc) == (STORAGE, SERVICE, Device(name=SERVICE.name, kind=DeviceKind.BLOCK_BASIC))
+
+
+def test_an_image_may_have_no_devices_and_as_many_as_63_with_names_of_67_characters() -> None:
+    assert decode_manifest(elf.manifest()) == ()
+    most = [b"x%066d" % number for number in range(63)]
+    assert [it.name.encode() for it in decode_manifest(elf.devices(*((name, elf.NET) for name in most)))] == most
+
+
+@pytest.mark.parametrize(
+    "desc, words",
+    [
+        (b"\0" * 11, "holds 11 bytes: expected at least 12"),
+        (elf.manifest(version=2), "version 2: expected 1"),
+        (elf.manifest(count=0), "counts 0 entries"),
+        (elf.manifest([]), "counts 0 entries"),
+        (elf.manifest([elf.entry()] * 65), "counts 65 entries"),
+        (elf.manifest(count=2), "holds 116 bytes: expected 220 for 2 entries"),
+        (elf.manifest(count=0xFFFFFFFF), "counts 4294967295 entries"),
+        (elf.manifest() + b"\0", "holds 117 bytes: expected 116"),
+        (elf.manifest()[:-1], "holds 115 bytes"),
+        (elf.manifest([elf.entry(b"service", elf.NET)]), "does not begin with the reserved entry"),
+        (elf.manifest([elf.entry(b"x")]), "does not begin with the reserved entry"),
+        (elf.manifest([elf.entry(), elf.entry(b"x" * 68, elf.NET)]), "name of its manifest entry 1 does not end"),
+        (elf.manifest([elf.entry(attached=1)]), "entry 0 sets fields"),
+        (elf.manifest([elf.entry(), elf.entry(b"a", elf.NET, attached=255)]), "entry 1 sets fields"),
+        (elf.manifest([elf.entry(), elf.entry(b"a", elf.NET, b"\2\0\0\0\0\1")]), "entry 1 sets fields"),
+        (elf.manifest([elf.entry(), elf.entry(b"a", elf.BLOCK, b"\0" * 8 + b"\1\2")]), "entry 1 sets fields"),
+        (elf.manifest([elf.entry(), elf.entry(b"a", elf.BLOCK, handle=b"\3")]), "entry 1 sets fields"),
+        (elf.devices((b"", elf.NET)), "entry 1 cannot be attached: device name ''"),
+        (elf.devices((b"a", elf.NET), (b"a b", elf.NET)), "entry 2 cannot be attached: device name 'a b'"),
+        (elf.devices((b"net0\n", elf.NET)), r"device name 'net0\n'"),
+        (elf.devices((b"\x1b[2J", elf.NET)), r"device name '\x1b[2J'"),
+        (elf.devices((b"\xff", elf.NET)), "device name 'ÿ'"),
+        (elf.devices(("é".encode(), elf.NET)), "device name"),
+        (elf.devices((b"a", 0)), "entry 1 has the unknown type 0x0"),
+        (elf.devices((b"a", 3)), "unknown type 0x3"),
+        (elf.devices((b"", elf.RESERVED_FIRST)), "entry 1 has the unknown type 0x40000000"),
+        (elf.devices((b"a", elf.NET), (b"a", elf.NET)), "declares NIC a 2 times"),
+        (elf.devices((b"a", elf.BLOCK), (b"b", elf.NET), (b"a", elf.BLOCK)), "declares disk a 2 times"),
+    ],
+)
+def test_a_manifest_damaged_in_any_field_is_refused(desc: bytes, words: str) -> None:
+    with pytest.raises(ImageError, match=re.escape(words)):
+        decode_manifest(desc)
+
+
+@given(st.binary(max_size=300))
+@example(elf.manifest())
+def test_any_bytes_are_decoded_or_refused(desc: bytes) -> None:
+    try:
+        devices = decode_manifest(desc)
+    except ImageError as error:
+        assert str(error).isprintable()  # noqa: PT017
+    else:
+        assert len(desc) == 116 + 104 * len(devices)
+
+
+def _manifest(*devices: Device) -> Manifest:
+    return Manifest(target=Target.HVT, abi_version=2, devices=devices)
+
+
+def test_offered_devices_match_in_any_order() -> None:
+    match(_manifest(STORAGE, SERVICE), nics=[SERVICE.name], disks=iter([STORAGE.name]))
+    match(_manifest(), nics=[], disks=[])
+
+
+@pytest.mark.parametrize(
+    "declared, nics, disks, words",
+    [
+        ((SERVICE,), [], [], ["NIC service is not offered"]),
+        ((), ["service"], [], ["NIC service is not declared", "The manifest declares no devices."]),
+        ((SERVICE,), [], ["service"], ["NIC service is offered as a disk"]),
+        ((SERVICE,), ["service", "service"], [], ["NIC service is offered 2 times"]),
+        (
+            (STORAGE, SERVICE),
+            ["storage", "net1"],
+            ["disk1"],
+            [
+                "disk storage is offered as a NIC",
+                "NIC service is not offered",
+                "NIC net1 is not declared",
+                "disk disk1 is not declared",
+                "The manifest declares disk storage, NIC service.",
+            ],
+        ),
+    ],
+)
+def test_differences_are_all_named(
+    declared: tuple[Device, ...], nics: list[str], disks: list[str], words: list[str]
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        match(_manifest(*declared), map(DeviceName, nics), map(DeviceName, disks))
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert caught.value.sentence.count(";") + 2 == len(words) + (len(words) == 1)
+
+
+def test_names_are_listed_by_kind() -> None:
+    assert _manifest(STORAGE, SERVICE).names(DeviceKind.NET_BASIC) == ("service",)
+
+
+@pytest.mark.parametrize(
+    "load_end, entry, memory_end, least",
+    [(0x900000, 0x100000, 0x200000, 0x900000), (0x1000, 0x900000, 0x1000, 0x900001), (0, 0, 0x300000, 0x380000)],
+)
+def test_the_least_memory_covers_code_entry_and_heap(load_end: int, entry: int, memory_end: int, least: int) -> None:
+    facts = ImageFacts(manifest=_manifest(), entry=entry, load_end=load_end, memory_end=memory_end)
+    assert facts.least_memory == least
