@@ -114,8 +114,8 @@ def kill_signal(text: str) -> int:
     number = _signal(text)
     if number not in KILL_SIGNALS:
         raise InvalidRequestError(
-            f"--signal {text!r} is not one of INT, TERM and KILL: a guest sees no signals, and any other "
-            "kills its tender without a word or does nothing.",
+            f"--signal {text!r} cannot be sent: expected INT, TERM or KILL, since a guest sees no signals, and any "
+            "other kills its tender without a word or does nothing.",
             "To stop and continue a guest: solo5ctl freeze, solo5ctl thaw.",
         )
     return number
@@ -264,7 +264,7 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 
 def _port(text: str, whole: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        raise InvalidRequestError(f"--publish {whole!r}: port {text!r} is not a number from 1 to 65535.")
+        raise InvalidRequestError(f"--publish {whole!r}: port {text!r} does not exist: expected 1 to 65535.")
     return port_number(int(text))
 
 

@@ -1,6 +1,6 @@
 """A task as people read it, and as programs do. The keys of the JSON form are stable: solo5ctl(1) lists them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.network.plan import Lease, PortRequest, Reservation
@@ -138,7 +138,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
     return document
 
 
-def reservation_json(reservation: Reservation | None) -> Mapping[str, object]:
+def reservation_json(reservation: Reservation | None) -> dict[str, object]:
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
     return {"nics": [_lease_json(each) for each in leases], "ports": [_port_json(each) for each in published]}

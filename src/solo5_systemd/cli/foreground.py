@@ -6,11 +6,11 @@ asks the task to stop and the second kills it. Should this process be killed ins
 
 import asyncio
 import signal as signals
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.console import copy_console
+from solo5_systemd.cli.console import copy_console, write_plain
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
@@ -21,7 +21,7 @@ from solo5_systemd.workload import StopSignal, Workload
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
 
-PASSED_ON = {signals.SIGINT: StopSignal.INT, signals.SIGTERM: StopSignal.TERM}
+PASSED_ON: Mapping[signals.Signals, StopSignal] = {signals.SIGINT: StopSignal.INT, signals.SIGTERM: StopSignal.TERM}
 _SPEAKS_FOR_ITSELF = (Ending.EXITED, Ending.STOPPED, Ending.TENDER_REFUSED)
 
 
@@ -42,7 +42,7 @@ async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remov
     with _received() as received:
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_pass_on(received, engine, task, group))
-            await copy_console(engine, task, screen, follow=True)
+            await copy_console(engine, task, screen, write_plain, follow=True)
             passing.cancel()
         ended = await engine.wait(task.name)
     if remove:

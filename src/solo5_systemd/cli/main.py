@@ -45,7 +45,3 @@ def _internal(error: Exception, session: Session) -> int:
         f"internal error: {type(error).__name__}: {error}\nTo see where, call it again with SOLO5_DEBUG=1 set."
     )
     return INTERNAL
-
-
-if __name__ == "__main__":
-    sys.exit(main())

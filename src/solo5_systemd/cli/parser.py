@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from solo5_systemd import __version__
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import task_name
 
 if TYPE_CHECKING:
     from solo5_systemd.cli.session import Session
@@ -63,6 +64,9 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
+    def add_task_names(self) -> None:
+        self.add_argument("names", metavar="NAME", nargs="+", type=task_name, help="a task's name")
+
     def add_output_options(self, *, json: bool) -> None:
         """The options of every verb that prints."""
         if json:
@@ -104,7 +108,7 @@ def build() -> tuple[Parser, dict[str, VerbParser]]:
     top.add_argument("--no-color", action="store_true", help="no colour, on a terminal either")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", parser_class=VerbParser)
     parsers = {
-        verb: cast(VerbParser, verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary.capitalize()}."))
+        verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary.capitalize()}.")
         for verb, summary in VERBS.items()
     }
     return top, parsers

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
@@ -59,11 +60,11 @@ class Session:
         async with self._connect() as engine:
             return await story(engine)
 
-    async def each(self, names: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
+    async def each(self, names: Sequence[TaskName], act: Callable[[TaskName], Awaitable[None]]) -> int:
         """Do one thing for several tasks at once; a failure of one does not keep the others from it."""
         import asyncio
 
-        async def attempt(name: str) -> int:
+        async def attempt(name: TaskName) -> int:
             try:
                 await act(name)
             except Solo5Error as error:

@@ -1,0 +1,138 @@
+"""Unit properties in the words of unit files, as systemd.directives(7) has them, from their D-Bus form.
+
+What people read in `--dry-run` is what they would write in a unit: `TimeoutStopSec=10s`, not `TimeoutStopUSec` and
+ten million.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from solo5_systemd.cli.render import size
+from solo5_systemd.unit.properties import INFINITY, Property
+
+_SECOND = 1_000_000
+_MS = 1000
+_BARE = re.compile(r"[A-Za-z0-9_@%+=:,./{}~-]+", re.ASCII)
+_SIZES = re.compile(r"Memory(Max|High|Low|Min|SwapMax)|Limit(AS|CORE|DATA|FSIZE|MEMLOCK|STACK)")
+
+
+def directive(entry: Property) -> str:
+    """One property as a line of a unit file.
+
+    A value of a shape that is not known is shown as Python has it: a preview may be ugly, never wrong.
+    """
+    name, value = entry.name, entry.value
+    if name == "CPUQuotaPerSecUSec":
+        return f"CPUQuota={_number(value) * 100 / _SECOND:g}%"
+    if name.endswith("USec"):
+        return f"{name.removesuffix('USec')}Sec={_time(_number(value))}"
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return f"{name}={special(value)}"
+    write = _BY_SIGNATURE.get(entry.signature, str)
+    if _SIZES.fullmatch(name):
+        write = _size
+    return f"{name}={write(value)}"
+
+
+def plain_value(value: object) -> object:
+    """A D-Bus value with nothing in it that JSON lacks: bytes become text."""
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    return value
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _time(microseconds: int) -> str:
+    if microseconds == INFINITY:
+        return "infinity"
+    if microseconds % _SECOND == 0:
+        return f"{microseconds // _SECOND}s"
+    return f"{microseconds // _MS}ms" if microseconds % _MS == 0 else f"{microseconds}us"
+
+
+def _size(value: Any) -> str:
+    """With a suffix where nothing is lost by it."""
+    if value == INFINITY:
+        return "infinity"
+    lossless = any(value >= factor and value % factor == 0 for factor in (1 << 10, 1 << 20, 1 << 30, 1 << 40))
+    return size(value) if lossless and "." not in size(value) else str(value)
+
+
+def _integer(value: Any) -> str:
+    return "infinity" if value == INFINITY else str(value)
+
+
+def _boolean(value: Any) -> str:
+    return "yes" if value else "no"
+
+
+def _words(value: Any) -> str:
+    return " ".join(_quoted(str(word)) for word in value)
+
+
+def _quoted(word: str) -> str:
+    """A word as systemd.syntax(7) quotes it."""
+    if _BARE.fullmatch(word):
+        return word
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else _ESCAPES.get(c, f"\\u{ord(c):04x}") for c in word)
+    return f'"{escaped}"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+
+def _listed(value: Any) -> str:
+    """(bas): an allow-list, or what is taken away behind a `~`."""
+    allow, names = value
+    return ("" if allow else "~") + " ".join(names)
+
+
+def _pairs(separator: str) -> Callable[[Any], str]:
+    return lambda value: " ".join(separator.join(str(part) for part in pair) for pair in value)
+
+
+def _binds(value: Any) -> str:
+    """a(ssbt): source, destination, ignore a missing source, mount flags."""
+    return " ".join(
+        ("-" if optional else "") + _quoted(source if source == there else f"{source}:{there}")
+        for source, there, optional, _ in value
+    )
+
+
+def _processors(value: Any) -> str:
+    """ay: a bit mask, written as the processors whose bits are set."""
+    mask = int.from_bytes(value, "little")
+    return " ".join(str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1)
+
+
+def _commands(value: Any) -> str:
+    return "; ".join(_words(words) for _, words, _ in value)
+
+
+_BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
+    "b": _boolean,
+    "t": _integer,
+    "as": _words,
+    "aay": lambda value: _words(each.decode("utf-8", "backslashreplace") for each in value),
+    "(bas)": _listed,
+    "a(ss)": _pairs(" "),
+    "a(st)": _pairs(" "),
+    "a(ssbt)": _binds,
+    "a(sasb)": _commands,
+}
+
+_SPECIAL: Mapping[str, Callable[[Any], str]] = {
+    "AllowedCPUs": _processors,
+    "AllowedMemoryNodes": _processors,
+    "CapabilityBoundingSet": lambda value: "" if value == 0 else f"{value:#x}",
+    "RestrictNamespaces": lambda value: "yes" if value == 0 else f"{value:#x}",
+    "TemporaryFileSystem": _pairs(":"),
+    "UMask": lambda value: f"{value:04o}",
+}

@@ -1,0 +1,27 @@
+"""`solo5ctl kill`."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli import arguments as typed
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.session import Session
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "-s", "--signal", metavar="SIGNAL", type=typed.kill_signal, default=9,
+        help="INT, TERM or KILL (default: KILL)",
+    )  # fmt: skip
+    parser.add_task_names()
+    parser.add_output_options(json=False)
+
+
+def execute(arguments: Namespace, session: Session) -> int:
+    async def story(engine: "Runtime") -> int:
+        return await session.each(arguments.names, lambda name: engine.kill(name, arguments.signal))
+
+    return session.engine(story)

@@ -1,0 +1,125 @@
+"""The engine, in memory: it records what it is asked, and answers as it is told."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
+
+from tests.fakes.tasks import STARTED, ended, running
+
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.errors import NoSuchTaskError, Solo5Error
+from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.names import TaskName
+from solo5_systemd.runtime import Plan, Runtime
+from solo5_systemd.task import Phase, Task
+from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.workload import StopSignal, Workload
+
+STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on request")
+KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL, which we did not send")
+
+
+def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Entry:
+    message = text.encode() if isinstance(text, str) else text
+    return Entry(cursor="c", realtime=STARTED, message=message, stream=stream, fields={})
+
+
+class FakeRuntime(Runtime):
+    """An engine without a machine.
+
+    Attributes:
+        workloads: what was started or previewed, in order.
+        calls: everything else that was asked, in order.
+        outcome: how a started task ends by itself; None: it goes on until it is stopped or killed.
+        refusal: what a start raises.
+        lines: every task's console.
+        on_console: called when the console has been read so far.
+    """
+
+    def __init__(self, *tasks: Task) -> None:
+        self.known = {task.name: task for task in tasks}
+        self.workloads: list[Workload] = []
+        self.calls: list[tuple[object, ...]] = []
+        self.outcome: Outcome | None = ended().outcome
+        self.refusal: Solo5Error | None = None
+        self.lines: Sequence[Entry] = ()
+        self.samples: dict[str, Iterator[Usage]] = {}
+        self.leftovers: tuple[str, ...] = ()
+        self.plan: Plan | None = None
+        self.on_console = lambda: None
+        self._over = asyncio.Event()
+
+    async def tasks(self) -> tuple[Task, ...]:
+        return tuple(self.known[name] for name in sorted(self.known))
+
+    async def task(self, name: TaskName) -> Task:
+        if name not in self.known:
+            raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
+        return self.known[name]
+
+    async def start(self, workload: Workload) -> Task:
+        if self.refusal is not None:
+            raise self.refusal
+        self.workloads.append(workload)
+        self.known[workload.name] = running(workload.name)
+        if self.outcome is not None:
+            self._end(workload.name, self.outcome)
+        return await self.task(workload.name)
+
+    async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
+        self.workloads.append(workload)
+        self.calls.append(("scope", pid))
+        return ("/usr/bin/solo5-spt", "--mem=118", "--", workload.image)
+
+    async def preview(self, workload: Workload) -> Plan:
+        self.workloads.append(workload)
+        assert self.plan is not None
+        return self.plan
+
+    async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = 10) -> Task:
+        await self.task(name)
+        self.calls.append(("stop", name, signal, patience))
+        if self.outcome is not None:
+            self._end(name, STOPPED)
+        else:
+            await self._over.wait()  # a guest that does not listen
+        return self.known[name]
+
+    async def kill(self, name: TaskName, number: int) -> None:
+        await self.task(name)
+        self.calls.append(("kill", name, number))
+        self._end(name, KILLED)
+
+    async def remove(self, name: TaskName, *, force: bool = False) -> None:
+        await self.task(name)
+        self.calls.append(("remove", name, force))
+        del self.known[name]
+
+    async def wait(self, name: TaskName) -> Task:
+        return await self.task(name)
+
+    async def freeze(self, name: TaskName) -> None:
+        self.known[name] = replace(await self.task(name), phase=Phase.FROZEN)
+
+    async def thaw(self, name: TaskName) -> None:
+        self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
+
+    async def usage(self, name: TaskName) -> Usage | None:
+        await self.task(name)
+        return next(self.samples[name], None)
+
+    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        self.calls.append(("console", task.name, follow, last))
+        for entry in self.lines:
+            yield entry
+        self.on_console()
+        if follow and self.known[task.name].phase is not Phase.ENDED:
+            await self._over.wait()
+
+    async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
+        self.calls.append(("collect", dry_run))
+        return self.leftovers
+
+    def _end(self, name: TaskName, outcome: Outcome) -> None:
+        self.known[name] = ended(name, outcome)
+        self._over.set()

@@ -1,0 +1,149 @@
+"""What people type, as values: every form, and every way to get it wrong."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.cli import arguments as typed
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.plan import MacAddress, NicRequest, Protocol
+from solo5_systemd.workload import Publish, StopSignal
+
+SERVICE = DeviceName("service")
+LOCALHOST = IPv4Address("127.0.0.1")
+
+GOOD: list[tuple[Callable[[str], object], str, object]] = [
+    (typed.memory_size, "134217728", 128 << 20),
+    (typed.memory_size, "1", 1),
+    (typed.memory_size, "64M", 64 << 20),
+    (typed.memory_size, "64MiB", 64 << 20),
+    (typed.memory_size, "64mb", 64 << 20),
+    (typed.memory_size, "1g", 1 << 30),
+    (typed.memory_size, "2T", 2 << 40),
+    (typed.cpus, "1.5", 1.5),
+    (typed.cpus, "0.01", 0.01),
+    (typed.cpu_weight, "10000", 10_000),
+    (typed.line_count, "0", 0),
+    (typed.seconds, "0.5", 0.5),
+    (typed.seconds, "0", 0),
+    (typed.stop_signal, "INT", StopSignal.INT),
+    (typed.stop_signal, "SIGTERM", StopSignal.TERM),
+    (typed.stop_signal, "15", StopSignal.TERM),
+    (typed.kill_signal, "kill", 9),
+    (typed.kill_signal, "2", 2),
+    (typed.nic, "service=default", NicRequest(nic=SERVICE)),
+    (
+        typed.nic,
+        "service=lab,mac=02:00:5E:00:00:01,ip=10.1.2.3",
+        NicRequest(
+            nic=SERVICE,
+            network=NetworkName("lab"),
+            ipv4=IPv4Address("10.1.2.3"),
+            mac=MacAddress("02:00:5e:00:00:01"),
+        ),
+    ),
+    (typed.publish, "8080:80", Publish(host_port=8080, port=80)),
+    (typed.publish, "8080:80/tcp", Publish(host_port=8080, port=80)),
+    (typed.publish, "53:53/udp", Publish(host_port=53, port=53, protocol=Protocol.UDP)),
+    (typed.publish, "127.0.0.1:8080:80", Publish(host_ip=LOCALHOST, host_port=8080, port=80)),
+    (typed.publish, "0.0.0.0:8080:80", Publish(host_port=8080, port=80)),
+    (typed.publish, "service:8080:80", Publish(nic=SERVICE, host_port=8080, port=80)),
+    (typed.publish, "0:8080:80", Publish(nic=DeviceName("0"), host_port=8080, port=80)),
+    (
+        typed.publish,
+        "service:127.0.0.1:1:65535/udp",
+        Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),
+    ),
+    (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
+    (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
+    (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
+    (typed.unit_property, "TasksMax=32", ("TasksMax", "32")),
+    (typed.unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
+    (typed.log_field, "TEAM=web=1", ("TEAM", "web=1")),
+]
+
+BAD: dict[Callable[[str], object], list[str]] = {
+    typed.memory_size: [*"0 0M -1 64X M 1.5G 1e9 ９ 99999999999999999999 9999999999T".split(), "", "64 M", "64Mi B"],
+    typed.cpus: [*"0 0.001 -1 nan inf 1,5 1e3 9999999".split(), ""],
+    typed.cpu_weight: [*"0 10001 -1 1.5 idle".split(), ""],
+    typed.line_count: [*"-1 all 1.5".split(), ""],
+    typed.seconds: [*"-1 10s inf nan".split(), ""],
+    typed.stop_signal: [*"KILL HUP USR1 0 9 99 SIGSIGTERM x".split(), ""],
+    typed.kill_signal: [*"HUP USR1 STOP CONT PIPE 0 64 x".split(), ""],
+    typed.nic: [
+        *"service service= =default a-b=default service=../x service=default, service=d,ip service=d,vlan=3".split(),
+        *"service=d,ip=1.2.3 service=d,ip=1.2.3.4,ip=1.2.3.5 service=d,ip=::1 service=d,mac=1".split(),
+        *"service=d,mac=01:00:5e:00:00:01 service=d,mac=00:00:00:00:00:00".split(),
+        "",
+    ],
+    typed.publish: [
+        *"80 8080: :80 0:80 80:0 65536:80 80:65536 x:80 80:x -1:80 8080-8090:80 8080:80/ 8080:80/sctp".split(),
+        *"8080:80/TCP 8080:80/tcp/udp ::8080:80 [::1]:8080:80 a:b:1.2.3.4:1:1 127.0.0.1:service:80:80".split(),
+        *"1.2.3:80:80 host.example:80:80 ser-vice:80:80 1.2.3.4:1.2.3.4:1:1".split(),
+        "",
+    ],
+    typed.disk: [
+        *"storage storage= =/a a/b=/a s=/a,sector-size= s=/a,sector-size=0 s=/a,sector-size=x".split(),
+        *"s=,sector-size=512 s=/a,sector-size=65536".split(),
+        "",
+    ],
+    typed.unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],
+    typed.log_field: [*"TEAM team=web _TEAM=web SOLO5_TASK=x 1A=x".split(), "", "A" * 65 + "=x", "TEAM=a\nb"],
+}
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), GOOD)
+def test_a_form_becomes_its_value(parse: Callable[[str], object], text: str, value: object) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse, text) for parse, texts in BAD.items() for text in texts])
+def test_what_is_wrong_is_one_sentence(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        parse(text)
+    assert "expected" in raised.value.sentence
+    assert raised.value.sentence.endswith(".")
+    assert "\n" not in raised.value.sentence
+
+
+@pytest.mark.parametrize("parse", BAD)
+@given(text=st.text(st.characters(), max_size=40))
+def test_no_text_is_anything_but_a_value_or_a_sentence(parse: Callable[[str], object], text: str) -> None:
+    with suppress(InvalidRequestError):
+        assert parse(text) is not None
+
+
+def test_two_of_one_kind_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="NIC service is given twice"):
+        typed.unlike([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
+
+
+def test_one_port_for_two_protocols_is_two_ports() -> None:
+    tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
+    assert typed.unlike([tcp, udp], typed.listening, "published port") == (tcp, udp)
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("/srv/hello.spt", "hello-1a2b"),
+        ("web.v2.hvt", "web-1a2b"),
+        ("/srv/.hidden", "unikernel-1a2b"),
+        ("/srv/-x y\n.hvt", "x-y--1a2b"),
+        ("/srv/é", "unikernel-1a2b"),
+        ("/srv/" + "a" * 300, "a" * 64 + "-1a2b"),
+    ],
+)
+def test_a_name_is_derived_from_any_image(image: str, name: str) -> None:
+    assert typed.derived_name(image, "1a2b") == name
+
+
+@given(image=st.text())
+def test_a_derived_name_is_always_usable(image: str) -> None:
+    assert typed.derived_name(image, "0000").endswith("-0000")

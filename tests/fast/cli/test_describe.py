@@ -1,0 +1,143 @@
+"""A task, as people and programs read it."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.tasks import LEASE, PORTS, STARTED, ended, running
+
+from solo5_systemd.cli import describe
+from solo5_systemd.task import Phase
+from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.workload import UnitKind
+
+MINUTE = 60_000_000
+NOW = STARTED + 3 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("phase", "text"),
+    [
+        (Phase.STARTING, "Starting"),
+        (Phase.RUNNING, "Up 3 minutes"),
+        (Phase.FROZEN, "Up 3 minutes (frozen)"),
+        (Phase.HUNG, "Hung"),
+        (Phase.STOPPING, "Stopping"),
+    ],
+)
+def test_status_of_what_lives(phase: Phase, text: str) -> None:
+    assert describe.status(running(phase=phase), NOW) == text
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
+    outcome = Outcome(ending=ending, exit_code=3, sentence="…")
+    others = {
+        describe.status(ended(outcome=replace(outcome, ending=other)), NOW) for other in Ending if other is not ending
+    }
+    text = describe.status(ended(outcome=outcome), NOW)
+    assert text.endswith(" 2 minutes ago")
+    assert text not in others
+
+
+def test_an_exit_shows_its_status() -> None:
+    assert describe.status(ended(), NOW) == "Exited (0) 2 minutes ago"
+
+
+def test_unknown_times_are_left_out() -> None:
+    scope = running(kind=UnitKind.SCOPE)
+    timeless = replace(scope, state=replace(scope.state, started=0))
+    assert describe.status(timeless, NOW) == "Up"
+    gone = ended()
+    assert describe.status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
+
+
+def test_ports_and_addresses_are_podmans() -> None:
+    task = running(networked=True)
+    assert describe.ports(task.reservation) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
+    assert describe.addresses(task.reservation) == "10.89.0.2"
+    assert describe.ports(None) == describe.addresses(None) == ""
+
+
+def test_json_of_a_running_task() -> None:
+    assert describe.task_json(running(networked=True)) == {
+        "name": "web",
+        "phase": "running",
+        "kind": "service",
+        "unit": "solo5-task-web.service",
+        "invocation_id": "0" * 31 + "1",
+        "image": "/srv/web.hvt",
+        "image_sha256": "5" * 64,
+        "tender": "hvt",
+        "memory": 64 << 20,
+        "pid": 4711,
+        "started": "2023-11-14T22:13:20.000000Z",
+        "control_group": "/solo5.slice/solo5-task-web.service",
+        "nics": [
+            {
+                "nic": "service",
+                "network": "default",
+                "ipv4": "10.89.0.2/24",
+                "gateway4": "10.89.0.1",
+                "mac": LEASE.mac,
+                "mtu": 1500,
+                "tap": LEASE.tap,
+                "bridge": LEASE.bridge,
+            }
+        ],
+        "ports": [
+            {"nic": "service", "host_ip": "0.0.0.0", "host_port": 8080, "port": 80, "protocol": "tcp"},
+            {"nic": "service", "host_ip": "127.0.0.1", "host_port": 53, "port": 53, "protocol": "udp"},
+        ],
+        "log_fields": {},
+    }
+    assert len(PORTS) == 2
+
+
+def test_json_leaves_out_what_is_unknown() -> None:
+    task = running()
+    bare = replace(task, state=replace(task.state, main_pid=0, started=0, control_group="", log_fields={"TEAM": "web"}))
+    assert describe.task_json(bare) == {
+        "name": "web",
+        "phase": "running",
+        "kind": "service",
+        "unit": "solo5-task-web.service",
+        "invocation_id": "0" * 31 + "1",
+        "nics": [],
+        "ports": [],
+        "log_fields": {"TEAM": "web"},
+    }
+
+
+def test_json_of_an_outcome() -> None:
+    killed = Outcome(ending=Ending.KILLED, signal=9, sentence="killed")
+    assert describe.outcome_json(killed) == {
+        "ending": "killed",
+        "sentence": "killed",
+        "clean": False,
+        "exit_status": 137,
+        "signal": 9,
+    }
+    exited = describe.task_json(ended())["outcome"]
+    assert exited == {
+        "ending": "exited",
+        "sentence": "the guest exited with 0",
+        "clean": True,
+        "exit_status": 0,
+        "exit_code": 0,
+    }
+
+
+def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
+    shown = dict(describe.task_fields(running(networked=True), NOW))
+    assert shown["Status"] == "Up 3 minutes"
+    assert shown["Memory"] == "64M"
+    assert shown["Main PID"] == "4711"
+    assert shown["NIC"].startswith("service on default: 10.89.0.2/24, gateway 10.89.0.1, MAC 02:00:5e:10:00:01")
+    assert shown["Port"] == "127.0.0.1:53->53/udp (service)"
+    assert "Outcome" not in shown
+
+
+def test_fields_of_an_ended_task_say_how_it_ended() -> None:
+    shown = dict(describe.task_fields(ended(), NOW))
+    assert shown["Outcome"] == "the guest exited with 0"
+    assert "Main PID" not in shown

@@ -1,0 +1,61 @@
+"""Unit properties in the words of unit files."""
+
+import pytest
+
+from solo5_systemd.cli.directives import directive, plain_value
+from solo5_systemd.unit.properties import INFINITY, SETTABLE, Property, parse_property
+
+KNOWN = [
+    (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),
+    (
+        Property("ExecStart", "a(sasb)", [("/x", ["/x", "--a=b", "two words", 'q"\\\n'], False)]),
+        'ExecStart=/x --a=b "two words" "q\\"\\\\\\n"',
+    ),
+    (Property("CPUQuotaPerSecUSec", "t", 1_500_000), "CPUQuota=150%"),
+    (Property("TimeoutStopUSec", "t", 10_000_000), "TimeoutStopSec=10s"),
+    (Property("RuntimeMaxUSec", "t", 1_500_000), "RuntimeMaxSec=1500ms"),
+    (Property("CPUQuotaPeriodUSec", "t", 1), "CPUQuotaPeriodSec=1us"),
+    (Property("RuntimeMaxUSec", "t", INFINITY), "RuntimeMaxSec=infinity"),
+    (Property("MemoryMax", "t", 128 << 20), "MemoryMax=128M"),
+    (Property("MemoryMax", "t", (128 << 20) + 1), f"MemoryMax={(128 << 20) + 1}"),
+    (Property("MemorySwapMax", "t", 0), "MemorySwapMax=0"),
+    (Property("MemoryHigh", "t", INFINITY), "MemoryHigh=infinity"),
+    (Property("TasksMax", "t", 16), "TasksMax=16"),
+    (Property("TasksMax", "t", INFINITY), "TasksMax=infinity"),
+    (Property("NoNewPrivileges", "b", True), "NoNewPrivileges=yes"),
+    (Property("IgnoreSIGPIPE", "b", False), "IgnoreSIGPIPE=no"),
+    (Property("CapabilityBoundingSet", "t", 0), "CapabilityBoundingSet="),
+    (Property("RestrictNamespaces", "t", 0), "RestrictNamespaces=yes"),
+    (Property("UMask", "u", 0o077), "UMask=0077"),
+    (Property("Requires", "as", ["a.service", "b.service"]), "Requires=a.service b.service"),
+    (Property("LogExtraFields", "aay", [b"A=1", b"B=two words"]), 'LogExtraFields=A=1 "B=two words"'),
+    (Property("SystemCallFilter", "(bas)", (False, ["fork", "vfork"])), "SystemCallFilter=~fork vfork"),
+    (Property("RestrictAddressFamilies", "(bas)", (True, ["AF_INET"])), "RestrictAddressFamilies=AF_INET"),
+    (Property("DeviceAllow", "a(ss)", [("/dev/kvm", "rw")]), "DeviceAllow=/dev/kvm rw"),
+    (Property("TemporaryFileSystem", "a(ss)", [("/", "ro")]), "TemporaryFileSystem=/:ro"),
+    (Property("BindPaths", "a(ssbt)", [("/a", "/a", False, 0), ("/b", "/c", True, 0)]), "BindPaths=/a -/b:/c"),
+    (Property("AllowedCPUs", "ay", b"\x4f"), "AllowedCPUs=0 1 2 3 6"),
+    (Property("Unheard", "a{sv}", {"x": 1}), "Unheard={'x': 1}"),
+]
+
+OPERATORS = [
+    "AllowedCPUs=0 3", "CPUQuota=150%", "CPUWeight=50", "IOReadBandwidthMax=/dev/sda 1048576", "Nice=-5",
+    "LimitNOFILE=64", "MemoryHigh=64M", "MemoryDenyWriteExecute=yes", "OOMScoreAdjust=500", "RuntimeMaxSec=5s",
+    "Slice=solo5-batch.slice", "SystemCallFilter=~fork", "TasksMax=32", "TimeoutStopSec=1500ms", "LimitCORE=infinity",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "text"), KNOWN)
+def test_a_property_is_a_line_of_a_unit_file(entry: Property, text: str) -> None:
+    assert directive(entry) == text
+
+
+@pytest.mark.parametrize("text", OPERATORS)
+def test_what_an_operator_types_is_what_the_preview_shows(text: str) -> None:
+    key, _, value = text.partition("=")
+    assert key in SETTABLE
+    assert directive(parse_property(key, value)) == text
+
+
+def test_bytes_become_text_for_json() -> None:
+    assert plain_value([(b"A=\xff", True, 3, "s")]) == [["A=\\xff", True, 3, "s"]]

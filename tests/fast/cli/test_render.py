@@ -1,0 +1,82 @@
+"""Values as text."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.cli import render
+
+
+def test_columns_stand_below_one_another_two_blanks_apart() -> None:
+    assert render.table(("NAME", "N"), [("a", "1"), ("longer", "")]) == "NAME    N\na       1\nlonger  -\n"
+
+
+def test_a_table_without_rows_is_its_header() -> None:
+    assert render.table(("NAME", "PORTS"), []) == "NAME  PORTS\n"
+
+
+def test_paint_does_not_move_columns() -> None:
+    painted = render.table(("A", "B"), [("x", "y")], lambda column, cell: f"<{cell}>" if column == "A" else cell)
+    assert painted == "A  B\n<x>  y\n"
+
+
+def test_a_cell_cannot_break_its_line() -> None:
+    assert render.table(("A",), [("x\n\x1b[2J",)]) == "A\nx\\x0a\\x1b[2J\n"
+
+
+def test_fields_have_their_colons_below_one_another() -> None:
+    assert render.fields([("Unit", "a"), ("Name", ""), ("X", "b")]) == "Unit: a\nName: -\n   X: b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain é", "plain é"), ("\x07", "\\x07"), ("\u202e", "\\u202e"), ("\udcff", "\\xff"), ("\x9b", "\\x9b")],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+    assert render.visible(text) == shown
+
+
+@given(line=st.binary())
+def test_no_line_of_a_console_reaches_a_terminal_with_a_control_character(line: bytes) -> None:
+    shown = render.visible_line(line).decode()
+    assert shown.replace("\t", "").isprintable()
+
+
+def test_tabs_of_a_console_stay() -> None:
+    assert render.visible_line(b"a\tb\r") == b"a\tb\\x0d"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (1023, "1023"), (1024, "1K"), (128 << 20, "128M"), (3 << 29, "1.5G"), (5 << 40, "5T")],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert render.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "less than a second"),
+        (0.9, "less than a second"),
+        (1, "1 second"),
+        (59.9, "59 seconds"),
+        (60, "1 minute"),
+        (7199, "1 hour"),
+        (86_400 * 6, "6 days"),
+        (86_400 * 8, "1 week"),
+        (86_400 * 800, "2 years"),
+    ],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert render.span(seconds) == text
+
+
+def test_a_moment_is_rfc_3339() -> None:
+    assert render.moment(1_700_000_000_000_042) == "2023-11-14T22:13:20.000042Z"
+
+
+def test_json_survives_bytes_that_are_no_utf_8() -> None:
+    assert json.loads(render.json_text({"image": "\udcff"})) == {"image": "\udcff"}
