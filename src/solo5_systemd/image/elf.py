@@ -7,8 +7,9 @@ for headers and PT_LOAD segments are those of Solo5's ELF loader.
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from io import BytesIO
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from solo5_systemd.errors import ImageError
 from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest, decode_abi, decode_manifest
@@ -28,7 +29,12 @@ _MANIFEST_NOTE = 0x3154464D
 _WRITE_EXECUTE = 0b011
 
 
-def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> ImageFacts:
+class Readable(Protocol):
+    def seek(self, offset: int, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> ImageFacts:
     """Read and check header, segments and both notes.
 
     Args:
@@ -68,15 +74,10 @@ class _Segment(NamedTuple):
 class _Image:
     """An image file of which no byte is read that is not in it."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        # Half of a start's imports would be elftools; a caller that meets a known image never comes here.
-        from elftools.elf.structs import ELFStructs
-
+    def __init__(self, file: Readable, size: int) -> None:
         self._file = file
         self._size = size
-        self._structs = ELFStructs(little_endian=True, elfclass=64)
-        self._structs.create_basic_structs()
-        self._structs.create_advanced_structs()
+        self._structs = _structs()
 
     def header(self, machine: str) -> tuple[int, list[_Segment]]:
         """Entry point and program headers."""
@@ -123,6 +124,17 @@ class _Image:
         if len(content) != size:
             raise ImageError(f"it changed while it was read: its {what} is gone.")
         return content
+
+
+@cache
+def _structs() -> Any:
+    # Importing it takes longer than the rest of a start's preflight, and an image that is known needs none of it.
+    from elftools.elf.structs import ELFStructs
+
+    structs = ELFStructs(little_endian=True, elfclass=64)
+    structs.create_basic_structs()
+    structs.create_advanced_structs()
+    return structs
 
 
 def _check_header(header: Any, machine: str) -> None:
