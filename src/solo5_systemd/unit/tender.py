@@ -42,6 +42,17 @@ def overhead(manifest: Manifest) -> int:
     return TENDER_OVERHEAD + (RING_OVERHEAD if ring else 0)
 
 
+def least_guest_memory(manifest: Manifest, load_end: int) -> int:
+    """MiB below which the image does not boot.
+
+    Args:
+        manifest: the image's.
+        load_end: bytes, the end of the image's highest segment in guest memory.
+    """
+    least = max(MINIMUM[manifest.target], -(-load_end // MIB) + 1)
+    return least + least % HVT_GRANULE if manifest.target is Target.HVT else least
+
+
 def guest_memory(allotment: int, manifest: Manifest, load_end: int) -> int:
     """The value of --mem, in MiB.
 
@@ -55,10 +66,9 @@ def guest_memory(allotment: int, manifest: Manifest, load_end: int) -> int:
     """
     extra = overhead(manifest)
     mib = max(0, allotment - extra) // MIB
-    least = max(MINIMUM[manifest.target], -(-load_end // MIB) + 1)
+    least = least_guest_memory(manifest, load_end)
     if manifest.target is Target.HVT:
         mib -= mib % HVT_GRANULE
-        least += least % HVT_GRANULE
         if mib > HVT_MAXIMUM:
             raise InvalidRequestError(
                 f"memory {allotment // MIB}M leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
