@@ -164,6 +164,18 @@ class ImageStore:
             os.close(descriptor)
 
 
+def read_facts(path: str) -> ImageFacts:
+    """What an image says about itself, read where it is; whoever is to run it takes it into the store instead.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ImageError: it is not a regular file, or no tender would run it.
+        HostError: it cannot be read.
+    """
+    with _open_source(path) as source:
+        return _facts(path, source, os.fstat(source.fileno()).st_size)
+
+
 def _open_source(path: str) -> FileIO:
     try:
         file = FileIO(os.open(path, _SOURCE), "r")
