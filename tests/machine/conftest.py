@@ -1,0 +1,225 @@
+"""Fixtures for tests that stand on a booted machine as root, with the package installed.
+
+The ladder: `machine` (booted, healthy, and left as it was found) → `outside` (another host, joined by a cable) →
+`run` (starts tasks, and removes them). Every test that uses a rung is also a test of its teardown: links, nftables,
+leases, units, processes, mounts and files must be as before, and the journal must hold nothing of ours at warning or
+above that the test did not announce.
+"""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GUESTS = Path("/srv/guests")
+PATIENCE = 60.0
+"""Seconds that anything here may take; ample for an emulated machine."""
+
+
+def sh(*argv: str, timeout: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, output kept apart and as text."""
+    return subprocess.run(
+        argv, check=False, capture_output=True, text=True, errors="replace", timeout=timeout, stdin=subprocess.DEVNULL, **options
+    )
+
+
+def ok(*argv: str, **options: Any) -> str:
+    """The output of a command that must succeed."""
+    done = sh(*argv, **options)
+    assert done.returncode == 0, f"{' '.join(argv)} → {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def eventually(claim: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+    """Wait for something that is to become true by itself."""
+    end = time.monotonic() + patience
+    while not claim():
+        assert time.monotonic() < end, f"{what}: not within {patience} seconds"
+        time.sleep(0.05)
+
+
+def unit_property(unit: str, name: str) -> str:
+    return ok("systemctl", "show", "--property", name, "--value", unit).strip()
+
+
+@dataclass
+class Machine:
+    """The machine, and what is to be as before once a test is over."""
+
+    expected: list[str] = field(default_factory=list)
+
+    def expect(self, pattern: str) -> None:
+        """Announce a journal line of ours at warning or above."""
+        self.expected.append(pattern)
+
+    @property
+    def is_vm(self) -> bool:
+        return sh("systemd-detect-virt", "--container").returncode != 0
+
+    def snapshot(self) -> dict[str, object]:
+        """All that a task could leave behind."""
+        return {
+            "links": sorted(link["ifname"] for link in json.loads(ok("ip", "-json", "link"))),
+            "namespaces": ok("ip", "netns", "list"),
+            "nft": ok("nft", "list", "ruleset"),
+            "units": sorted(_units()),
+            "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and "lease" in str(p)),
+            "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
+            "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
+            "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+            "mounts": sorted(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()),
+        }
+
+
+def _units() -> list[str]:
+    """Loaded units of ours; the network service may stay a while after its last lease, the slice for ever."""
+    listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5*")
+    units = {line.split()[0] for line in listed.splitlines() if line.split()}
+    return [unit for unit in units if unit not in ("solo5-networkd.service", "solo5.slice", "system-solo5.slice") and not unit.startswith("system-")]
+
+
+@pytest.fixture(scope="session")
+def booted() -> None:
+    state = ok("systemctl", "is-system-running").strip()
+    assert state == "running", sh("systemctl", "--failed").stdout
+
+
+@pytest.fixture
+def machine(booted: None) -> Iterator[Machine]:
+    since = f"@{time.time():.6f}"
+    subject = Machine()
+    before = subject.snapshot()
+    yield subject
+    _await_same(subject, before)
+    _no_surprise_in_journal(since, subject.expected)
+
+
+def _await_same(subject: Machine, before: dict[str, object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while (after := subject.snapshot()) != before:
+        changed = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
+        assert time.monotonic() < end, f"left behind (before, after): {changed}"
+        time.sleep(0.2)
+
+
+def _no_surprise_in_journal(since: str, expected: list[str]) -> None:
+    """Our services' own lines at warning and above; a task's console is the guest's affair."""
+    ours = ("-u", "solo5-networkd.service", "-u", "solo5-network@*.service")
+    lines = ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--priority=warning", f"--since={since}", *ours)
+    surprises = [line for line in lines.splitlines() if not any(re.search(pattern, line) for pattern in expected)]
+    assert not surprises, "in the journal, unannounced:\n" + "\n".join(surprises)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Another host: a network namespace joined to the machine by a veth pair."""
+
+    namespace: str = "outside"
+    here: str = "192.0.2.1"
+    there: str = "192.0.2.2"
+
+    def sh(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return sh("ip", "netns", "exec", self.namespace, *argv, **options)
+
+    def ok(self, *argv: str, **options: Any) -> str:
+        return ok("ip", "netns", "exec", self.namespace, *argv, **options)
+
+    def popen(self, *argv: str, **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["ip", "netns", "exec", self.namespace, *argv], **options)
+
+    def tcp(self, host: str, port: int) -> str:
+        """An HTTP answer, from the outside."""
+        return self.sh("curl", "--silent", "--max-time", "10", f"http://{host}:{port}/").stdout
+
+    def udp(self, host: str, port: int, text: str) -> str:
+        """The answer to a datagram, from the outside; empty where none comes."""
+        return self.sh("python3", "-I", "-c", _UDP, host, str(port), text).stdout
+
+
+_UDP = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(2)
+for _ in range(3):
+    s.sendto(sys.argv[3].encode(), (sys.argv[1], int(sys.argv[2])))
+    try:
+        print(s.recv(65536).decode(), end="")
+        break
+    except TimeoutError:
+        pass
+"""
+
+
+def udp(host: str, port: int, text: str) -> str:
+    """The answer to a datagram from the machine itself."""
+    return sh("python3", "-I", "-c", _UDP, host, str(port), text).stdout
+
+
+@pytest.fixture
+def outside(machine: Machine) -> Iterator[Outside]:
+    with cable(Outside()) as other:
+        yield other
+
+
+@contextmanager
+def cable(other: Outside) -> Iterator[Outside]:
+    ok("ip", "netns", "add", other.namespace)
+    try:
+        ok("ip", "link", "add", "cable", "type", "veth", "peer", "name", "eth0", "netns", other.namespace)
+        ok("ip", "address", "add", f"{other.here}/24", "dev", "cable")
+        ok("ip", "link", "set", "cable", "up")
+        for line in ("link set lo up", "link set eth0 up", f"address add {other.there}/24 dev eth0", f"route add default via {other.here}"):
+            ok("ip", "-netns", other.namespace, *line.split())
+        yield other
+    finally:
+        sh("ip", "link", "delete", "cable")
+        ok("ip", "netns", "delete", other.namespace)
+
+
+class Runner:
+    """Starts tasks through `solo5ctl run --detach`, and removes them when the test is over."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, guest: str, *arguments: str, name: str | None = None, options: tuple[str, ...] = ()) -> str:
+        """Start a guest in the background and return the task's name."""
+        chosen = name or f"t-{guest.replace('.', '-')}-{len(self.names)}"
+        self.names.append(chosen)
+        ok("solo5ctl", "run", "--detach", "--name", chosen, *options, str(GUESTS / guest), *arguments)
+        return chosen
+
+    def fail(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A `solo5ctl run` that is expected to be refused."""
+        return sh("solo5ctl", "run", *words)
+
+
+@pytest.fixture
+def run(machine: Machine) -> Iterator[Runner]:
+    runner = Runner()
+    yield runner
+    for name in runner.names:
+        sh("solo5ctl", "rm", "--force", name)
+
+
+def inspect(name: str) -> dict[str, Any]:
+    """`solo5ctl inspect --json` of one task."""
+    [task] = json.loads(ok("solo5ctl", "inspect", "--json", name))
+    assert isinstance(task, dict)
+    return task
+
+
+def console(name: str) -> str:
+    return ok("solo5ctl", "logs", name)
+
+
+def says(name: str, text: str) -> None:
+    """Wait until the guest's console holds a text."""
+    eventually(lambda: text in console(name), f"{name} says {text!r}")

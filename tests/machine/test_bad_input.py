@@ -1,0 +1,342 @@
+"""What cannot work is refused in one clear sentence, before anything is made; `machine` proves that nothing was."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import GUESTS, Machine, Runner, ok, says, sh
+
+Damage = Callable[[bytearray], object]
+
+
+def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
+    """`solo5ctl run` is refused with this status, in one sentence that holds these words; the sentence."""
+    done = sh("solo5ctl", "run", "--rm", *of)
+    assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert 1 <= len(lines) <= 3, done.stderr
+    assert lines[0].startswith("solo5ctl: ")
+    for word in words:
+        assert word.lower() in done.stderr.lower(), f"{word!r} is not in {done.stderr!r}"
+    return done.stderr
+
+
+ABI, MANIFEST = 0x31494241, 0x3154464D
+"""The types of the two notes; as text, `ABI1` and `MFT1` (reference: solo5, elf_abi.h and mft_abi.h)."""
+
+
+def note(data: bytearray, kind: int) -> int:
+    """Where the payload of a Solo5 note begins, found as the tender does: by its program header."""
+    (phoff,) = struct.unpack_from("<Q", data, 32)
+    phentsize, phnum = struct.unpack_from("<HH", data, 54)
+    for i in range(phnum):
+        segment, _, offset = struct.unpack_from("<IIQ", data, phoff + i * phentsize)
+        if segment == 4 and struct.unpack_from("<I", data, offset + 8)[0] == kind:
+            return int(offset) + (20 if kind == ABI else 24)
+    raise AssertionError(f"no note {kind:#x}")
+
+
+def put(offset: int, value: bytes) -> Damage:
+    return lambda data: data.__setitem__(slice(offset, offset + len(value)), value)
+
+
+def put_abi(offset: int, value: int) -> Damage:
+    return lambda data: struct.pack_into("<I", data, note(data, ABI) + offset, value)
+
+
+def put_manifest(offset: int, value: bytes) -> Damage:
+    def damage(data: bytearray) -> None:
+        begin = note(data, MANIFEST) + offset
+        data[begin : begin + len(value)] = value
+
+    return damage
+
+
+IMAGES: list[tuple[str, Damage, str]] = [
+    ("not ELF", put(0, b"nope"), "ELF"),
+    ("32 bits", put(4, b"\x01"), "64"),
+    ("big endian", put(5, b"\x02"), "endian"),
+    ("other machine", put(18, b"\x28\x00"), "machine"),
+    ("shared object", put(16, b"\x03\x00"), "exec"),
+    ("65535 program headers", put(56, b"\xff\xff"), "header"),
+    ("no program header", put(56, b"\x00\x00"), "header"),
+    ("headers beyond the end", put(32, struct.pack("<Q", 1 << 40)), "header"),
+    ("headers at a negative place", put(32, b"\xff" * 8), "header"),
+    ("header size", put(54, b"\x10\x00"), "header"),
+    ("virtio", put_abi(0, 3), "virtio"),
+    ("xen", put_abi(0, 6), "xen"),
+    ("unknown target", put_abi(0, 99), "99"),
+    ("ABI version", put_abi(4, 7), "7"),
+    ("reserved word", put_abi(8, 1), "reserved"),
+    ("manifest version", put_manifest(0, struct.pack("<I", 2)), "version"),
+    ("no entries", put_manifest(4, struct.pack("<I", 0)), "entries"),
+    ("too many entries", put_manifest(4, struct.pack("<I", 65)), "entries"),
+    ("entries that are not there", put_manifest(4, struct.pack("<I", 9)), "entries"),
+    ("first entry not reserved", put_manifest(8 + 68, struct.pack("<I", 2)), "first"),
+    ("device name with a dash", put_manifest(8 + 104, b"ser-ice\0"), "name"),
+    ("device name empty", put_manifest(8 + 104, b"\0"), "name"),
+    ("device name without end", put_manifest(8 + 104, b"a" * 68), "name"),
+    ("unknown device type", put_manifest(8 + 104 + 68, struct.pack("<I", 5)), "type"),
+    ("MAC preset", put_manifest(8 + 104 + 72, b"\x02"), "preset"),
+    ("attached preset", put_manifest(8 + 104 + 96, b"\x01"), "attached"),
+]
+
+
+@pytest.mark.parametrize(("damage", "word"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
+def test_damaged_image(machine: Machine, tmp_path: Path, damage: Damage, word: str) -> None:
+    data = bytearray((GUESTS / "net.hvt").read_bytes())
+    damage(data)
+    image = tmp_path / "damaged.hvt"
+    image.write_bytes(data)
+    refused(126, word, of=(str(image),))
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 200, 4096])
+def test_truncated_image(machine: Machine, tmp_path: Path, length: int) -> None:
+    image = tmp_path / "short.hvt"
+    image.write_bytes((GUESTS / "net.hvt").read_bytes()[:length])
+    refused(126, of=(str(image),))
+
+
+def test_things_that_are_no_image(machine: Machine, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    refused(126, "directory", of=("/tmp",))
+    refused(126, "fifo", of=(str(fifo),))
+    refused(126, "device", of=("/dev/zero",))
+    refused(126, "elf", of=("/bin/sh.no" if not Path("/bin/sh").exists() else "/etc/hostname",))
+    refused(127, "/no/such/image", of=("/no/such/image",))
+
+
+DEVICES = [
+    (("--net", "service=default", "net63.spt"), ("service1", "service0")),
+    (("--block", "storage=/etc/hostname", "--net", "service=default", "net.hvt"), ("storage",)),
+    (("disk.hvt",), ("storage", "not offered", "block")),
+    (("--net", "storage=default", "disk.hvt"), ("storage",)),
+    (("--net", "service=default", "--net", "service=default", "net.hvt"), ("service", "twice")),
+    (("--net", "service=nowhere", "net.hvt"), ("nowhere", "default")),
+    (("--net", "service=default,ip=192.0.2.77", "net.hvt"), ("192.0.2.77",)),
+    (("--net", "service=default,ip=10.0.0", "net.hvt"), ("10.0.0",)),
+    (("--net", "service=default,mac=01:00:00:00:00:01", "net.hvt"), ("01:00:00:00:00:01",)),
+    (("--net", "service=default,mac=zz", "net.hvt"), ("zz",)),
+    (("--net", "service=default,colour=red", "net.hvt"), ("colour",)),
+    (("-p", "0:80", "net.hvt"), ("0",)),
+    (("-p", "65536:80", "net.hvt"), ("65536",)),
+    (("-p", "80:0", "net.hvt"), ("0",)),
+    (("-p", "80:80/sctp", "net.hvt"), ("sctp",)),
+    (("-p", "eighty:80", "net.hvt"), ("eighty",)),
+    (("-p", "203.0.113.9:8080:80", "net.hvt"), ("203.0.113.9",)),
+    (("-p", "8080:80", "-p", "8080:81", "net.hvt"), ("8080",)),
+    (("-p", "other:8080:80", "net.hvt"), ("other", "service")),
+    (("-p", "8080:80", "hello.hvt"), ("8080", "NIC")),
+    (("--memory", "1M", "hello.hvt"), ("1M",)),
+    (("--memory", "5G", "hello.hvt"), ("4096",)),
+    (("--memory", "999999G", "hello.spt"), ("memory",)),
+    (("--memory", "lots", "hello.hvt"), ("lots",)),
+    (("--memory", "-1", "hello.hvt"), ("-1",)),
+    (("--cpus", "0", "hello.hvt"), ("0",)),
+    (("--cpu-weight", "0", "hello.hvt"), ("0",)),
+    (("--name", "a/b", "hello.hvt"), ("a/b",)),
+    (("--name", "", "hello.hvt"), ("name",)),
+    (("--name", "x" * 129, "hello.hvt"), ("128",)),
+    (("--tender", "spt", "hello.hvt"), ("spt", "hvt")),
+    (("--property", "Bogus=1", "hello.hvt"), ("Bogus",)),
+    (("--property", "TasksMax=many", "hello.hvt"), ("many",)),
+    (("--property", "TasksMax", "hello.hvt"), ("TasksMax",)),
+    (("--no-such-option", "hello.hvt"), ("--no-such-option",)),
+    (("--block", "storage=/no/such/disk", "disk.hvt"), ("/no/such/disk",)),
+    (("--block", "storage=/etc", "disk.hvt"), ("/etc",)),
+    (("--block", "storage=/etc/hostname,sector-size=513", "disk.hvt"), ("513",)),
+    (("--block", "storage", "disk.hvt"), ("storage",)),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), DEVICES, ids=[" ".join(row[0])[:60] for row in DEVICES])
+def test_request_that_cannot_work(machine: Machine, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+    *rest, guest = options
+    done = sh("solo5ctl", "run", "--rm", *rest, f"{GUESTS}/{guest}")
+    assert done.returncode in (125, 126, 127), f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    assert any(word.lower() in done.stderr.lower() for word in words), done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3, done.stderr
+
+
+def test_placeholders(machine: Machine) -> None:
+    refused(125, "{net.nobody.ipv4}", "Double the braces", of=(f"{GUESTS}/hello.hvt", "{net.nobody.ipv4}"))
+    refused(125, "placeholder", of=(f"{GUESTS}/hello.hvt", '{"json": 1}'))
+    done = sh("solo5ctl", "run", "--rm", "--name", "braces", f"{GUESTS}/hello.hvt", "{{x}} is {name}")
+    assert "arguments: '{x} is braces'" in done.stdout
+
+
+def test_arguments_longer_than_a_tender_takes(machine: Machine) -> None:
+    refused(125, "8191", of=(f"{GUESTS}/hello.hvt", "x" * 8192))
+
+
+def test_addresses_that_are_spoken_for(run: Runner) -> None:
+    network = ok("solo5ctl", "network", "ls")
+    gateway = next(word for word in network.split() if word.count(".") == 3 and word.rpartition(".")[2] == "1")
+    refused(125, gateway, "gateway", of=("--net", f"service=default,ip={gateway}", f"{GUESTS}/net.hvt"))
+    base = gateway.rpartition(".")[0]
+    refused(125, f"{base}.0", of=("--net", f"service=default,ip={base}.0", f"{GUESTS}/net.hvt"))
+
+
+def test_port_of_another_process(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        refused(125, str(port), of=("-p", f"{port}:80", f"{GUESTS}/net.hvt"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind(("0.0.0.0", 0))
+        port = bound.getsockname()[1]
+        refused(125, str(port), of=("-p", f"{port}:7/udp", f"{GUESTS}/net.hvt"))
+
+
+@pytest.fixture
+def elsewhere(machine: Machine) -> Iterator[Path]:
+    """/etc/solo5 with a tender path of the test's own."""
+    directory = Path("/run/test-tenders")
+    directory.mkdir()
+    settings = Path("/etc/solo5/zz-test.toml")
+    settings.write_text(f'tender_paths = ["{directory}"]\n')
+    yield directory
+    settings.unlink()
+    shutil.rmtree(directory)
+
+
+def test_missing_tender(elsewhere: Path) -> None:
+    refused(127, "solo5-hvt", str(elsewhere), of=(f"{GUESTS}/hello.hvt",))
+
+
+def test_tender_of_another_abi(elsewhere: Path) -> None:
+    tender = elsewhere / "solo5-hvt"
+    tender.write_text("#!/bin/sh\nprintf 'solo5-hvt tender, version v0.7.0\\nABI version 1\\n' >&2\n")
+    tender.chmod(0o755)
+    refused(126, "ABI version 2", "ABI 1", of=(f"{GUESTS}/hello.hvt",))
+
+
+def test_tender_that_systemd_cannot_execute(elsewhere: Path, machine: Machine) -> None:
+    tender = elsewhere / "solo5-hvt"
+    tender.write_text("#!/no/such/interpreter\n# ABI version 2\n")
+    tender.chmod(0o755)
+    assert sh("solo5ctl", "run", f"{GUESTS}/hello.hvt").returncode in (125, 126, 127)
+
+
+def test_settings_with_an_unknown_key(machine: Machine) -> None:
+    extra = Path("/etc/solo5/zz-test.toml")
+    extra.write_text("[network.default]\nmut = 1400\n")
+    try:
+        refused(125, str(extra), "network.default.mut", of=(f"{GUESTS}/hello.hvt",))
+    finally:
+        extra.unlink()
+
+
+def test_not_root(machine: Machine) -> None:
+    done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "solo5ctl", "run", f"{GUESTS}/hello.spt")
+    assert done.returncode == 125
+    assert "root" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_kvm(machine: Machine) -> None:
+    done = sh(
+        "unshare", "--mount", "sh", "-c", f"mount -t tmpfs none /mnt && umount /dev/kvm 2>/dev/null; "
+        f"mkdir -p /mnt/e && mount --bind /mnt/e /dev 2>/dev/null; solo5ctl run {GUESTS}/hello.hvt",
+    )  # fmt: skip
+    assert done.returncode == 125
+    assert "/dev/kvm" in done.stderr
+
+
+def test_image_without_read_permission_for_root_squash_is_read_by_root(machine: Machine, tmp_path: Path) -> None:
+    """The store's copy is what the tender reads: the source's mode and place do not matter."""
+    image = tmp_path / "private.hvt"
+    shutil.copy(GUESTS / "hello.hvt", image)
+    image.chmod(0o000)
+    assert sh("solo5ctl", "run", "--rm", str(image)).returncode == 0
+
+
+def test_image_replaced_after_the_check_is_not_what_runs(run: Runner, tmp_path: Path) -> None:
+    image = tmp_path / "image.hvt"
+    shutil.copy(GUESTS / "sleeper.hvt", image)
+    ok("solo5ctl", "run", "-d", "--name", "swapped", str(image))
+    run.names.append("swapped")
+    image.write_bytes(b"something else")
+    says("swapped", "sleeping")
+
+
+def test_name_taken_by_a_running_task(run: Runner) -> None:
+    name = run("sleeper.spt")
+    refused(125, name, of=("--name", name, f"{GUESTS}/hello.spt"))
+
+
+def test_full_run_directory(machine: Machine) -> None:
+    """A full /run is said, and nothing stays half-made."""
+    machine.expect("space|full|ENOSPC")
+    filler = Path("/run/filler")
+    try:
+        with filler.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 20))
+                    file.flush()
+            except OSError:
+                pass
+        done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/net.spt", timeout=120)
+        assert done.returncode in (125, 126)
+        assert "Traceback" not in done.stderr
+        assert "space" in done.stderr.lower() or "full" in done.stderr.lower(), done.stderr
+    finally:
+        filler.unlink()
+
+
+def test_network_service_not_installed(machine: Machine) -> None:
+    activation = Path("/usr/share/dbus-1/system-services/org.solo5.Network1.service")
+    aside = Path("/run/aside.service")
+    ok("systemctl", "stop", "solo5-networkd.service")
+    shutil.move(activation, aside)
+    ok("systemctl", "reload", "dbus.service")
+    try:
+        refused(125, "solo5-networkd", of=(f"{GUESTS}/net.spt",))
+    finally:
+        shutil.move(aside, activation)
+        ok("systemctl", "reload", "dbus.service")
+
+
+def test_dbus_down(machine: Machine) -> None:
+    ok("systemctl", "stop", "dbus.socket", "dbus.service")
+    try:
+        refused(125, "bus", of=(f"{GUESTS}/hello.spt",))
+    finally:
+        ok("systemctl", "start", "dbus.socket", "dbus.service")
+
+
+def test_damaged_lease_files(machine: Machine, run: Runner) -> None:
+    machine.expect("damaged|lease|cannot be read")
+    directory = Path("/run/solo5/network/leases")
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    ok("systemctl", "stop", "solo5-networkd.service")
+    for i, text in enumerate(("", "{", "[]", '{"task": 7}', "\0" * 100)):
+        (directory / f"bad{i}.json").write_text(text)
+    second = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    assert ok("solo5ctl", "ps", "--quiet").split() == sorted([name, second])
+    for file in directory.parent.rglob("*bad*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("verb", ["inspect", "logs", "stop", "kill", "rm", "wait", "stats", "freeze", "thaw"])
+def test_unknown_task(machine: Machine, verb: str) -> None:
+    done = sh("solo5ctl", verb, *(("--no-stream",) if verb == "stats" else ()), "nobody")
+    assert done.returncode == 125, done.stderr
+    assert "nobody" in done.stderr
+
+
+def test_daemon_reload_in_the_middle(run: Runner) -> None:
+    with subprocess.Popen(["sh", "-c", "while :; do systemctl daemon-reload; done"]) as reloader:
+        names = [run("net.spt", "--ipv4={net.service.ipv4_cidr}") for _ in range(5)]
+        reloader.kill()
+    assert set(names) <= set(ok("solo5ctl", "ps", "--quiet").split())

@@ -1,0 +1,54 @@
+"""What a tender may do, shown on running ones."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import Runner, inspect, ok, says
+
+
+@pytest.fixture(params=["sleeper.hvt", "sleeper.spt", "net.hvt", "net.spt"])
+def running(request: pytest.FixtureRequest, run: Runner) -> str:
+    guest: str = request.param
+    name = run(guest)
+    says(name, "sleeping" if guest.startswith("sleeper") else "02:")
+    return name
+
+
+def status(name: str) -> dict[str, str]:
+    text = Path(f"/proc/{inspect(name)['pid']}/status").read_text()
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def test_exposure_is_2_or_less(running: str) -> None:
+    unit = f"solo5-task-{running}.service"
+    verdict = ok("systemd-analyze", "security", "--no-pager", unit)
+    level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
+    assert level is not None
+    assert float(level[1]) <= 2.0
+    assert json.loads(ok("systemd-analyze", "security", "--json=short", unit))
+
+
+def test_neither_root_nor_capable(running: str) -> None:
+    facts = status(running)
+    assert "0" not in facts["Uid"].split()
+    assert "0" not in facts["Gid"].split()
+    assert all(int(facts[key], 16) == 0 for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"))
+    assert facts["NoNewPrivs"] == "1"
+    assert facts["Seccomp"] == "2"
+
+
+def test_sees_only_what_it_needs(running: str) -> None:
+    pid = inspect(running)["pid"]
+    root = Path(f"/proc/{pid}/root")
+    assert {p.name for p in root.iterdir()} <= {"dev", "lib64", "usr", "var", "run", "proc", "sys", "tmp", "etc", "root", "home"}
+    assert not (root / "etc").exists() or not list((root / "etc").iterdir())
+    assert [p.name for p in (root / "var/lib/solo5/images").iterdir()] == [inspect(running)["image_sha256"]]
+    assert {p.name for p in (root / "dev").rglob("*") if not p.is_dir()} <= {"kvm", "tun"}
+
+
+def test_environment_is_bare(running: str) -> None:
+    environ = Path(f"/proc/{inspect(running)['pid']}/environ").read_bytes()
+    assert b"HOME=/root" not in environ

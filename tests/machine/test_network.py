@@ -1,0 +1,280 @@
+"""The network, end to end: real guests, a real outside, and whoever tries to break it."""
+
+import json
+import re
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .conftest import GUESTS, Machine, Outside, Runner, console, eventually, inspect, ok, sh, udp
+
+IPV4 = "--ipv4={net.service.ipv4_cidr}"
+GATEWAY = "--ipv4-gateway={net.service.gateway4}"
+
+
+def web(run: Runner, *more: str, target: str = "hvt", options: tuple[str, ...] = (), name: str | None = None) -> str:
+    """A network guest that serves TCP 80 and UDP 7."""
+    task = run(f"net.{target}", IPV4, GATEWAY, *more, options=options, name=name)
+    eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, f"{task} answers a ping")
+    return task
+
+
+def lease(name: str, nic: str = "service") -> dict[str, object]:
+    return next(each for each in inspect(name)["leases"] if each["nic"] == nic)
+
+
+def address(name: str, nic: str = "service") -> str:
+    return str(lease(name, nic)["ipv4"]).partition("/")[0]
+
+
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_published_ports_answer_from_outside_from_here_and_by_loopback(
+    run: Runner, outside: Outside, target: str
+) -> None:
+    task = web(run, target=target, options=("-p", "8080:80", "-p", "7007:7/udp"))
+    assert outside.sh("ping", "-c2", "-W2", address(task)).returncode == 0
+    assert "200" in outside.ok("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"http://{outside.here}:8080/")
+    assert outside.udp(outside.here, 7007, "from outside") == "from outside"
+    for here in (outside.here, "127.0.0.1"):
+        assert ok("curl", "-sS", "--max-time", "10", f"http://{here}:8080/")
+        assert udp(here, 7007, "from here") == "from here"
+
+
+def test_host_ip_and_protocol_are_honoured(run: Runner, outside: Outside) -> None:
+    web(run, options=("-p", f"{outside.here}:8080:80/tcp"))
+    assert outside.tcp(outside.here, 8080)
+    assert sh("curl", "-s", "--max-time", "2", "http://127.0.0.1:8080/").returncode != 0, "published on one address only"
+    assert outside.udp(outside.here, 8080, "x") == "", "not published for UDP"
+
+
+def test_guest_reaches_the_outside_by_the_machines_address(run: Runner, outside: Outside) -> None:
+    with outside.popen("python3", "-I", "-c", _TELL_PEER, outside.there, "9999", stdout=subprocess.PIPE) as listener:
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"ready\n"
+        web(run, f"--send={outside.there}:9999")
+        peer = listener.stdout.readline().decode().strip()
+        listener.kill()
+    assert peer == outside.here, "masqueraded"
+
+
+_TELL_PEER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+print(s.recvfrom(9999)[1][0], flush=True)
+"""
+
+
+def test_guest_reaches_its_neighbour_by_a_published_port(run: Runner, outside: Outside) -> None:
+    web(run, options=("-p", "7007:7/udp"))
+    speaker = web(run, f"--send={outside.here}:7007", "--verbose")
+    eventually(lambda: "reply" in console(speaker).lower(), "the neighbour's answer comes back by the published port")
+
+
+def test_same_name_has_same_address(run: Runner) -> None:
+    first = lease(web(run, name="steady"))
+    ok("solo5ctl", "rm", "--force", "steady")
+    again = lease(web(run, name="steady"))
+    assert (first["ipv4"], first["mac"], first["tap"]) == (again["ipv4"], again["mac"], again["tap"])
+
+
+def test_address_and_mac_of_choice(run: Runner) -> None:
+    network = json.loads(ok("solo5ctl", "network", "inspect", "default", "--json"))
+    text = json.dumps(network)
+    subnet = re.search(r"(\d+\.\d+\.\d+)\.\d+/\d+", text)
+    if subnet is None:
+        pytest.fail(f"no range in {text}")
+    wanted = f"{subnet[1]}.77"
+    task = web(run, options=("--net", f"service=default,ip={wanted},mac=02:00:5e:00:00:07"))
+    assert address(task) == wanted
+    assert lease(task)["mac"] == "02:00:5e:00:00:07"
+    refused = run.fail("--net", f"service=default,ip={wanted}", f"{GUESTS}/net.hvt")
+    assert refused.returncode == 125
+    assert task in refused.stderr, "says who has it"
+
+
+def test_two_nics_on_two_networks(machine: Machine, run: Runner) -> None:
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text('[network.back]\nipv4 = "10.66.0.0/24"\n')
+    try:
+        name = run(
+            "net2.spt", IPV4, "--management-ipv4={net.management.ipv4_cidr}",
+            options=("--net", "service=default", "--net", "management=back,ip=10.66.0.9"),
+        )  # fmt: skip
+        eventually(lambda: sh("ping", "-c1", "-W1", address(name)).returncode == 0, "the first NIC answers")
+        eventually(lambda: sh("ping", "-c1", "-W1", "10.66.0.9").returncode == 0, "the second NIC answers")
+        assert "10.66.0.0/24" in ok("solo5ctl", "network", "ls")
+        ok("solo5ctl", "rm", "--force", name)
+    finally:
+        extra.unlink()
+
+
+@pytest.mark.parametrize("forged", ["--spoof-ip", "--spoof-mac", "--spoof-arp"])
+def test_forged_frames_go_nowhere(run: Runner, outside: Outside, forged: str) -> None:
+    victim = web(run)
+    value = {"--spoof-ip": address(victim), "--spoof-arp": address(victim), "--spoof-mac": str(lease(victim)["mac"])}
+    liar = run("net.spt", IPV4, GATEWAY, f"{forged}={value[forged]}")
+    bridge = str(lease(victim)["bridge"])
+    true_mac = str(lease(victim)["mac"])
+    with subprocess.Popen(
+        ["timeout", "4", "tcpdump", "-l", "-e", "-n", "-i", bridge], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as sniffer:
+        seen = sniffer.stdout.read() if sniffer.stdout else ""
+    liar_mac = str(lease(liar)["mac"])
+    stolen = [
+        line
+        for line in seen.splitlines()
+        if (liar_mac in line and f" {address(victim)} " in line and "is-at" in line)
+        or (liar_mac in line and f"{address(victim)}." in line.split(" > ")[0])
+    ]
+    assert not stolen, "a forged frame came through"
+    ok("ping", "-c2", "-W2", address(victim))
+    neighbours = ok("ip", "neigh", "show", address(victim))
+    assert true_mac in neighbours
+
+
+def test_flushed_ruleset_is_repaired_while_tasks_run(machine: Machine, run: Runner, outside: Outside) -> None:
+    machine.expect("repair|flush|gone|missing")
+    web(run, options=("-p", "8080:80"))
+    assert outside.tcp(outside.here, 8080)
+    ok("nft", "flush", "ruleset")
+    eventually(lambda: outside.tcp(outside.here, 8080), "the published port answers again")
+    eventually(lambda: "table bridge solo5" in ok("nft", "list", "tables"), "the anti-spoofing table is back")
+
+
+def test_network_service_killed_changes_nothing(machine: Machine, run: Runner, outside: Outside) -> None:
+    machine.expect("killed|Failed with result")
+    task = web(run, options=("-p", "8080:80"))
+    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
+    ok("kill", "-KILL", pid)
+    assert outside.tcp(outside.here, 8080), "what runs goes on"
+    second = web(run)
+    assert address(second) != address(task), "the next call finds the leases as they were"
+    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
+    ok("kill", "-KILL", pid)
+    ok("solo5ctl", "rm", "--force", task)
+    assert outside.tcp(outside.here, 8080) == ""
+
+
+def test_fifty_at_once_from_several_processes_share_nothing(machine: Machine, run: Runner) -> None:
+    names = [f"crowd-{i}" for i in range(50)]
+    run.names.extend(names)
+
+    def start(name: str) -> subprocess.CompletedProcess[str]:
+        port = 20000 + int(name.partition("-")[2])
+        return sh(
+            "solo5ctl", "run", "-d", "--name", name, "-m", "16M", "-p", f"{port}:80", f"{GUESTS}/net.spt", IPV4, timeout=300
+        )
+
+    with ThreadPoolExecutor(10) as pool:
+        results = list(pool.map(start, names))
+    assert [r.stderr for r in results if r.returncode] == []
+    leases = [lease(name) for name in names]
+    for what in ("ipv4", "mac", "tap"):
+        assert len({str(each[what]) for each in leases}) == 50, what
+    for name in (names[0], names[49]):
+        eventually(lambda name=name: sh("ping", "-c1", "-W1", address(name)).returncode == 0, f"{name} answers")  # type: ignore[misc]
+    assert sh("solo5ctl", "rm", "--force", *names, timeout=300).returncode == 0
+
+
+def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: Runner) -> None:
+    names = [f"rival-{i}" for i in range(8)]
+    run.names.extend(names)
+
+    def start(name: str) -> subprocess.CompletedProcess[str]:
+        return sh("solo5ctl", "run", "-d", "--name", name, "-p", "8080:80", f"{GUESTS}/net.spt", IPV4, timeout=300)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(start, names))
+    assert sum(r.returncode == 0 for r in results) == 1
+    assert all("8080" in r.stderr for r in results if r.returncode)
+
+
+def test_ended_task_gives_its_ports_back(run: Runner) -> None:
+    first = web(run, options=("-p", "8080:80"))
+    ok("solo5ctl", "stop", first)
+    eventually(lambda: not inspect(first)["leases"], "its leases are released")
+    web(run, options=("-p", "8080:80"))
+
+
+def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
+    call = "org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1".split()
+    ok("busctl", "call", *call, "Reserve", "sa(ssss)a(ssqqs)", "nobody", "1", "service", "default", "", "", "0")
+    assert "nobody" in ok("busctl", "call", *call, "Leases")
+    eventually(lambda: "nobody" not in ok("busctl", "call", *call, "Leases"), "it is gone", 120)
+
+
+def test_network_service_is_for_root_only(machine: Machine) -> None:
+    call = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()
+    done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *call)
+    assert done.returncode != 0
+    assert "denied" in done.stderr.lower() or "permission" in done.stderr.lower()
+
+
+def test_network_service_has_no_more_power_than_it_needs(machine: Machine, run: Runner) -> None:
+    web(run)
+    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
+    effective = re.search(r"CapEff:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    assert effective is not None
+    assert int(effective[1], 16) & ~((1 << 12) | (1 << 21)) == 0, "CAP_NET_ADMIN, and at most CAP_SYS_ADMIN for namespaces"
+    assert json.loads(ok("systemd-analyze", "security", "--json=short", "solo5-networkd.service"))
+
+
+def test_network_service_goes_when_nothing_needs_it(machine: Machine, run: Runner) -> None:
+    task = web(run)
+    ok("solo5ctl", "rm", "--force", task)
+    begun = time.monotonic()
+    eventually(
+        lambda: ok("systemctl", "show", "-p", "ActiveState", "--value", "solo5-networkd.service").strip() == "inactive",
+        "idle, it ends",
+    )
+    assert time.monotonic() - begun < 45
+
+
+def test_udp_client_finds_the_new_task_behind_an_old_port(run: Runner, outside: Outside) -> None:
+    """A client that keeps its socket must not stick to a dead guest by connection tracking."""
+    web(run, options=("-p", "7007:7/udp"), name="old")
+    with outside.popen("python3", "-I", "-c", _PERSISTENT, outside.here, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+
+        def ask() -> bytes:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            client.stdin.write(b"\n")
+            client.stdin.flush()
+            return client.stdout.readline()
+
+        assert ask() == b"answer\n"
+        ok("solo5ctl", "rm", "--force", "old")
+        web(run, options=("-p", "7007:7/udp"), name="new")
+        eventually(lambda: ask() == b"answer\n", "the same socket is answered by the new task")
+        client.kill()
+
+
+_PERSISTENT = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 40007))
+s.settimeout(1)
+for _ in sys.stdin:
+    s.sendto(b"x", (sys.argv[1], 7007))
+    try:
+        s.recv(100)
+        print("answer", flush=True)
+    except TimeoutError:
+        print("silence", flush=True)
+"""
+
+
+def test_tap_is_as_a_tender_needs_it(run: Runner) -> None:
+    task = web(run)
+    tap = str(lease(task)["tap"])
+    features = ok("ethtool", "-k", tap)
+    assert re.search(r"generic-receive-offload: off", features)
+    assert re.search(r"generic-segmentation-offload: off", features)
+    assert "mtu 1500" in ok("ip", "link", "show", tap)

@@ -1,0 +1,223 @@
+"""A task's life, as a person at the machine sees it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+
+TARGETS = ("hvt", "spt")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_foreground_copies_the_console_and_exits_as_the_guest(machine: Machine, target: str) -> None:
+    done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/hello.{target}", "one", "two words", "exit=7")
+    assert done.returncode == 7, done.stderr
+    assert "arguments: 'one two words exit=7'" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_tenders_words_come_on_stderr(machine: Machine, run: Runner) -> None:
+    attended = subprocess.Popen(
+        ["solo5ctl", "run", "--rm", "--name", "stderr", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1, text=True
+    )
+    run.names.append("stderr")
+    eventually(lambda: sh("solo5ctl", "logs", "stderr").stdout.count("sleeping"), "the guest runs")
+    ok("solo5ctl", "stop", "stderr")
+    out, err = attended.communicate(timeout=60)
+    assert "sleeping" in out
+    assert "Exiting on signal" in err
+    assert "Exiting on signal" not in out
+
+
+def test_detached_task_is_what_systemd_says_it_is(run: Runner) -> None:
+    name = run("sleeper.hvt", name="seen", options=("--memory", "64M"))
+    says(name, "sleeping")
+    assert name in ok("solo5ctl", "ps", "--quiet").split()
+    seen = inspect(name)
+    status = sh("systemctl", "status", "--no-pager", f"solo5-task-{name}.service").stdout
+    assert "active (running)" in status
+    assert "solo5-hvt --mem=" in status, "the whole command line of the tender"
+    assert f"solo5-task-{name}.service" in ok("systemd-cgls", "--no-pager", "--unit", "solo5.slice")
+    assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", f"SOLO5_TASK={name}")
+    assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation"]
+    assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
+
+
+def test_task_outlives_its_launcher(run: Runner) -> None:
+    attended = subprocess.Popen(["solo5ctl", "run", "--name", "orphan", f"{GUESTS}/sleeper.spt"], stdout=-1, stderr=-1)
+    run.names.append("orphan")
+    eventually(lambda: "sleeping" in sh("solo5ctl", "logs", "orphan").stdout, "the guest runs")
+    attended.kill()
+    attended.communicate()
+    assert inspect("orphan")["phase"] == "running"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_interrupt_stops_the_guest(machine: Machine, run: Runner, target: str) -> None:
+    attended = subprocess.Popen(
+        ["solo5ctl", "run", "--rm", "--name", f"ctrl-c-{target}", f"{GUESTS}/sleeper.{target}"], stdout=-1, stderr=-1
+    )
+    eventually(lambda: "sleeping" in sh("solo5ctl", "logs", f"ctrl-c-{target}").stdout, "the guest runs")
+    attended.send_signal(signal.SIGINT)
+    attended.communicate(timeout=60)
+    assert attended.returncode in (1, 130, 143)
+    assert sh("solo5ctl", "inspect", f"ctrl-c-{target}").returncode == 125, "removed, as --rm asks"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("how", [("--signal", "TERM"), ("--signal", "INT"), ()])
+def test_stop_is_no_failure_and_keeps_the_outcome(run: Runner, target: str, how: tuple[str, ...]) -> None:
+    name = run(f"sleeper.{target}")
+    says(name, "sleeping")
+    ok("solo5ctl", "stop", *how, name)
+    task = inspect(name)
+    assert (task["phase"], task["outcome"]["ending"]) == ("ended", "stopped")
+    assert unit_property(f"solo5-task-{name}.service", "ActiveState") == "inactive", "not failed"
+    assert name not in ok("solo5ctl", "ps", "--quiet").split()
+    assert name in ok("solo5ctl", "ps", "--all", "--quiet").split()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_systemctl_stop_is_a_stop_like_any_other(run: Runner, target: str) -> None:
+    name = run(f"sleeper.{target}")
+    says(name, "sleeping")
+    ok("systemctl", "stop", f"solo5-task-{name}.service")
+    assert inspect(name)["outcome"]["ending"] == "stopped"
+
+
+def test_kill_sends_what_it_may(run: Runner) -> None:
+    name = run("sleeper.hvt")
+    says(name, "sleeping")
+    refused = sh("solo5ctl", "kill", "--signal", "HUP", name)
+    assert refused.returncode == 125
+    assert "HUP" in refused.stderr or "signal 1" in refused.stderr
+    ok("solo5ctl", "kill", name)
+    eventually(lambda: inspect(name)["phase"] == "ended", "killed")
+    assert inspect(name)["outcome"]["ending"] == "killed"
+    assert inspect(name)["outcome"]["signal"] == 9
+
+
+def test_wait_tells_the_exit_status(run: Runner) -> None:
+    name = run("hello.spt", "exit=9")
+    assert ok("solo5ctl", "wait", name).split()[-1] == "9"
+
+
+def test_ended_task_keeps_its_outcome_until_rm(run: Runner) -> None:
+    name = run("hello.hvt", "exit=0", name="kept")
+    eventually(lambda: inspect(name)["phase"] == "ended", "ended")
+    ok("systemctl", "daemon-reload")
+    assert inspect(name)["outcome"] == inspect(name)["outcome"] | {"ending": "exited", "exit_code": 0}
+    taken = run.fail("--name", name, f"{GUESTS}/hello.hvt")
+    assert taken.returncode == 125
+    assert f"solo5ctl rm {name}" in taken.stderr
+    ok("solo5ctl", "rm", name)
+    assert sh("solo5ctl", "inspect", name).returncode == 125
+
+
+def test_rm_wants_force_for_a_running_task(run: Runner) -> None:
+    name = run("sleeper.spt")
+    refused = sh("solo5ctl", "rm", name)
+    assert refused.returncode == 125
+    assert "running" in refused.stderr
+    ok("solo5ctl", "rm", "--force", name)
+
+
+def test_replace_takes_the_place_of_an_ended_task(run: Runner) -> None:
+    name = run("hello.spt", name="again")
+    eventually(lambda: inspect(name)["phase"] == "ended", "ended")
+    run("sleeper.spt", name=name, options=("--replace",))
+    assert inspect(name)["phase"] == "running"
+
+
+def test_logs_follow_until_the_end_with_every_line_once(run: Runner) -> None:
+    name = run("flood.spt", "lines=3000", "bytes=40")
+    lines = ok("solo5ctl", "logs", "--follow", name).splitlines()
+    numbers = [int(line.split()[1]) for line in lines if line.startswith("line ")]
+    assert numbers == list(range(1, 3001))
+    assert len(ok("solo5ctl", "logs", "-n", "5", name).splitlines()) == 5
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_foreground_has_every_line_of_a_flood_in_order(machine: Machine, target: str) -> None:
+    done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/flood.{target}", "lines=2000", "bytes=60")
+    numbers = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("line ")]
+    assert numbers == list(range(1, 2001))
+    assert done.returncode == 0
+
+
+def test_freeze_and_thaw(run: Runner) -> None:
+    name = run("spinner.spt")
+    says(name, "spinning")
+    ok("solo5ctl", "freeze", name)
+    assert inspect(name)["phase"] == "frozen"
+    stat = Path(f"/sys/fs/cgroup{unit_property(f'solo5-task-{name}.service', 'ControlGroup')}/cpu.stat")
+    before = stat.read_text()
+    time.sleep(0.5)
+    assert stat.read_text() == before, "a frozen guest uses no processor"
+    ok("solo5ctl", "thaw", name)
+    eventually(lambda: stat.read_text() != before, "it runs again")
+    ok("solo5ctl", "freeze", name)
+    ok("solo5ctl", "stop", name)
+    assert inspect(name)["outcome"]["ending"] == "stopped", "a frozen task can be stopped"
+
+
+def test_zombie_leader_is_seen_and_ended(run: Runner) -> None:
+    """A tender whose main thread is dead while another lives: nobody is told by the kernel, and no signal ends it."""
+    name = run("sleeper.hvt")
+    says(name, "sleeping")
+    pid = inspect(name)["pid"]
+    _end_main_thread(pid)
+    eventually(lambda: inspect(name)["phase"] == "hung", "seen as hung")
+    begun = time.monotonic()
+    ok("solo5ctl", "stop", name)
+    assert time.monotonic() - begun < 9, "without waiting for an answer to TERM that cannot come"
+    assert inspect(name)["phase"] == "ended"
+
+
+def _end_main_thread(pid: int) -> None:
+    """Have the main thread alone call exit(2), as seccomp's KILL_THREAD does to it."""
+    script = Path(__file__).parent / "end_main_thread.py"
+    ok("python3", "-I", str(script), str(pid))
+
+
+def test_json_is_json(run: Runner) -> None:
+    name = run("sleeper.spt")
+    for verb in (("ps",), ("inspect", name), ("stats", "--no-stream"), ("network", "ls"), ("image", f"{GUESTS}/net.hvt")):
+        json.loads(ok("solo5ctl", verb[0], *verb[1:], "--json"))
+
+
+def test_dry_run_does_nothing(machine: Machine) -> None:
+    before = machine.snapshot()
+    shown = ok(
+        "solo5ctl", "run", "--dry-run", "--name", "dry", "-p", "8080:80", f"{GUESTS}/net.hvt", "--ipv4={net.service.ipv4_cidr}"
+    )
+    assert machine.snapshot() == before
+    for part in ("solo5-task-dry.service", "MemoryMax", "--net:service=", "--ipv4=10.", "8080"):
+        assert part in shown
+
+
+def test_properties_reach_the_unit(run: Runner) -> None:
+    name = run("sleeper.spt", options=("--property", "TasksMax=7", "--property", "Nice=5", "--cpus", "0.5"))
+    unit = f"solo5-task-{name}.service"
+    assert unit_property(unit, "TasksMax") == "7"
+    assert unit_property(unit, "Nice") == "5"
+    assert unit_property(unit, "CPUQuotaPerSecUSec") == "500ms"
+
+
+def test_colour_only_on_a_terminal(run: Runner) -> None:
+    run("sleeper.spt")
+    assert "\x1b[" not in ok("solo5ctl", "ps")
+    assert "\x1b[" in ok("script", "--quiet", "--command", "solo5ctl ps", "/dev/null")
+
+
+def test_environment_of_the_caller_does_not_reach_the_tender(run: Runner) -> None:
+    os.environ["SECRET_OF_THE_CALLER"] = "x"
+    name = run("sleeper.spt")
+    assert b"SECRET_OF_THE_CALLER" not in Path(f"/proc/{inspect(name)['pid']}/environ").read_bytes()
+    assert console(name)
