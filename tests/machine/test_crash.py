@@ -1,0 +1,97 @@
+"""Whatever of ours or of the system's dies, what runs goes on, and nothing is forgotten."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+
+
+def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Machine, run: Runner) -> None:
+    """kill -9 at random moments of a start: either the task is there and can be removed, or nothing is."""
+    machine.expect("expired|reservation")
+    choose = random.Random(5)
+    for i in range(12):
+        name = f"killed-{i}"
+        run.names.append(name)
+        launcher = subprocess.Popen(
+            ["solo5ctl", "run", "-d", "--name", name, f"{GUESTS}/net.spt", "--ipv4={net.service.ipv4_cidr}"],
+            stdout=-1, stderr=-1, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(choose.uniform(0.05, 0.5))
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()
+    time.sleep(1)
+    for name in run.names:
+        if sh("solo5ctl", "inspect", name).returncode == 0:
+            assert inspect(name)["phase"] in ("starting", "running")
+            ok("solo5ctl", "rm", "--force", name)
+    eventually(
+        lambda: not ok("busctl", "call", *"org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()).count("killed-"),
+        "reservations that no unit picked up expire", 120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "disturbance",
+    [
+        ("systemctl", "daemon-reexec"),
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "restart", "systemd-journald"),
+        ("systemctl", "restart", "dbus"),
+    ],
+    ids=" ".join,
+)
+def test_running_guest_does_not_notice(machine: Machine, run: Runner, disturbance: tuple[str, ...]) -> None:
+    machine.expect("D-Bus|bus|Disconnected|Failed with result|terminated|signal")
+    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", "--verbose")
+    address = inspect(name)["leases"][0]["ipv4"].partition("/")[0]
+    eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
+    pid = inspect(name)["pid"]
+    ok(*disturbance)
+    eventually(lambda: sh("systemctl", "is-active", "dbus").returncode == 0, "the bus is back")
+    assert inspect(name)["pid"] == pid
+    assert inspect(name)["phase"] == "running"
+    before = console(name)
+    ok("ping", "-c2", "-W2", address)
+    eventually(lambda: len(console(name)) > len(before), "its console still reaches the journal")
+
+
+def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:
+    name = run("hello.spt", "exit=4")
+    ok("solo5ctl", "wait", name)
+    before = inspect(name)["outcome"]
+    ok("systemctl", "daemon-reexec")
+    assert inspect(name)["outcome"] == before
+
+
+def test_tender_killed_gives_everything_back(run: Runner) -> None:
+    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
+    says(name, "02:")
+    tap = inspect(name)["leases"][0]["tap"]
+    ok("kill", "-KILL", str(inspect(name)["pid"]))
+    eventually(lambda: sh("ip", "link", "show", tap).returncode != 0, "the tap is gone, with nobody of ours asked")
+    assert "8080" not in ok("nft", "list", "ruleset")
+
+
+def test_tap_deleted_under_a_running_guest_can_still_be_cleaned_up(machine: Machine, run: Runner) -> None:
+    machine.expect("tap|link|gone|deleted|recreat|missing")
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    says(name, "02:")
+    ok("ip", "link", "delete", inspect(name)["leases"][0]["tap"])
+    ok("solo5ctl", "rm", "--force", name)
+
+
+def test_gc_finds_nothing_of_anybody_elses(machine: Machine, run: Runner) -> None:
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    says(name, "02:")
+    before = machine.snapshot()
+    assert inspect(name)["name"] in ok("solo5ctl", "ps", "--quiet")
+    ok("solo5ctl", "gc", "--dry-run")
+    assert machine.snapshot() == before
+    ok("solo5ctl", "gc")
+    assert machine.snapshot() == before

@@ -1,0 +1,99 @@
+"""The package: what it installs, and that it can come, change and go while tasks run."""
+
+import json
+import re
+from pathlib import Path
+
+
+from .conftest import Machine, Runner, eventually, inspect, ok, says, sh
+
+PACKAGE = "solo5-systemd"
+UNITS = ("solo5-networkd.service", "solo5-network@.service", "solo5-outcome@.target", "solo5.slice")
+DEB = Path("/srv")
+
+
+def deb() -> str:
+    [file] = DEB.glob(f"{PACKAGE}_*.deb")
+    return str(file)
+
+
+def test_units_are_what_systemd_expects(machine: Machine) -> None:
+    for unit in UNITS:
+        name = unit.replace("@.", "@x.")
+        done = sh("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit}")
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), name
+
+
+def test_what_it_installs(machine: Machine) -> None:
+    files = ok("dpkg", "-L", PACKAGE).splitlines()
+    for wanted in (
+        "/usr/bin/solo5ctl",
+        "/usr/share/dbus-1/system.d/org.solo5.Network1.conf",
+        "/usr/share/dbus-1/system-services/org.solo5.Network1.service",
+        "/usr/share/bash-completion/completions/solo5ctl",
+        "/usr/share/zsh/vendor-completions/_solo5ctl",
+        "/etc/solo5/solo5.toml",
+        *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS),
+    ):
+        assert wanted in files
+    assert [file for file in files if "/man1/solo5ctl" in file]
+    assert ok("getent", "passwd", "solo5").split(":")[6].strip() == "/usr/sbin/nologin"
+
+
+def test_doctor_finds_this_machine_well(machine: Machine) -> None:
+    done = sh("solo5ctl", "doctor", "--json")
+    facts = json.loads(done.stdout)
+    broken = [fact for fact in facts if fact["verdict"] == "broken"]
+    if machine.is_vm:
+        assert broken == []
+        assert done.returncode == 0
+    assert facts
+
+
+def test_bash_completes_verbs_options_and_tasks(run: Runner) -> None:
+    name = run("sleeper.spt", name="completed")
+    assert "inspect" in complete("solo5ctl ins")
+    assert "--publish" in complete("solo5ctl run --pub")
+    assert name in complete("solo5ctl stop comp")
+
+
+def complete(line: str) -> str:
+    words = line.split(" ")
+    script = (
+        "source /usr/share/bash-completion/bash_completion; source /usr/share/bash-completion/completions/solo5ctl; "
+        f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; COMP_POINT={len(line)}; "
+        "f=$(complete -p solo5ctl | sed 's/.*-F \\([^ ]*\\).*/\\1/'); $f; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    return ok("bash", "-c", script)
+
+
+def test_manual_pages_are_readable(machine: Machine) -> None:
+    pages = [file for file in ok("dpkg", "-L", PACKAGE).splitlines() if re.search(r"/man/man\d/", file)]
+    assert len(pages) >= 4
+
+
+def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
+    address = inspect(name)["leases"][0]["ipv4"].partition("/")[0]
+    eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
+    pid = inspect(name)["pid"]
+    ok("dpkg", "--install", deb(), timeout=300)
+    assert inspect(name)["pid"] == pid
+    ok("ping", "-c2", "-W2", address)
+    assert ok("curl", "-sS", "--max-time", "10", "http://127.0.0.1:8080/")
+
+
+def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
+    machine.expect(".")  # the service goes while it is in use: whatever it says of that is fair
+    name = run("sleeper.spt", name="survivor")
+    says(name, "sleeping")
+    pid = inspect(name)["pid"]
+    ok("dpkg", "--remove", PACKAGE, timeout=300)
+    assert Path(f"/proc/{pid}").exists(), "a running guest outlives the package"
+    assert Path("/etc/solo5/solo5.toml").exists(), "configuration stays until purge"
+    ok("systemctl", "stop", f"solo5-task-{name}.service")
+    ok("dpkg", "--purge", PACKAGE, timeout=300)
+    assert not Path("/etc/solo5").exists()
+    assert not Path("/var/lib/solo5").exists()
+    ok("dpkg", "--install", deb(), timeout=300)
+    assert "survivor" not in ok("solo5ctl", "ps", "--all", "--quiet")
