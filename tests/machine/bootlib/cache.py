@@ -1,0 +1,100 @@
+"""Things that take long to make, kept outside the checkout under a hash of what they are made of."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UNUSED_DAYS = 14  # after that an entry that nothing asked for is removed
+KEPT_PER_NAME = 3
+
+
+def directory() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "solo5-systemd"
+
+
+def digest(*parts: str | bytes) -> str:
+    """Return a short hash over *parts*, each with its length, so that no two lists look alike."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.hexdigest()[:20]
+
+
+def file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def entry(name: str, key: str, make: Callable[[Path], None]) -> Path:
+    """Return the entry *name*-*key*, made by *make* in a directory of its own if it is not there yet.
+
+    An entry appears whole or not at all, and is made once however many ask for it at the same time.
+    """
+    root = directory()
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / f"{name}-{key}"
+    with _locked(root / f".{name}.lock"):
+        if not final.exists():
+            _make(final, make)
+            _prune(root, name, final)
+        os.utime(final)
+    return final
+
+
+@contextmanager
+def in_use(*entries: Path) -> Iterator[None]:
+    """Keep *entries* from being pruned by another process meanwhile."""
+    held = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in entries]
+    try:
+        for handle in held:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        for handle in held:
+            os.close(handle)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(final: Path, make: Callable[[Path], None]) -> None:
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        make(partial)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _prune(root: Path, name: str, keep: Path) -> None:
+    entries = sorted(root.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    oldest = time.time() - UNUSED_DAYS * 86400
+    for rank, path in enumerate(entries):
+        if path != keep and (rank >= KEPT_PER_NAME or path.stat().st_mtime < oldest):
+            _remove_unless_in_use(path)
+
+
+def _remove_unless_in_use(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    else:
+        shutil.rmtree(path)
+    finally:
+        os.close(handle)

@@ -1,0 +1,37 @@
+# Runs inside the machine tree once all packages are there.
+echo machine > /etc/hostname
+echo "127.0.0.1 localhost machine" > /etc/hosts
+rm -f /etc/machine-id
+touch /etc/machine-id
+passwd --quiet --delete root
+systemctl set-default multi-user.target
+# Nothing may happen in a test machine that a test did not ask for.
+systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
+    systemd-tmpfiles-clean.timer getty.target console-getty.service serial-getty@ttyS0.service \
+    systemd-networkd-wait-online.service systemd-binfmt.service
+# The kernel and just enough of a first file system to reach the disk: one module, then the real root.
+version=$(ls /usr/lib/modules)
+early=$(mktemp --directory)
+mkdir "$early/root" "$early/dev"
+cp /usr/bin/busybox "$early/busybox"
+xz --decompress --stdout "/usr/lib/modules/$version/kernel/drivers/block/virtio_blk.ko.xz" > "$early/virtio_blk.ko"
+cat > "$early/init" <<END
+#!/busybox sh
+/busybox mount -t devtmpfs dev /dev
+/busybox insmod /virtio_blk.ko
+/busybox mount -t ext4 /dev/vda /root
+/busybox mount -o move /dev /root/dev
+exec /busybox switch_root /root /sbin/init
+END
+chmod 755 "$early/init"
+(cd "$early" && find . | busybox cpio -o -H newc) > /boot/early.cpio
+rm -r "$early"
+ln -s "vmlinuz-$version" /boot/kernel
+# Emulated processors take long over xz; the modules that tests load are few, the disk is large.
+find "/usr/lib/modules/$version" -name "*.ko.xz" -exec xz --decompress {} +
+depmod "$version"
+# Work that systemd would do at the first boot, done here once.
+systemd-hwdb update --usr 2> /dev/null || true
+journalctl --update-catalog
+ldconfig
+touch /etc/.updated /var/.updated

@@ -1,0 +1,27 @@
+"""What is wanted of a machine, and what a booted one is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The parts of a machine; memory in MiB."""
+
+    tree: Path
+    layer: Path
+    release: str
+    memory: int
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A booted machine. ``state`` is systemd's verdict: ``{"state": "running", "failed": []}``."""
+
+    session: Session
+    console: Path
+    state: dict[str, Any]
