@@ -1,0 +1,71 @@
+# `make` lists what there is to make. `make test` and `make demo` set up all they need on a fresh Debian 12 or 13.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
+VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } | sha256sum | head -c 16)
+BOOT := tests/machine/boot
+BACKEND ?= container
+PYTEST := python3 -m pytest -p no:cacheprovider --color=yes
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+.PHONY: test
+test: lint fast pip container vm ## every check there is
+
+.PHONY: demo
+demo: setup ## show the main job in a throw-away machine
+	$(BOOT) --backend $(BACKEND) -- /srv/tests/machine/demo
+
+.PHONY: lint
+lint: $(VENV) ## style, types, and who may import whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	PYTHONPATH=src $(VENV)/bin/lint-imports --no-cache
+
+.PHONY: fast
+fast: $(VENV) ## tests that need no machine: seconds
+	PATH="$(VENV)/bin:$$PATH" $(PYTEST) tests/fast
+
+.PHONY: pip
+pip: $(VENV) ## that `pip install .` gives a working solo5ctl
+	tests/pip-install $(VENV)/bin/python3
+
+.PHONY: container
+container: setup ## tests on a machine at native speed: all but the limits of cgroup v2
+	$(BOOT) --backend container -- $(PYTEST) --timeout=300 -m 'not vm' /srv/tests/guests /srv/tests/contract /srv/tests/machine
+
+.PHONY: vm
+vm: setup ## tests on a virtual machine with a kernel of its own
+	$(BOOT) --backend vm -- $(PYTEST) --timeout=900 -m vm /srv/tests/machine
+
+.PHONY: bench
+bench: setup ## figures beside their floor: a table, and JSON in build/bench.json
+	mkdir -p build
+	$(BOOT) --backend container --copy-out /tmp/bench.json:build/bench.json -- python3 /srv/tests/bench/bench.py --json /tmp/bench.json
+
+.PHONY: deb
+deb: setup ## the Debian package, in dist/
+	packaging/build-deb dist
+
+.PHONY: setup
+setup: ## what this machine needs to build and boot another
+	tests/machine/setup
+
+$(VENV): | setup
+	rm -rf $@.new
+	python3 -m venv $@.new
+	python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*p["dependencies"], *p["optional-dependencies"]["check"], sep="\n")' >$@.new/requirements.txt
+	$@.new/bin/python3 -m pip install --quiet --disable-pip-version-check --requirement $@.new/requirements.txt
+	find $(CACHE) -maxdepth 1 -name 'venv-*' ! -name '*.new' -exec rm -rf {} +
+	mv $@.new $@
+
+.PHONY: clean
+clean: ## what was built here (caches stay: see HACKING.md)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
