@@ -1,0 +1,65 @@
+"""May a user write a file: the kernel's answer for somebody else, from mode and access control list.
+
+The kernel answers only for the caller, and the caller is root. The rules are those of acl(5).
+"""
+
+import stat
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_READ_WRITE = 0o6
+_VERSION = struct.Struct("<I")
+_ENTRY = struct.Struct("<HHI")  # tag, permissions, user or group: linux/posix_acl_xattr.h
+_USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """A user, and every group that a process of theirs is in."""
+
+    user: int
+    groups: Collection[int]
+
+
+def may_write(person: Person, *, owner: int, group: int, mode: int, acl: bytes | None) -> bool:
+    """Whether the person, holding no capability, may open a file for reading and writing.
+
+    Args:
+        person: who asks.
+        owner: of the file.
+        group: of the file.
+        mode: as stat(2) has it.
+        acl: the file's `system.posix_acl_access`; None where it has none.
+    """
+    entries = _of_acl(acl) if acl else _of_mode(mode)
+    if person.user == owner:
+        return any(map(_allows, (it for it in entries if it.tag == _USER_OBJ)))
+    mask = next((it.permissions for it in entries if it.tag == _MASK), _READ_WRITE)
+    limited = [it._replace(permissions=it.permissions & mask) for it in entries]
+    named = [it for it in limited if it.tag == _USER and it.number == person.user]
+    if named:
+        return any(map(_allows, named))
+    groups = [it for it in limited if it.tag == _GROUP and it.number in person.groups]
+    groups += [it for it in limited if it.tag == _GROUP_OBJ and group in person.groups]
+    return any(map(_allows, groups or (it for it in entries if it.tag == _OTHER)))
+
+
+class _Entry(NamedTuple):
+    tag: int
+    permissions: int
+    number: int = 0
+
+
+def _allows(entry: _Entry) -> bool:
+    return entry.permissions & _READ_WRITE == _READ_WRITE
+
+
+def _of_mode(mode: int) -> list[_Entry]:
+    bits = stat.S_IMODE(mode)
+    return [_Entry(_USER_OBJ, bits >> 6 & 7), _Entry(_GROUP_OBJ, bits >> 3 & 7), _Entry(_OTHER, bits & 7)]
+
+
+def _of_acl(acl: bytes) -> list[_Entry]:
+    return [_Entry(*fields) for fields in _ENTRY.iter_unpack(acl[_VERSION.size :])]

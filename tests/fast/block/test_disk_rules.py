@@ -1,0 +1,52 @@
+import pytest
+
+from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_path, check_size, sector_size
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+
+
+def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:
+    return DiskRequest(disk=DeviceName("storage"), path=path, sector_size=sector_size)
+
+
+def disk(name: str, *identity: int) -> Disk:
+    major, inode = identity
+    return Disk(disk=DeviceName(name), path="/srv/disk", sector_size=512, device=None, identity=(major, inode))
+
+
+@pytest.mark.parametrize("asked, used", [(None, 512), (512, 512), (4096, 4096), (32768, 32768)])
+def test_a_sector_size_that_tenders_take_is_used(asked: int | None, used: int) -> None:
+    assert sector_size(request(sector_size=asked)) == used
+
+
+@pytest.mark.parametrize("size", [-512, 0, 1, 256, 513, 1000, 65536, 66048])
+def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"sector size {size} does not exist: expected a power of two"):
+        sector_size(request(sector_size=size))
+
+
+@pytest.mark.parametrize("path", ["", "/srv/my disk", "/srv/disk\n", "/srv/disk\t1", "/srv/\u2003", "/srv/a\0b"])
+def test_a_path_that_a_tender_would_cut_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="expected a path without blanks"):
+        check_path(request(path))
+
+
+def test_an_ordinary_path_is_taken() -> None:
+    check_path(request("/srv/disk-1,a=b:ü"))
+
+
+@pytest.mark.parametrize("size, sector", [(512, None), (1 << 40, None), (8192, 4096)])
+def test_a_size_of_whole_sectors_is_taken(size: int, sector: int | None) -> None:
+    check_size(request(sector_size=sector), size)
+
+
+@pytest.mark.parametrize("size, sector", [(0, None), (511, None), (513, None), (512, 4096), (4608, 4096)])
+def test_a_size_that_is_not_of_whole_sectors_is_refused(size: int, sector: int | None) -> None:
+    with pytest.raises(InvalidRequestError, match=f"has {size} bytes: expected one or more whole sectors"):
+        check_size(request(sector_size=sector), size)
+
+
+def test_one_file_cannot_be_two_disks_of_a_task() -> None:
+    check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)])
+    with pytest.raises(InvalidRequestError, match="disks a and c are both '/srv/disk'"):
+        check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 2)])

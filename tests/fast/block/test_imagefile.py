@@ -1,0 +1,220 @@
+import errno
+import os
+import re
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.block.imagefile import inspect, lock
+from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.names import DeviceName
+
+DEVICE = os.makedev(254, 7)
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user solo5 of these tests is whoever runs them."""
+    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": me, "other": SimpleNamespace(pw_uid=990, pw_gid=990)}.__getitem__)
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "disk.img"
+    path.write_bytes(bytes(4096))
+    return path
+
+
+def request(path: Path, name: str = "storage", sector_size: int | None = None) -> DiskRequest:
+    return DiskRequest(disk=DeviceName(name), path=str(path), sector_size=sector_size)
+
+
+def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    status = file.stat()
+    assert inspect(request(link, sector_size=4096)) == Disk(
+        disk=DeviceName("storage"),
+        path=str(file),
+        sector_size=4096,
+        device=None,
+        identity=(status.st_dev, status.st_ino),
+    )
+
+
+def test_a_block_device_is_known_by_its_number(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = file.stat()
+    node = SimpleNamespace(
+        st_mode=stat.S_IFBLK | 0o660, st_rdev=DEVICE, st_dev=5, st_ino=99, st_uid=real.st_uid, st_gid=real.st_gid
+    )
+    monkeypatch.setattr("os.fstat", lambda _: node)
+    disk = inspect(request(file))
+    assert (disk.device, disk.identity) == ((254, 7), (DEVICE, 0))
+
+
+@pytest.mark.parametrize(
+    "path, error, words",
+    [
+        ("missing", NotFoundError, "does not exist"),
+        ("disk.img/below", NotFoundError, "does not exist"),
+        (".", InvalidRequestError, "is no disk: expected a regular file or a block device"),
+        ("/dev/null", InvalidRequestError, "is no disk"),
+        ("fifo", InvalidRequestError, "is no disk"),
+        ("odd", InvalidRequestError, "has 513 bytes"),
+        ("empty", InvalidRequestError, "has 0 bytes"),
+        ("two words", InvalidRequestError, "expected a path without blanks"),
+        ("loop", HostError, "Too many levels of symbolic links"),
+    ],
+)
+def test_what_no_tender_could_use_is_refused(
+    file: Path, tmp_path: Path, path: str, error: type[Solo5Error], words: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "odd").write_bytes(bytes(513))
+    (tmp_path / "empty").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(error, match=re.escape(words)) as caught:
+        inspect(request(tmp_path / path))
+    assert type(caught.value) is error
+
+
+def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(HostError, match=r"cannot be opened for reading and writing: Read-only file system\."):
+        inspect(request(file))
+
+
+def test_a_file_that_tenders_may_not_write_is_refused_with_what_to_do(file: Path) -> None:
+    file.chmod(0o644)
+    with pytest.raises(HostError, match=f"cannot be written by user other.* Run: chown other {file}"):
+        inspect(request(file), user="other")
+
+
+def test_an_access_control_list_may_allow_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.chmod(0o600)
+    entries = [(1, 6, 0), (2, 6, 990), (4, 0, 0), (16, 6, 0), (32, 0, 0)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    monkeypatch.setattr("os.getxattr", lambda *_: acl)
+    assert inspect(request(file), user="other").path == str(file)
+
+
+def test_a_host_without_the_user_is_told_so(file: Path) -> None:
+    with pytest.raises(HostError, match="user nobodyatall, as whom tenders run, does not exist"):
+        inspect(request(file), user="nobodyatall")
+
+
+def disk(name: str, *identity: int) -> Disk:
+    major, inode = identity
+    return Disk(disk=DeviceName(name), path=f"/srv/{name}", sector_size=512, device=None, identity=(major, inode))
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "disks.lock"
+
+
+@contextmanager
+def locked(file: Path, *disks: Disk) -> Iterator[int]:
+    descriptor = lock(disks, file=file)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
+    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3), disk("c", 2, 2)):
+        with pytest.raises(TakenError, match="disk d: '/srv/d' is in use by another task"):
+            lock([disk("d", 1, 2)], file=locks)
+        with pytest.raises(TakenError, match="disk c"):
+            lock([disk("e", 7, 7), disk("c", 2, 2)], file=locks)
+        with locked(locks, disk("e", 7, 7)):  # a refused lock kept nothing
+            pass
+    with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
+        pass
+
+
+def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="disks a and b are both"):
+        lock([disk("a", 1, 2), disk("b", 1, 2)], file=locks)
+
+
+def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(locks: Path) -> None:
+    with locked(locks, disk("a", 1, 2)) as descriptor:
+        sleeper = subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], stdin=descriptor)
+    try:
+        with pytest.raises(TakenError):
+            lock([disk("a", 1, 2)], file=locks)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    with locked(locks, disk("a", 1, 2)):
+        pass
+
+
+RACE = """
+import sys
+from pathlib import Path
+from solo5_systemd.block.imagefile import lock
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import TakenError
+sys.stdin.readline()
+try:
+    lock([Disk(disk="a", path="/a", sector_size=512, device=None, identity=(1, 2))], file=Path(sys.argv[1]))
+    print("mine", flush=True)
+except TakenError:
+    print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_processes_one_gets_the_disk(locks: Path) -> None:
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACE, str(locks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(6)
+    ]
+    try:
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"go\n")
+            racer.stdin.flush()
+        answers = [racer.stdout.readline() for racer in racers if racer.stdout]
+    finally:
+        for racer in racers:
+            racer.communicate(b"\n")
+    assert sorted(answers) == [b"mine\n", *[b"taken\n"] * 5]
+
+
+@pytest.mark.parametrize("occupied", ["", "disks.lock"])
+def test_a_lock_file_that_cannot_be_opened_is_the_hosts_fault(tmp_path: Path, occupied: str) -> None:
+    run = tmp_path / "run"
+    if occupied:
+        (run / occupied).mkdir(parents=True)
+    else:
+        run.touch()
+    with pytest.raises(HostError, match="the lock file of disks, .*, cannot be opened"):
+        lock([disk("a", 1, 2)], file=run / "disks.lock")
+
+
+def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.fcntl", refuse)
+    before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
+    with pytest.raises(HostError, match="disk a: '/srv/a' cannot be locked: No locks available"):
+        lock([disk("a", 1, 2)], file=locks)
+    assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
