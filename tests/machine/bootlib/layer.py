@@ -42,7 +42,7 @@ class Contents:
     guests: Path | None = None
 
     def key(self) -> str:
-        made = [path for folder in (self.tenders, self.guests) if folder for path in sorted(folder.iterdir())]
+        made = [path for folder in (self.tenders, self.guests) if folder for path in _programs(folder)]
         files = [*self.packages, *made, *_RUNNER, _SERVICE]
         return cache.digest(_INSTALL, *(part for file in files for part in (file.name, cache.file_digest(file))))
 
@@ -69,10 +69,16 @@ def _gather(contents: Contents, root: Path) -> None:
     (root / "srv").mkdir()
     for package in contents.packages:
         shutil.copy(package, root / "srv" / package.name)
-    if contents.tenders:
-        shutil.copytree(contents.tenders, root / "usr/local/bin")
-    if contents.guests:
-        shutil.copytree(contents.guests, root / "srv/guests")
+    for folder, place in ((contents.tenders, "usr/local/bin"), (contents.guests, "srv/guests")):
+        if folder:
+            (root / place).mkdir(parents=True)
+            for program in _programs(folder):
+                shutil.copy(program, root / place)
+
+
+def _programs(folder: Path) -> list[Path]:
+    """What make built there, without the objects that it built it from."""
+    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 def made(source: Path) -> Path:
