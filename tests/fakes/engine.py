@@ -1,7 +1,7 @@
 """The engine, in memory: it records what it is asked, and answers as it is told."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tests.fakes.tasks import STARTED, ended, running
@@ -33,6 +33,8 @@ class FakeRuntime(Runtime):
         outcome: how a started task ends by itself; None: it goes on until it is stopped or killed.
         refusal: what a start raises.
         lines: every task's console.
+        listens: a task that goes on ends when it is asked to.
+        on_start: called while a task starts, which then takes for ever.
         on_console: called when the console has been read so far.
     """
 
@@ -46,7 +48,9 @@ class FakeRuntime(Runtime):
         self.samples: dict[str, Iterator[Usage]] = {}
         self.leftovers: tuple[str, ...] = ()
         self.plan: Plan | None = None
-        self.on_console = lambda: None
+        self.listens = False
+        self.on_start: Callable[[], None] | None = None
+        self.on_console: Callable[[], None] = _nothing
         self._over = asyncio.Event()
 
     async def tasks(self) -> tuple[Task, ...]:
@@ -60,6 +64,9 @@ class FakeRuntime(Runtime):
     async def start(self, workload: Workload) -> Task:
         if self.refusal is not None:
             raise self.refusal
+        if self.on_start is not None:
+            self.on_start()
+            await asyncio.Event().wait()
         self.workloads.append(workload)
         self.known[workload.name] = running(workload.name)
         if self.outcome is not None:
@@ -79,10 +86,9 @@ class FakeRuntime(Runtime):
     async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = 10) -> Task:
         await self.task(name)
         self.calls.append(("stop", name, signal, patience))
-        if self.outcome is not None:
+        if self.outcome is not None or self.listens:
             self._end(name, STOPPED)
-        else:
-            await self._over.wait()  # a guest that does not listen
+        await self._over.wait()
         return self.known[name]
 
     async def kill(self, name: TaskName, number: int) -> None:
@@ -123,3 +129,7 @@ class FakeRuntime(Runtime):
     def _end(self, name: TaskName, outcome: Outcome) -> None:
         self.known[name] = ended(name, outcome)
         self._over.set()
+
+
+def _nothing() -> None:
+    pass

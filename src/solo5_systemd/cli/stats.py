@@ -37,6 +37,8 @@ def execute(arguments: Namespace, session: Session) -> int:
         for name in arguments.names:
             await engine.task(name)  # a name that is wrong is an error, one that vanishes later is not
         before = await _sample(engine, arguments.names)
+        if not before:
+            _show({}, {}, arguments, session.screen)
         while before:
             await asyncio.sleep(INTERVAL)
             now = await _sample(engine, arguments.names)

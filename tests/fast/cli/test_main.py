@@ -1,0 +1,133 @@
+"""The entry: help, versions, mistakes, and what nobody foresaw."""
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl
+
+from solo5_systemd import __version__
+from solo5_systemd.cli import parser, ps
+from solo5_systemd.cli.session import Session
+
+
+@pytest.mark.parametrize("verb", parser.VERBS)
+def test_every_verb_explains_itself(solo5ctl: Solo5ctl, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        solo5ctl(verb, "--help")
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: solo5ctl {verb} ")
+    assert parser.VERBS[verb].capitalize() in text
+
+
+def test_help_lists_every_verb(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        solo5ctl("--help")
+    text = capsys.readouterr().out
+    assert [verb for verb, summary in parser.VERBS.items() if f"{verb:<10}{summary}" not in text] == []
+
+
+def test_the_version(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        solo5ctl("--version")
+    assert (left.value.code, capsys.readouterr().out) == (0, f"solo5ctl {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "err"),
+    [
+        ([], "solo5ctl: the following arguments are required: VERB.\nSee: solo5ctl --help\n"),
+        (["ps", "--al"], "solo5ctl: ps: unrecognized arguments: --al.\nSee: solo5ctl ps --help\n"),
+        (["ps", "web"], "solo5ctl: ps: unrecognized arguments: web.\nSee: solo5ctl ps --help\n"),
+        (["stop"], "solo5ctl: stop: the following arguments are required: NAME.\nSee: solo5ctl stop --help\n"),
+        (["--json", "ps"], "solo5ctl: unrecognized arguments: --json.\nSee: solo5ctl --help\n"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_125(solo5ctl: Solo5ctl, words: list[str], err: str) -> None:
+    result = solo5ctl(*words)
+    assert (result.status, result.out, result.err) == (125, "", err)
+
+
+def test_an_unknown_verb_is_a_sentence_and_125(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("start", "web")
+    assert result.status == 125
+    assert result.err.startswith("solo5ctl: VERB: invalid choice: 'start' (choose from ")
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def execute(_arguments: Namespace, _session: Session) -> int:
+        raise error
+
+    monkeypatch.setattr(ps, "execute", execute)
+
+
+def test_an_interrupt_is_130_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, KeyboardInterrupt())
+    result = solo5ctl("ps")
+    assert (result.status, result.out, result.err) == (130, "", "")
+
+
+def test_a_reader_that_left_is_141_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned: list[bool] = []
+    monkeypatch.setattr("solo5_systemd.cli.main.abandon_output", lambda: abandoned.append(True))
+    fail(monkeypatch, BrokenPipeError())
+    result = solo5ctl("ps")
+    assert (result.status, result.out, result.err, abandoned) == (141, "", "", [True])
+
+
+def test_what_nobody_foresaw_is_a_sentence_too(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOLO5_DEBUG", raising=False)
+    fail(monkeypatch, ZeroDivisionError("division by zero"))
+    result = solo5ctl("ps")
+    assert result.status == 125
+    assert result.err.startswith("solo5ctl: internal error: ZeroDivisionError: division by zero\n")
+
+
+def test_what_nobody_foresaw_is_shown_whole_on_request(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOLO5_DEBUG", "1")
+    fail(monkeypatch, ZeroDivisionError("division by zero"))
+    with pytest.raises(ZeroDivisionError):
+        solo5ctl("ps")
+
+
+def process(*words: str, code: str = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())") -> str:
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_process_writes_to_its_own_streams() -> None:
+    assert process("--version") == f"solo5ctl {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ps", "--help"], ["run", "--help"]])
+def test_help_loads_neither_asyncio_nor_d_bus(words: list[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from solo5_systemd.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(json.dumps(sorted(sys.modules)))"
+    )
+    modules = json.loads(process(*words, code=code).splitlines()[-1])
+    assert "argparse" in modules
+    assert not {"asyncio", "dbus_next", "elftools", "subprocess", "solo5_systemd.runtime"} & set(modules)
+
+
+def test_a_reader_that_left_early_sees_no_traceback() -> None:
+    code = (
+        "import os, sys\n"
+        "from solo5_systemd.cli.main import run\n"
+        "from solo5_systemd.cli.session import Session\n"
+        "from solo5_systemd.cli.screen import process_screen\n"
+        "from tests.fakes.engine import FakeRuntime\n"
+        "from contextlib import asynccontextmanager\n"
+        "@asynccontextmanager\n"
+        "async def connect(): yield FakeRuntime()\n"
+        "reading, writing = os.pipe()\n"
+        "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
+        "sys.exit(run(['ps'], Session(process_screen(), connect=connect)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,206 @@
+"""`run`: the workload that is asked for, the foreground, the signals, the exit status."""
+
+import json
+import os
+import signal as signals
+from pathlib import Path
+
+import pytest
+from tests.fakes.engine import line
+from tests.fakes.tasks import running
+from tests.fast.cli.conftest import Solo5ctl
+
+from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.workload import StopSignal, UnitKind, Workload
+
+
+def started(solo5ctl: Solo5ctl) -> Workload:
+    (workload,) = solo5ctl.engine.workloads
+    return workload
+
+
+def test_all_that_was_typed_is_in_the_workload(solo5ctl: Solo5ctl) -> None:
+    words = (
+        "run --name web -d -m 64M --cpus 1.5 --cpu-weight 50 --net service=lab,ip=10.1.2.3 --publish 8080:80 "
+        "-p service:53:53/udp --block storage=/srv/a,sector-size=4096 --tender hvt --property TasksMax=32 "
+        "--log-field TEAM=web /srv/web.hvt --ipv4={net.service.ipv4_cidr} --name x -- -d"
+    )
+    assert solo5ctl(*words.split()).out == "web\n"
+    workload = started(solo5ctl)
+    assert workload.name == "web"
+    assert workload.image == "/srv/web.hvt"
+    assert workload.arguments == ("--ipv4={net.service.ipv4_cidr}", "--name", "x", "--", "-d")
+    assert (workload.memory, workload.cpus, workload.cpu_weight) == (64 << 20, 1.5, 50)
+    assert [(nic.nic, nic.network, str(nic.ipv4)) for nic in workload.nics] == [("service", "lab", "10.1.2.3")]
+    assert [(port.nic, port.host_port, port.port) for port in workload.publish] == [
+        (None, 8080, 80),
+        ("service", 53, 53),
+    ]
+    assert [(disk.disk, disk.path, disk.sector_size) for disk in workload.disks] == [("storage", "/srv/a", 4096)]
+    assert workload.tender == "hvt"
+    assert workload.kind is UnitKind.SERVICE
+    assert workload.properties == (("TasksMax", "32"),)
+    assert workload.log_fields == (("TEAM", "web"),)
+
+
+def test_what_is_left_out_has_podmans_defaults(
+    solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    solo5ctl("run", "--block", "a=disk", "hello.spt")
+    workload = started(solo5ctl)
+    assert workload.name.startswith("hello-")
+    assert workload.image == str(tmp_path / "hello.spt")
+    assert workload.disks[0].path == str(tmp_path / "disk")
+    assert (workload.memory, workload.cpus, workload.nics, workload.arguments) == (128 << 20, None, (), ())
+
+
+def test_two_tasks_without_a_name_have_different_ones(solo5ctl: Solo5ctl) -> None:
+    names = {solo5ctl("run", "-d", "hello.spt").out for _ in range(4)}
+    assert len(names) == 4
+
+
+def test_detached_json_is_the_task(solo5ctl: Solo5ctl) -> None:
+    assert json.loads(solo5ctl("run", "-d", "--json", "--name", "web", "a.hvt").out)["name"] == "web"
+
+
+def test_the_foreground_copies_the_console_and_ends_as_the_guest(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line(b"\xffhello"[1:]), line("oops", Stream.STDERR)]
+    solo5ctl.engine.outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3")
+    result = solo5ctl("run", "--name", "web", "a.spt")
+    assert (result.status, result.out, result.err) == (3, "hello\n", "oops\n")
+    assert solo5ctl.engine.calls == [("console", "web", True, None)]
+    assert "web" in solo5ctl.engine.known
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host"), 137),
+        (Outcome(ending=Ending.ABORTED, exit_code=255, sentence="the guest aborted"), 255),
+        (Outcome(ending=Ending.TRAPPED, signal=11, sentence="the guest trapped"), 139),
+        (Outcome(ending=Ending.UNKNOWN, sentence="ended"), 125),
+    ],
+)
+def test_an_end_that_the_console_does_not_tell_is_told(solo5ctl: Solo5ctl, outcome: Outcome, status: int) -> None:
+    solo5ctl.engine.outcome = outcome
+    result = solo5ctl("run", "--name", "web", "a.spt")
+    assert (result.status, result.err) == (status, f"solo5ctl: web: {outcome.sentence}\n")
+
+
+def test_a_refusal_by_the_tender_is_126_in_its_own_words(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line("solo5-spt: bad image", Stream.STDERR)]
+    solo5ctl.engine.outcome = Outcome(ending=Ending.TENDER_REFUSED, exit_code=1, sentence="the tender refused")
+    result = solo5ctl("run", "a.spt")
+    assert (result.status, result.err) == (126, "solo5-spt: bad image\n")
+
+
+def test_rm_forgets_the_task_after_its_end(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("run", "--rm", "--name", "web", "a.spt").status == 0
+    assert solo5ctl.engine.calls[-1] == ("remove", "web", False)
+    assert solo5ctl.engine.known == {}
+
+
+def test_replace_removes_a_task_of_that_name(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.known |= {task.name: task for task in (running("web"),)}
+    assert solo5ctl("run", "-d", "--replace", "--name", "web", "a.spt").status == 0
+    assert solo5ctl.engine.calls == [("remove", "web", True)]
+    assert solo5ctl("run", "-d", "--replace", "--name", "new", "a.spt").status == 0
+
+
+@pytest.mark.parametrize(("signal", "asked"), [(signals.SIGINT, StopSignal.INT), (signals.SIGTERM, StopSignal.TERM)])
+def test_a_signal_is_passed_on_as_a_stop(solo5ctl: Solo5ctl, signal: signals.Signals, asked: StopSignal) -> None:
+    engine = solo5ctl.engine
+    engine.outcome, engine.listens = None, True
+    engine.on_console = lambda: os.kill(os.getpid(), signal)
+    result = solo5ctl("run", "--name", "web", "a.spt")
+    assert (result.status, result.err) == (1, "")
+    assert ("stop", "web", asked, 10.0) in engine.calls
+
+
+def test_a_second_signal_kills(solo5ctl: Solo5ctl) -> None:
+    engine = solo5ctl.engine
+    engine.outcome = None
+
+    def twice() -> None:
+        os.kill(os.getpid(), signals.SIGINT)
+        os.kill(os.getpid(), signals.SIGTERM)
+
+    engine.on_console = twice
+    assert solo5ctl("run", "--name", "web", "a.spt").status == 137
+    assert ("kill", "web", signals.SIGKILL) in engine.calls
+
+
+@pytest.mark.parametrize(("signal", "status"), [(signals.SIGINT, 130), (signals.SIGTERM, 143)])
+def test_a_signal_during_the_start_abandons_it(solo5ctl: Solo5ctl, signal: signals.Signals, status: int) -> None:
+    solo5ctl.engine.on_start = lambda: os.kill(os.getpid(), signal)
+    assert solo5ctl("run", "--name", "web", "a.spt").status == status
+    assert solo5ctl.engine.known == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Solo5Error("a."), 125),
+        (HostError("a."), 125),
+        (TakenError("a."), 125),
+        (ImageError("a."), 126),
+        (StartError("a."), 126),
+        (NotFoundError("a."), 127),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["-d"]])
+def test_a_start_that_fails_has_the_status_of_its_error(
+    solo5ctl: Solo5ctl, error: Solo5Error, status: int, words: list[str]
+) -> None:
+    solo5ctl.engine.refusal = error
+    result = solo5ctl("run", *words, "a.spt")
+    assert (result.status, result.out, result.err) == (status, "", "solo5ctl: a.\n")
+
+
+def test_a_scope_becomes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[tuple[str, list[str]]] = []
+
+    def execv(path: str, words: list[str]) -> None:
+        executed.append((path, words))
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "execv", execv)
+    result = solo5ctl("run", "--scope", "--name", "web", "/srv/a.spt")
+    assert executed == [("/usr/bin/solo5-spt", ["/usr/bin/solo5-spt", "--mem=118", "--", "/srv/a.spt"])]
+    assert solo5ctl.engine.calls == [("scope", os.getpid())]
+    assert started(solo5ctl).kind is UnitKind.SCOPE
+    assert (result.status, result.err) == (
+        127,
+        "solo5ctl: /usr/bin/solo5-spt cannot be executed: No such file or directory.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--detach --scope a", "--detach and --scope exclude each other"),
+        ("--detach --rm a", "--rm and --detach exclude each other"),
+        ("--scope --rm a", "--rm and --scope exclude each other"),
+        ("--json a", "--json prints a plan or a task"),
+        ("--net a=x --net a=y i", "NIC a is given twice"),
+        ("--block a=x --block a=y i", "disk a is given twice"),
+        ("-p 80:80 -p 0.0.0.0:80:81 i", "published port 0.0.0.0:80/tcp is given twice"),
+        ("--name ../x i", "task name '../x' is not usable"),
+        ("--memory 0 i", "--memory '0' is not a size"),
+        ("--publish 0:80 i", "port 0 does not exist"),
+        ("--publish 65536:80 i", "port 65536 does not exist"),
+        ("--property User=root i", "unit property 'User' cannot be set"),
+        ("--tender xen i", "run: --tender: invalid choice: 'xen'"),
+        ("--nonsense i", "run: unrecognized arguments: --nonsense."),
+        ("", "run: the following arguments are required: IMAGE"),
+        ("--name", "run: --name: expected one argument"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_asked(solo5ctl: Solo5ctl, words: str, sentence: str) -> None:
+    result = solo5ctl("run", *words.split())
+    assert result.status == 125
+    assert result.err.startswith(f"solo5ctl: {sentence}")
+    assert solo5ctl.engine.workloads == []

@@ -1,0 +1,174 @@
+"""The verbs on tasks, each called as a person would call it."""
+
+import json
+
+import pytest
+from tests.fakes.engine import FakeRuntime, line
+from tests.fakes.tasks import ended, running
+from tests.fast.cli.conftest import Solo5ctl
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.task import Phase
+from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.workload import StopSignal
+
+
+@pytest.fixture
+def engine() -> FakeRuntime:
+    return FakeRuntime(running("web", networked=True), running("api"), ended("old"))
+
+
+def test_ps_lists_what_lives(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("ps")
+    header, api, web = result.out.splitlines()
+    assert header.split() == ["NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS"]
+    assert api.startswith("api   web.hvt  Up ")
+    assert web.endswith("  64M     10.89.0.2  0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp")
+    assert (result.status, result.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [(["ps", "-q"], "api\nweb\n"), (["ps", "-aq"], "api\nold\nweb\n"), (["ps", "--all", "--quiet"], "api\nold\nweb\n")],
+)
+def test_ps_names(solo5ctl: Solo5ctl, words: list[str], names: str) -> None:
+    assert solo5ctl(*words).out == names
+
+
+def test_ps_json_is_a_list_of_tasks(solo5ctl: Solo5ctl) -> None:
+    assert [task["name"] for task in json.loads(solo5ctl("ps", "-a", "--json").out)] == ["api", "old", "web"]
+
+
+def test_ps_of_nothing_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.known.clear()
+    assert solo5ctl("ps").out == "NAME  IMAGE  STATUS  MEMORY  ADDRESS  PORTS\n"
+    assert json.loads(solo5ctl("ps", "--json").out) == []
+    assert solo5ctl("ps", "-q").out == ""
+
+
+def test_ps_needs_no_root(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("ps", root=False).status == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "coloured"),
+    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({"TERM": "dumb"}, [], False), ({}, ["--no-color"], False)],
+)
+def test_colour_is_for_terminals_that_want_it(
+    solo5ctl: Solo5ctl, environment: dict[str, str], words: list[str], coloured: bool
+) -> None:
+    assert ("\x1b[32mUp" in solo5ctl("ps", *words, terminal=True, environment=environment).out) is coloured
+    assert ("\x1b" in solo5ctl(*words, "ps", terminal=True, environment=environment).out) is coloured
+    assert "\x1b" not in solo5ctl("ps", *words, environment=environment).out
+
+
+def test_inspect_shows_fields_or_json(solo5ctl: Solo5ctl) -> None:
+    text = solo5ctl("inspect", "web", "old").out
+    assert "    Unit: solo5-task-web.service\n" in text
+    assert "Outcome: the guest exited with 0\n" in text
+    documents = json.loads(solo5ctl("inspect", "--json", "old").out)
+    assert documents[0]["outcome"]["ending"] == "exited"
+
+
+def test_stop_asks_all_at_once_and_names_each(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("stop", "web", "api", "web")
+    assert (result.status, sorted(result.out.split())) == (0, ["api", "web"])
+    assert solo5ctl.engine.calls == [("stop", name, StopSignal.TERM, 10.0) for name in ("web", "api")]
+
+
+def test_stop_with_signal_and_time(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("stop", "-s", "INT", "-t", "0.5", "web").status == 0
+    assert solo5ctl.engine.calls == [("stop", "web", StopSignal.INT, 0.5)]
+
+
+@pytest.mark.parametrize(("words", "number"), [([], 9), (["-s", "TERM"], 15), (["--signal", "2"], 2)])
+def test_kill(solo5ctl: Solo5ctl, words: list[str], number: int) -> None:
+    assert solo5ctl("kill", *words, "web").out == "web\n"
+    assert solo5ctl.engine.calls == [("kill", "web", number)]
+
+
+def test_kill_refuses_what_a_tender_dies_of_without_a_word(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("kill", "-s", "USR1", "web")
+    assert result.status == 125
+    assert result.err.startswith("solo5ctl: --signal 'USR1' cannot be sent: expected INT, TERM or KILL")
+    assert solo5ctl.engine.calls == []
+
+
+@pytest.mark.parametrize("words", [[], ["--force"], ["-f"]])
+def test_rm(solo5ctl: Solo5ctl, words: list[str]) -> None:
+    assert solo5ctl("rm", *words, "old").out == "old\n"
+    assert solo5ctl.engine.calls == [("remove", "old", bool(words))]
+
+
+def test_freeze_and_thaw(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("freeze", "web", "api").status == 0
+    assert {task.phase for name, task in solo5ctl.engine.known.items() if name != "old"} == {Phase.FROZEN}
+    assert solo5ctl("thaw", "web").status == 0
+    assert solo5ctl.engine.known["web"].phase is Phase.RUNNING  # type: ignore[index]
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw"])
+def test_one_unknown_name_does_not_keep_the_others_from_it(solo5ctl: Solo5ctl, verb: str) -> None:
+    result = solo5ctl(verb, "gone", "web")
+    assert result.status == 125
+    assert result.out == "web\n"
+    assert result.err == "solo5ctl: no task is named 'gone'.\nList them: solo5ctl ps --all\n"
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw", "run", "gc"])
+def test_what_changes_the_machine_needs_root(solo5ctl: Solo5ctl, verb: str) -> None:
+    result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
+    assert result.status == 125
+    assert result.err.startswith("solo5ctl: only root can do this")
+    assert len(result.err.splitlines()) == 2
+
+
+def test_wait_prints_each_exit_status_in_order(solo5ctl: Solo5ctl) -> None:
+    killed = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host")
+    solo5ctl.engine.known |= {task.name: task for task in (ended("big", killed),)}
+    assert solo5ctl("wait", "big", "old").out == "137\n0\n"
+    first, second = json.loads(solo5ctl("wait", "--json", "big", "old").out)
+    assert first["name"] == "big"
+    assert first["outcome"]["ending"] == "out-of-memory"
+    assert second["outcome"]["exit_status"] == 0
+
+
+def test_logs_keep_stdout_and_stderr_apart_and_bytes_as_they_are(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line("hello"), line("bad", Stream.STDERR), line("\x1b[2Jbye")]
+    result = solo5ctl("logs", "old")
+    assert (result.status, result.out, result.err) == (0, "hello\n\x1b[2Jbye\n", "bad\n")
+    assert solo5ctl.engine.calls == [("console", "old", False, None)]
+
+
+def test_logs_cannot_command_a_terminal(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line("\x1b[2Jbye"), line(b"\x9b2J", Stream.STDERR)]
+    result = solo5ctl("logs", "old", terminal=True)
+    assert (result.out, result.err) == ("\\x1b[2Jbye\n", "\\x9b2J\n")
+
+
+def test_logs_options(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line("hello")]
+    assert solo5ctl("logs", "-f", "-n", "3", "-t", "old").out == "2023-11-14T22:13:20.000000Z hello\n"
+    assert solo5ctl.engine.calls == [("console", "old", True, 3)]
+
+
+def test_logs_json_is_one_object_a_line(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.lines = [line("a"), line("b\n", Stream.STDERR)]
+    first, second = map(json.loads, solo5ctl("logs", "--json", "old").out.splitlines())
+    assert first == {"time": "2023-11-14T22:13:20.000000Z", "stream": "stdout", "message": "a"}
+    assert (second["stream"], second["message"]) == ("stderr", "b\n")
+
+
+@pytest.mark.parametrize("verb", ["inspect", "logs", "wait", "stats"])
+def test_an_unknown_task_is_one_sentence(solo5ctl: Solo5ctl, verb: str) -> None:
+    result = solo5ctl(verb, "gone")
+    assert (result.status, result.out) == (125, "")
+    assert result.err == "solo5ctl: no task is named 'gone'.\nList them: solo5ctl ps --all\n"
+
+
+@pytest.mark.parametrize(("words", "dry_run"), [([], False), (["--dry-run"], True)])
+def test_gc_names_what_goes(solo5ctl: Solo5ctl, words: list[str], dry_run: bool) -> None:
+    solo5ctl.engine.leftovers = ("tap s5-1", "image abc")
+    assert solo5ctl("gc", *words).out == "tap s5-1\nimage abc\n"
+    assert json.loads(solo5ctl("gc", *words, "--json").out) == ["tap s5-1", "image abc"]
+    assert solo5ctl.engine.calls == [("collect", dry_run)] * 2
