@@ -5,6 +5,7 @@ that one descriptor can hold those of all disks of a task: it becomes the task's
 the last process that has it is gone.
 """
 
+import asyncio
 import errno
 import fcntl
 import hashlib
@@ -25,6 +26,19 @@ USER = "solo5"
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FLOCK = struct.Struct("@hhqqi0q")  # struct flock of fcntl(2)
+
+
+class ImageFiles:
+    """The disks of this machine; fulfils `backends.Disks`."""
+
+    def __init__(self, lock_file: Path = LOCK_FILE) -> None:
+        self._lock_file = lock_file
+
+    async def inspect(self, request: DiskRequest) -> Disk:
+        return await asyncio.to_thread(inspect, request)  # what the path leads to may be far away, or asleep
+
+    async def lock(self, disks: Sequence[Disk]) -> int:
+        return lock(disks, file=self._lock_file)
 
 
 def inspect(request: DiskRequest, *, user: str = USER) -> Disk:

@@ -7,6 +7,7 @@ An image is copied before it is checked, so that what was checked is what runs, 
 copy has no name until it is whole and sound: a program killed at any moment leaves nothing behind.
 """
 
+import asyncio
 import errno
 import fcntl
 import hashlib
@@ -41,16 +42,13 @@ _SOURCE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageStore:
-    """Images by the SHA-256 of their content, safe for any number of callers at once.
-
-    Blocking: a first `take` reads and writes the whole image.
-    """
+    """Images by the SHA-256 of their content, safe for any number of callers at once; fulfils `backends.Images`."""
 
     def __init__(self, directory: Path = STORE) -> None:
         self._directory = directory
         self._memos = directory / "memos"
 
-    def take(self, path: str) -> StoredImage:
+    async def take(self, path: str) -> StoredImage:
         """Bring an image into the store, or find it there.
 
         Args:
@@ -61,11 +59,9 @@ class ImageStore:
             ImageError: it is not a regular file, or no tender would run it.
             HostError: it cannot be read, or the store cannot be written.
         """
-        with _open_source(path) as source, _explained(self._directory), self._lock(fcntl.LOCK_SH):
-            status = os.fstat(source.fileno())
-            return self._remembered(status) or self._add(path, source, status)
+        return await asyncio.to_thread(self._take, path)
 
-    def collect(self, keep: Set[str], *, min_age: float = MIN_AGE, dry_run: bool = False) -> tuple[str, ...]:
+    async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the images that nobody needs, and memos that lead nowhere or are of no use any more.
 
         Args:
@@ -79,6 +75,14 @@ class ImageStore:
         Raises:
             HostError: the store cannot be written.
         """
+        return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
+
+    def _take(self, path: str) -> StoredImage:
+        with _open_source(path) as source, _explained(self._directory), self._lock(fcntl.LOCK_SH):
+            status = os.fstat(source.fileno())
+            return self._remembered(status) or self._add(path, source, status)
+
+    def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
             return ()
         with _explained(self._directory), self._lock(fcntl.LOCK_EX):

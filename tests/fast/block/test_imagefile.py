@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import inspect, lock
+from solo5_systemd.block.imagefile import ImageFiles, inspect, lock
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
@@ -218,3 +218,15 @@ def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch
     with pytest.raises(HostError, match="disk a: '/srv/a' cannot be locked: No locks available"):
         lock([disk("a", 1, 2)], file=locks)
     assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
+
+
+async def test_the_engine_sees_the_same_disks_and_locks(file: Path, locks: Path) -> None:
+    files = ImageFiles(locks)
+    disks = [await files.inspect(request(file))]
+    assert disks == [inspect(request(file))]
+    descriptor = await files.lock(disks)
+    try:
+        with pytest.raises(TakenError):
+            lock(disks, file=locks)
+    finally:
+        os.close(descriptor)

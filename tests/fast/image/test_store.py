@@ -44,75 +44,85 @@ def files(tmp_path: Path) -> set[str]:
     return {"memo" if name.startswith("memos/") else name for name in names}
 
 
-def test_an_image_is_stored_under_its_sha256_for_everyone_to_read_and_no_one_to_write(
+async def test_an_image_is_stored_under_its_sha256_for_everyone_to_read_and_no_one_to_write(
     store: ImageStore, image: Path, tmp_path: Path
 ) -> None:
     image.chmod(0o600)
-    stored = store.take(str(image))
+    stored = await store.take(str(image))
     assert (stored.sha256, stored.size, stored.path) == (SHA256, len(CONTENT), str(tmp_path / "store" / SHA256))
     assert Path(stored.path).read_bytes() == CONTENT
     assert Path(stored.path).stat().st_mode & 0o7777 == 0o444
     assert stored.facts.entry == elf.BASE
 
 
-def test_an_unchanged_image_is_not_read_again(store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = store.take(str(image))
+async def test_an_image_is_read_where_it_is_without_a_store(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    assert module.read_facts(str(image)) == (await store.take(str(image))).facts
+    with pytest.raises(NotFoundError):
+        module.read_facts(str(tmp_path / "missing"))
+
+
+async def test_an_unchanged_image_is_not_read_again(
+    store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await store.take(str(image))
     monkeypatch.setattr(module, "read_manifest", None)
-    assert store.take(str(image)) == first
+    assert await store.take(str(image)) == first
 
 
-def test_an_image_of_the_same_content_elsewhere_is_the_same_image(
+async def test_an_image_of_the_same_content_elsewhere_is_the_same_image(
     store: ImageStore, image: Path, tmp_path: Path
 ) -> None:
-    first = store.take(str(image))
+    first = await store.take(str(image))
     inode = Path(first.path).stat().st_ino
-    assert store.take(str(written(tmp_path / "copy", CONTENT))) == first
+    assert await store.take(str(written(tmp_path / "copy", CONTENT))) == first
     assert Path(first.path).stat().st_ino == inode
 
 
-def test_a_changed_image_is_taken_anew_and_the_old_one_stays(store: ImageStore, image: Path, tmp_path: Path) -> None:
-    old = store.take(str(image))
-    new = store.take(str(written(image, elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())))
+async def test_a_changed_image_is_taken_anew_and_the_old_one_stays(
+    store: ImageStore, image: Path, tmp_path: Path
+) -> None:
+    old = await store.take(str(image))
+    new = await store.take(str(written(image, elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())))
     assert new.sha256 != old.sha256
     assert files(tmp_path) == {old.sha256, new.sha256, "memo"}
 
 
-def test_a_file_that_changed_just_now_is_not_remembered(
+async def test_a_file_that_changed_just_now_is_not_remembered(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SETTLED", 3600.0)
-    store.take(str(image))
+    await store.take(str(image))
     assert files(tmp_path) == {SHA256}
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
-def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_path: Path, damage: bytes) -> None:
-    first = store.take(str(image))
+async def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_path: Path, damage: bytes) -> None:
+    first = await store.take(str(image))
     (memo,) = (tmp_path / "store" / "memos").iterdir()
     memo.unlink()
     memo.write_bytes(damage)
-    assert store.take(str(image)) == first
+    assert await store.take(str(image)) == first
     assert memo.read_bytes() != damage
 
 
-def test_a_stored_image_cut_short_is_stored_anew(store: ImageStore, image: Path) -> None:
-    stored = Path(store.take(str(image)).path)
+async def test_a_stored_image_cut_short_is_stored_anew(store: ImageStore, image: Path) -> None:
+    stored = Path((await store.take(str(image))).path)
     stored.unlink()
     stored.write_bytes(CONTENT[:100])
-    store.take(str(image))
+    await store.take(str(image))
     assert stored.read_bytes() == CONTENT
 
 
-def test_an_image_whose_stored_copy_is_gone_is_stored_anew(store: ImageStore, image: Path) -> None:
-    stored = Path(store.take(str(image)).path)
+async def test_an_image_whose_stored_copy_is_gone_is_stored_anew(store: ImageStore, image: Path) -> None:
+    stored = Path((await store.take(str(image))).path)
     stored.unlink()
-    store.take(str(image))
+    await store.take(str(image))
     assert stored.read_bytes() == CONTENT
 
 
-def test_what_is_no_image_leaves_nothing(store: ImageStore, tmp_path: Path) -> None:
+async def test_what_is_no_image_leaves_nothing(store: ImageStore, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"cannot run: it is not an ELF file\."):
-        store.take(str(written(tmp_path / "text", b"hello")))
+        await store.take(str(written(tmp_path / "text", b"hello")))
     assert files(tmp_path) == set()
 
 
@@ -155,7 +165,7 @@ def _huge(path: Path) -> None:
         (_huge, ImageError, "has 4294967297 bytes: expected at most 4294967296"),
     ],
 )
-def test_what_is_no_regular_file_is_refused(
+async def test_what_is_no_regular_file_is_refused(
     store: ImageStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -166,18 +176,18 @@ def test_what_is_no_regular_file_is_refused(
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "image")
     with pytest.raises(error, match=re.escape(words)) as caught:
-        store.take(str(tmp_path / "image"))
+        await store.take(str(tmp_path / "image"))
     assert type(caught.value) is error
 
 
-def test_a_path_with_a_nul_byte_is_refused(store: ImageStore) -> None:
+async def test_a_path_with_a_nul_byte_is_refused(store: ImageStore) -> None:
     with pytest.raises(InvalidRequestError, match="NUL"):
-        store.take("image\0")
+        await store.take("image\0")
 
 
-def test_a_path_below_a_file_is_not_found(store: ImageStore, image: Path) -> None:
+async def test_a_path_below_a_file_is_not_found(store: ImageStore, image: Path) -> None:
     with pytest.raises(NotFoundError):
-        store.take(str(image / "image"))
+        await store.take(str(image / "image"))
 
 
 def failing(number: int) -> Callable[..., object]:
@@ -187,12 +197,12 @@ def failing(number: int) -> Callable[..., object]:
     return fail
 
 
-def test_a_file_that_may_not_be_read_is_the_hosts_refusal(
+async def test_a_file_that_may_not_be_read_is_the_hosts_refusal(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.open", failing(errno.EACCES))
     with pytest.raises(HostError, match=r"cannot be read: Permission denied\."):
-        store.take(str(image))
+        await store.take(str(image))
 
 
 @pytest.mark.parametrize(
@@ -205,26 +215,26 @@ def test_a_file_that_may_not_be_read_is_the_hosts_refusal(
         ("pathlib.Path.mkdir", errno.EROFS, "Read-only file system."),
     ],
 )
-def test_a_store_that_cannot_be_written_is_the_hosts_fault_and_leaves_nothing(
+async def test_a_store_that_cannot_be_written_is_the_hosts_fault_and_leaves_nothing(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, words: str
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("fcntl.ioctl", failing(errno.EOPNOTSUPP))
         patch.setattr(call, failing(number))
         with pytest.raises(HostError, match=re.escape(words)):
-            store.take(str(image))
+            await store.take(str(image))
     assert files(tmp_path) == set()
 
 
-def test_where_the_kernel_cannot_copy_between_the_file_systems_the_content_is_sent(
+async def test_where_the_kernel_cannot_copy_between_the_file_systems_the_content_is_sent(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fcntl.ioctl", failing(errno.EXDEV))
     monkeypatch.setattr("os.copy_file_range", failing(errno.EXDEV))
-    assert Path(store.take(str(image)).path).read_bytes() == CONTENT
+    assert Path((await store.take(str(image))).path).read_bytes() == CONTENT
 
 
-def test_an_image_that_changes_while_it_is_copied_is_refused(
+async def test_an_image_that_changes_while_it_is_copied_is_refused(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = module._copy
@@ -235,26 +245,27 @@ def test_an_image_that_changes_while_it_is_copied_is_refused(
 
     monkeypatch.setattr(module, "_copy", change_behind)
     with pytest.raises(ImageError, match="changed while it was copied"):
-        store.take(str(image))
+        await store.take(str(image))
     assert files(tmp_path) == set()
 
 
-def test_whoever_names_an_image_first_wins(
+async def test_whoever_names_an_image_first_wins(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Path(store.take(str(image)).path).stat()
+    first = Path((await store.take(str(image))).path).stat()
     monkeypatch.setattr(store, "_find", lambda *_: None)  # the other one's copy has no name yet
-    second = store.take(str(image))
+    second = await store.take(str(image))
     assert Path(second.path).stat().st_ino == first.st_ino
 
 
 TAKE = """
+import asyncio
 import sys
 from pathlib import Path
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image import store
 store.read_manifest = lambda file, size: read_manifest(file, size, machine="x86_64")
-print(store.ImageStore(Path(sys.argv[1])).take(sys.argv[2]).sha256)
+print(asyncio.run(store.ImageStore(Path(sys.argv[1])).take(sys.argv[2])).sha256)
 """
 
 
@@ -270,33 +281,33 @@ def aged(image: StoredImage) -> StoredImage:
     return image
 
 
-def test_collect_removes_what_nobody_keeps_and_its_memos(store: ImageStore, image: Path, tmp_path: Path) -> None:
-    old = aged(store.take(str(image)))
+async def test_collect_removes_what_nobody_keeps_and_its_memos(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    old = aged(await store.take(str(image)))
     other = elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build()
-    kept = aged(store.take(str(written(tmp_path / "kept", other))))
-    assert store.collect({kept.sha256}, dry_run=True) == (old.sha256,)
+    kept = aged(await store.take(str(written(tmp_path / "kept", other))))
+    assert await store.collect({kept.sha256}, dry_run=True) == (old.sha256,)
     assert old.sha256 in files(tmp_path)
-    assert store.collect({kept.sha256}) == (old.sha256,)
+    assert await store.collect({kept.sha256}) == (old.sha256,)
     assert files(tmp_path) == {kept.sha256, "memo"}
     assert len(list((tmp_path / "store" / "memos").iterdir())) == 1
 
 
-def test_collect_spares_an_image_that_was_taken_a_moment_ago(store: ImageStore, image: Path) -> None:
-    aged(store.take(str(image)))
-    store.take(str(image))
-    assert store.collect(set()) == ()
+async def test_collect_spares_an_image_that_was_taken_a_moment_ago(store: ImageStore, image: Path) -> None:
+    aged(await store.take(str(image)))
+    await store.take(str(image))
+    assert await store.collect(set()) == ()
 
 
-def test_collect_removes_memos_that_are_damaged_or_old(store: ImageStore, image: Path, tmp_path: Path) -> None:
-    store.take(str(image))
+async def test_collect_removes_memos_that_are_damaged_or_old(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    await store.take(str(image))
     memos = tmp_path / "store" / "memos"
     (memo,) = memos.iterdir()
     os.utime(memo, (0, 0))
     (memos / "damaged").write_bytes(b"{")
-    store.collect(set())
+    await store.collect(set())
     assert files(tmp_path) == {SHA256}
 
 
-def test_collect_makes_no_store_where_there_is_none(store: ImageStore, tmp_path: Path) -> None:
-    assert store.collect(set()) == ()
+async def test_collect_makes_no_store_where_there_is_none(store: ImageStore, tmp_path: Path) -> None:
+    assert await store.collect(set()) == ()
     assert not (tmp_path / "store").exists()
