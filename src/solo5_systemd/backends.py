@@ -13,6 +13,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.state import UnitState
@@ -72,6 +73,9 @@ class Networks(Protocol):
 
     async def reservations(self) -> Sequence[Reservation]:
         """All that is held, read from the leases on disk: no service is woken for it."""
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        """All networks, configured or in use."""
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what belongs to no task; one line for each."""

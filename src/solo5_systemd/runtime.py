@@ -1,30 +1,23 @@
-"""The story of a task: check, reserve, start, watch, stop, forget.
+"""The story of a task: start, watch, stop, forget.
 
-A start is: preflight, of which nothing remains; a reservation, which expires by itself; one StartTransientUnit call.
-Whatever fails in between is undone here, and by systemd and the network service where we die half-way.
 Nothing is remembered between calls: each begins by asking PID 1.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import replace
 
-from solo5_systemd.backends import Backends, JobFailedError, UnitFiles
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.backends import Backends
 from solo5_systemd.cgroup.usage import Usage
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError, TakenError
-from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_service
-from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.launch import Launcher, Plan
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Reservation
 from solo5_systemd.task import Phase, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
-from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
@@ -33,48 +26,12 @@ LAST_WORDS = 20
 """Lines of the console that are read to tell how a task ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a start would do, for `--dry-run`."""
-
-    unit: TransientUnit
-    argv: tuple[str, ...]
-    reservation: Reservation
-    nft: str
-    image: StoredImage
-    tender: Tender
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """A workload that has passed preflight."""
-
-    workload: Workload
-    image: StoredImage
-    tender: Tender
-    groups: Sequence[str]
-    disks: Sequence[Disk]
-    nics: Sequence[NicRequest]
-    ports: Sequence[PortRequest]
-
-    def parts(self, reservation: Reservation) -> Parts:
-        return Parts(
-            workload=self.workload,
-            image=self.image,
-            tender=self.tender,
-            reservation=reservation,
-            disks=self.disks,
-            groups=self.groups,
-        )
-
-
 class Runtime:
     """The engine, on the backends that it is given."""
 
     def __init__(self, backends: Backends) -> None:
+        self._launcher = Launcher(backends)
         self._images = backends.images
-        self._tenders = backends.tenders
-        self._disks = backends.disks
         self._networks = backends.networks
         self._units = backends.units
         self._console = backends.console
@@ -88,22 +45,7 @@ class Runtime:
         Raises:
             Solo5Error: as `start`.
         """
-        checked = await self._check(workload)
-        nft = ""
-        reservation = Reservation(task=workload.name)
-        if checked.nics:
-            seen = await self._networks.preview(workload.name, checked.nics, checked.ports)
-            reservation, nft = seen.reservation, seen.nft
-        parts = checked.parts(reservation)
-        unit = service(parts) if workload.kind is UnitKind.SERVICE else scope(parts, pid=0)
-        return Plan(
-            unit=unit,
-            argv=argv(parts),
-            reservation=reservation,
-            nft=nft,
-            image=checked.image,
-            tender=checked.tender,
-        )
+        return await self._launcher.preview(workload)
 
     async def start(self, workload: Workload) -> Task:
         """Start a task as a service of PID 1.
@@ -111,16 +53,8 @@ class Runtime:
         Raises:
             Solo5Error: it did not start; nothing that was made for it is left.
         """
-        checked = await self._check(workload)
-        unit = task_service(workload.name)
-        async with AsyncExitStack() as undo:
-            parts = checked.parts(await self._reserve(checked, undo))
-            transient = service(parts)
-            files = await self._files(checked, unit, undo)
-            await self._launch(workload.name, transient, files)
-            undo.pop_all()
-            _close(files)
-        return await self.task(workload.name)
+        async with self._launcher.service(workload):
+            return await self.task(workload.name)
 
     async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
         """Put a process into a scope of its own and say what it is to execute: the tender's command line.
@@ -128,85 +62,8 @@ class Runtime:
         Raises:
             Solo5Error: the scope did not start; nothing that was made for it is left.
         """
-        checked = await self._check(workload)
-        async with AsyncExitStack() as undo:
-            parts = checked.parts(await self._reserve(checked, undo))
-            line = argv(parts)
-            await self._launch(workload.name, scope(parts, pid), UnitFiles())
-            undo.pop_all()
-        return line
-
-    async def _check(self, workload: Workload) -> _Checked:
-        """Preflight: everything that can be known to fail is found here, before anything is created."""
-        if await self._units.state(workload.name) is not None:
-            raise TakenError(
-                f"task name {workload.name!r} is taken: expected a name that no task has.",
-                f"Remove that task first: solo5ctl rm {workload.name}",
-            )
-        image = await self._images.take(workload.image)
-        manifest = image.facts.manifest
-        nics = workload.nics or _default_nics(manifest)
-        match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
-        if workload.tender not in (None, manifest.target):
-            raise InvalidRequestError(
-                f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
-            )
-        ports = _ports(workload, nics)
-        tender = await self._tenders.find(manifest.target, manifest.abi_version)
-        groups = await self._tenders.groups(manifest.target, nics=bool(nics))
-        disks = [await self._disks.inspect(request) for request in workload.disks]
-        checked = _Checked(
-            workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
-        )
-        # Memory and properties do not depend on the reservation: say so before one is made.
-        parts = checked.parts(Reservation(task=workload.name))
-        _ = parts.memory_mib
-        service(replace(parts, workload=replace(workload, arguments=())))
-        return checked
-
-    async def _reserve(self, checked: _Checked, undo: AsyncExitStack) -> Reservation:
-        name = checked.workload.name
-        if not checked.nics:
-            return Reservation(task=name)
-        undo.push_async_callback(self._networks.release, name)
-        return await self._networks.reserve(name, checked.nics, checked.ports)
-
-    async def _files(self, checked: _Checked, unit: str, undo: AsyncExitStack) -> UnitFiles:
-        """The unit's stdin carries the disks' locks, since a tender never reads it; stderr is a stream of its own."""
-        stdin = await self._disks.lock(checked.disks) if checked.disks else None
-        if stdin is not None:
-            undo.callback(os.close, stdin)
-        stderr = await self._console.open_stderr(unit)
-        undo.callback(os.close, stderr)
-        return UnitFiles(stdin=stdin, stderr=stderr)
-
-    async def _launch(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> None:
-        try:
-            await self._units.start(unit, files)
-        except JobFailedError as error:
-            why = await self._why(name, error)
-            await self._discard(name, unit.name)
-            raise why from error
-        except (Solo5Error, asyncio.CancelledError) as error:
-            if not isinstance(error, TakenError):
-                await asyncio.shield(self._discard(name, unit.name))
-            raise
-
-    async def _why(self, name: TaskName, error: JobFailedError) -> StartError:
-        """Which part of a start failed, in that part's own words."""
-        part, unit = ("tender", error.unit)
-        if error.result == "dependency":
-            part, unit = ("network", network_service(name))
-        said = await self._console.complaints(unit)
-        quoted = said[-1] if said else f"systemd says only {error.result!r}"
-        return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
-
-    async def _discard(self, name: TaskName, unit: str) -> None:
-        """Leave nothing of a task: neither its unit, nor how it ended, nor its share of the network."""
-        for each in (unit, outcome_target(name)):
-            await self._units.stop(each)
-        await self._units.forget([unit, network_service(name)])
-        await self._networks.release(name)
+        async with self._launcher.scope(workload, pid) as line:
+            return line
 
     # --- look ------------------------------------------------------------------------------------------------
 
@@ -232,10 +89,9 @@ class Runtime:
         return state
 
     async def _view(self, state: UnitState, reservations: Sequence[Reservation]) -> Task:
-        stalled = bool(state.main_pid) and not state.over and await self._usages.stalled(state.main_pid)
         return Task(
             state=state,
-            phase=phase(state, stalled=stalled),
+            phase=phase(state, stalled=await self._stalled(state)),
             outcome=await self._outcome(state) if state.over else None,
             reservation=next((r for r in reservations if r.task == state.task), None),
         )
@@ -246,9 +102,14 @@ class Runtime:
             return outcome(state)
         await self._console.sync()
         said: dict[Stream, list[str]] = {Stream.STDOUT: [], Stream.STDERR: []}
-        async for entry in self._console.entries(state, follow=False, last=LAST_WORDS):
-            said[entry.stream].append(entry.message.decode("utf-8", "replace"))
+        async with aclosing(self._console.entries(state, follow=False, last=LAST_WORDS)) as entries:
+            async for entry in entries:
+                said[entry.stream].append(entry.message.decode("utf-8", "replace"))
         return outcome(state, LastWords(guest=said[Stream.STDOUT], tender=said[Stream.STDERR]))
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        """All networks, configured or in use."""
+        return await self._networks.networks()
 
     async def usage(self, name: TaskName) -> Usage | None:
         """What the task uses now; None where its cgroup is gone."""
@@ -265,8 +126,9 @@ class Runtime:
                     yield entry
             await self._console.sync()
             last = last if cursor is None else None
-        async for entry in self._console.entries(task.state, follow=False, last=last, after=cursor):
-            yield entry
+        async with aclosing(self._console.entries(task.state, follow=False, last=last, after=cursor)) as entries:
+            async for entry in entries:
+                yield entry
 
     async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
         """Lines until the task ends; what it said just before its end may still be on the way."""
@@ -277,11 +139,15 @@ class Runtime:
                 while True:
                     await asyncio.wait((ended, reading), return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
+                        ended.result()
                         return
                     yield reading.result()
                     reading = asyncio.ensure_future(anext(entries))
-            except StopAsyncIteration:
-                return
+            except StopAsyncIteration as error:
+                if not ended.done():
+                    raise HostError(
+                        f"the journal's reader ended before task {task.name} did.", "Look again: solo5ctl logs"
+                    ) from error
             finally:
                 for future in (ended, reading):
                     future.cancel()
@@ -299,13 +165,19 @@ class Runtime:
         return await self._view(state, ())
 
     async def _ended(self, state: UnitState) -> UnitState | None:
+        """The unit when it is over; None where it was removed, be there another of its name or not."""
         async with aclosing(self._units.changes(state)) as states:
             async for now in states:
-                if now.over or now.invocation != state.invocation:
+                if now.invocation != state.invocation:
+                    return None
+                if now.over:
                     return now
-                if now.main_pid and await self._usages.stalled(now.main_pid):
+                if await self._stalled(now):
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
         return None
+
+    async def _stalled(self, state: UnitState) -> bool:
+        return bool(state.main_pid) and not state.over and await self._usages.stalled(state.main_pid)
 
     # --- act -------------------------------------------------------------------------------------------------
 
@@ -319,33 +191,46 @@ class Runtime:
         """
         state = await self._state(name)
         if state.over:
-            return await self.task(name)
+            return await self._view(state, ())
         if state.frozen:
             await self._units.thaw(state.unit)
-        stalled = bool(state.main_pid) and await self._usages.stalled(state.main_pid)
-        if stalled:
-            await self._units.kill(state.unit, SIGKILL, everyone=True)
-        elif signal is not StopSignal.TERM:
-            await self._units.kill(state.unit, SIGNALS[signal], everyone=False)
-        stopping = asyncio.ensure_future(self._bring_down(state, now=signal is StopSignal.TERM))
         try:
-            async with asyncio.timeout(patience):
-                await asyncio.shield(stopping)
+            async with asyncio.timeout(0 if await self._stalled(state) else patience):
+                await self._ask_to_end(state, signal, patience)
         except TimeoutError:
-            await self._units.kill(state.unit, SIGKILL, everyone=True)
-            await stopping
+            await self._put_down(state)
         return await self._settled(state)
 
-    async def _bring_down(self, state: UnitState, *, now: bool) -> None:
-        if now:
+    async def _ask_to_end(self, state: UnitState, signal: StopSignal, patience: float) -> None:
+        """By PID 1 where it can: it carries on if we die. It knows one signal and one timeout, the unit's."""
+        if signal is StopSignal.TERM and patience <= STOP_TIMEOUT:
             await self._units.stop(state.unit)
         else:
+            await self._signal(state, SIGNALS[signal])
             await self._ended(state)
+
+    async def _put_down(self, state: UnitState) -> None:
+        """Kill what does not listen. PID 1 is asked first, so that the stop is on its record before the end."""
+        stopping = asyncio.ensure_future(self._units.stop(state.unit))
+        try:
+            async with aclosing(self._units.changes(state)) as states:
+                async for now in states:
+                    if now.active is not ActiveState.ACTIVE:
+                        break
+            await self._units.kill(state.unit, SIGKILL, everyone=True)
+            await stopping
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _signal(self, state: UnitState, number: int) -> None:
+        """A scope has no main process, and nothing in it but its tender."""
+        await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
 
     async def _settled(self, state: UnitState) -> Task:
         """The ended task. A stop that was asked for is no failure, though hvt exits with 1 for it."""
         after = await self._units.state(state.task)
-        if after is None:  # a scope: nothing keeps it
+        if after is None or after.invocation != state.invocation:  # a scope, which nothing keeps; or it was removed
             after = replace(state, active=ActiveState.INACTIVE)
         task = await self._view(after, ())
         if task.outcome is not None and task.outcome.clean and after.active is ActiveState.FAILED:
@@ -368,7 +253,7 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             raise InvalidRequestError(f"task {name} has ended: there is nothing to send a signal to.")
-        await self._units.kill(state.unit, number, everyone=number == SIGKILL)
+        await self._signal(state, number)
 
     async def freeze(self, name: TaskName) -> None:
         await self._units.freeze((await self._running(name)).unit)
@@ -397,7 +282,7 @@ class Runtime:
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._discard(name, state.unit)
+        await self._launcher.discard(name, state.unit)
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove what belongs to nobody: network leftovers, and stored images that no task runs. A line for each."""
@@ -406,31 +291,6 @@ class Runtime:
         removed = await self._networks.collect(dry_run=dry_run)
         images = await self._images.collect(keep, dry_run=dry_run)
         return (*removed, *(f"image {sha256}" for sha256 in images))
-
-
-def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
-    return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
-
-
-def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
-    """Each published port with its NIC: named, or the only one, or the one that MirageOS calls `service`."""
-    names = [nic.nic for nic in nics]
-    implied = names[0] if len(names) == 1 else DeviceName("service")
-    for publish in workload.publish:
-        if (publish.nic or implied) not in names:
-            has = ", ".join(names) or "none"
-            raise InvalidRequestError(
-                f"port {publish.host_port} is published to NIC {publish.nic or '(not named)'}: "
-                f"expected one of the image's NICs ({has}).",
-                "Write it as NIC:HOSTPORT:PORT." if names else "",
-            )
-    return tuple(publish.to(publish.nic or implied) for publish in workload.publish)
-
-
-def _close(files: UnitFiles) -> None:
-    for fd in (files.stdin, files.stderr):
-        if fd is not None:
-            os.close(fd)
 
 
 __all__ = ["Phase", "Plan", "Runtime", "Task"]

@@ -10,6 +10,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.runtime import Plan, Runtime
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -48,6 +49,7 @@ class FakeRuntime(Runtime):
         self.samples: dict[str, Iterator[Usage]] = {}
         self.leftovers: tuple[str, ...] = ()
         self.plan: Plan | None = None
+        self.overview: Sequence[NetworkOverview] = ()
         self.listens = False
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
@@ -109,6 +111,9 @@ class FakeRuntime(Runtime):
 
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        return self.overview
 
     async def usage(self, name: TaskName) -> Usage | None:
         await self.task(name)

@@ -1,0 +1,122 @@
+# bash completion for solo5ctl(1). It needs nothing but bash, and asks solo5ctl only for names.
+
+_solo5ctl_verbs="run ps inspect logs stop kill rm wait stats freeze thaw image network doctor gc"
+
+# The options of one verb; those that take a value end with "=".
+_solo5ctl_options() {
+    case $1 in
+        "") echo "--help --version --no-color -h" ;;
+        run)
+            echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --log-field=" \
+                "--memory= --cpus= --cpu-weight= --net= --publish= --block= --json --no-color" \
+                "-h -d -m= -p="
+            ;;
+        ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;
+        inspect | wait | image | doctor | "network inspect") echo "--help --json --no-color -h" ;;
+        logs) echo "--help --follow --tail= --timestamps --json --no-color -h -f -n= -t" ;;
+        stop) echo "--help --time= --signal= --no-color -h -t= -s=" ;;
+        kill) echo "--help --signal= --no-color -h -s=" ;;
+        rm) echo "--help --force --no-color -h -f" ;;
+        stats) echo "--help --no-stream --json --no-color -h" ;;
+        freeze | thaw) echo "--help --no-color -h" ;;
+        network) echo "--help -h" ;;
+        "network ls") echo "--help --quiet --json --no-color -h -q" ;;
+        gc) echo "--help --dry-run --json --no-color -h" ;;
+    esac
+}
+
+_solo5ctl_takes_value() { # VERB OPTION
+    [[ " $(_solo5ctl_options "$1") " == *" $2= "* ]]
+}
+
+# Counts the words behind the verb that are neither options nor their values.
+_solo5ctl_positionals() { # VERB FIRST
+    local index count=0
+    for ((index = $2; index < COMP_CWORD; index++)); do
+        if [[ ${COMP_WORDS[index]} == -* ]]; then
+            _solo5ctl_takes_value "$1" "${COMP_WORDS[index]}" && ((index++))
+            # bash splits words at "=" and ":"; what belongs together is skipped together
+            while [[ ${COMP_WORDS[index + 1]-} == [=:]* && index+1 -lt COMP_CWORD ]]; do ((index += 2)); done
+        else
+            ((count++))
+        fi
+    done
+    echo "$count"
+}
+
+_solo5ctl_words() { # WORDS CURRENT
+    mapfile -t COMPREPLY < <(compgen -W "$1" -- "$2")
+}
+
+_solo5ctl_files() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -- "$1")
+}
+
+_solo5ctl_value() { # OPTION CURRENT
+    case $1 in
+        --tender) _solo5ctl_words "hvt spt" "$2" ;;
+        --signal | -s) _solo5ctl_words "INT TERM${3:+ $3}" "$2" ;;
+        --property)
+            compopt -o nospace 2>/dev/null
+            _solo5ctl_words "AllowedCPUs= CPUQuota= CPUWeight= IOWeight= LimitNOFILE= MemoryHigh= MemoryLow= \
+                MemoryMin= Nice= OOMScoreAdjust= RuntimeMaxSec= Slice= SystemCallFilter= TasksMax= TimeoutStopSec=" "$2"
+            ;;
+        --memory | -m) _solo5ctl_words "32M 64M 128M 256M 512M 1G" "$2" ;;
+    esac
+}
+
+_solo5ctl() {
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" index
+    COMPREPLY=()
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        if [[ ${COMP_WORDS[index]} != -* ]]; then
+            verb=${COMP_WORDS[index]}
+            break
+        fi
+    done
+    if [[ $verb == network ]]; then
+        case ${COMP_WORDS[index + 1]-} in
+            ls | inspect) ((index + 1 < COMP_CWORD)) && verb="network ${COMP_WORDS[++index]}" ;;
+        esac
+    fi
+
+    # NAME=VALUE: bash has split it into three words.
+    if [[ $verb == run && ($current == = || $previous == =) ]]; then
+        local back=3
+        [[ $current == = ]] && back=2 current=""
+        case ${COMP_WORDS[COMP_CWORD - back]-} in
+            --net) _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current" ;;
+            --block) _solo5ctl_files "$current" ;;
+        esac
+        return
+    fi
+    if _solo5ctl_takes_value "$verb" "$previous"; then
+        local more=""
+        [[ $verb == kill ]] && more=KILL
+        _solo5ctl_value "$previous" "$current" "$more"
+        return
+    fi
+    if [[ $verb == run ]] && (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
+        _solo5ctl_files "$current" # an argument of the guest
+        return
+    fi
+    if [[ $current == -* ]]; then
+        local options
+        options=$(_solo5ctl_options "$verb")
+        _solo5ctl_words "${options//=/}" "$current"
+        return
+    fi
+    case $verb in
+        "") _solo5ctl_words "$_solo5ctl_verbs" "$current" ;;
+        run | image) _solo5ctl_files "$current" ;;
+        stop | kill | freeze | thaw | stats) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
+        rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
+        network) _solo5ctl_words "ls inspect" "$current" ;;
+        "network inspect")
+            _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current"
+            ;;
+    esac
+}
+
+complete -F _solo5ctl solo5ctl

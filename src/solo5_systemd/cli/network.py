@@ -1,0 +1,126 @@
+"""`solo5ctl network`: ls and inspect."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.render import fields, table
+from solo5_systemd.cli.session import Session
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import NetworkName, network_name
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.plan import Lease
+from solo5_systemd.task import Task
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
+
+HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
+
+
+def configure(parser: Parser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="network_verb", parser_class=Parser)
+    ls = verbs.add_parser("ls", help="list networks", description="List networks.")
+    ls.add_argument("-q", "--quiet", action="store_true", help="names only")
+    ls.add_output_options(json=True)
+    ls.set_defaults(act=_list)
+    inspect = verbs.add_parser(
+        "inspect", help="show everything about networks", description="Show everything about networks."
+    )
+    inspect.add_argument("networks", metavar="NETWORK", nargs="+", type=network_name, help="a network's name")
+    inspect.add_output_options(json=True)
+    inspect.set_defaults(act=_inspect)
+
+
+def execute(arguments: Namespace, session: Session) -> int:
+    act: Callable[[Namespace, Session], int] = arguments.act
+    return act(arguments, session)
+
+
+def _list(arguments: Namespace, session: Session) -> int:
+    async def story(engine: "Runtime") -> int:
+        networks = await engine.networks()
+        if arguments.json:
+            session.screen.json([_json(network) for network in networks])
+        elif arguments.quiet:
+            session.screen.write("".join(f"{network.name}\n" for network in networks))
+        else:
+            session.screen.write(table(HEADER, [_row(network) for network in networks]))
+        return 0
+
+    return session.engine(story)
+
+
+def _inspect(arguments: Namespace, session: Session) -> int:
+    async def story(engine: "Runtime") -> int:
+        known = {network.name: network for network in await engine.networks()}
+        wanted = [_known(name, known) for name in arguments.networks]
+        tasks = await engine.tasks()
+        if arguments.json:
+            session.screen.json([_json(network) | {"leases": _leases_json(network, tasks)} for network in wanted])
+        else:
+            session.screen.write("\n".join(fields(_fields(network, tasks)) for network in wanted))
+        return 0
+
+    return session.engine(story)
+
+
+def _known(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> NetworkOverview:
+    if name not in known:
+        raise InvalidRequestError(
+            f"no network is named {name!r}: expected one of {', '.join(sorted(known))}.",
+            f"Name it in /etc/solo5, as [network.{name}]: see solo5.toml(5).",
+        )
+    return known[name]
+
+
+def _row(network: NetworkOverview) -> tuple[str, ...]:
+    return (
+        network.name,
+        network.bridge,
+        str(network.ipv4 or ""),
+        str(network.gateway4 or ""),
+        str(network.leases),
+        str(network.free) if network.ipv4 else "",
+    )
+
+
+def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, str]]:
+    return [
+        ("Name", network.name),
+        ("Bridge", f"{network.bridge} ({'up' if network.up else 'made when a task needs it'})"),
+        ("Range", str(network.ipv4) if network.ipv4 else "chosen when a task needs it"),
+        ("Gateway", str(network.gateway4 or "")),
+        ("MTU", str(network.mtu)),
+        ("Masquerade", "yes" if network.masquerade else "no"),
+        *(("Lease", f"{lease.ipv4.ip} {lease.mac} {task}/{lease.nic}") for task, lease in _leases(network, tasks)),
+    ]
+
+
+def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
+    held = [(task.name, lease) for task in tasks if task.reservation for lease in task.reservation.leases]
+    return [(name, lease) for name, lease in held if lease.network == network.name]
+
+
+def _json(network: NetworkOverview) -> dict[str, object]:
+    document: dict[str, object] = {
+        "name": network.name,
+        "bridge": network.bridge,
+        "mtu": network.mtu,
+        "masquerade": network.masquerade,
+        "up": network.up,
+        "in_use": network.leases,
+    }
+    if network.ipv4 is not None:
+        document |= {"ipv4": str(network.ipv4), "free": network.free}
+    if network.gateway4 is not None:
+        document["gateway4"] = str(network.gateway4)
+    return document
+
+
+def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, str]]:
+    return [
+        {"task": task, "nic": lease.nic, "ipv4": str(lease.ipv4.ip), "mac": lease.mac, "tap": lease.tap}
+        for task, lease in _leases(network, tasks)
+    ]

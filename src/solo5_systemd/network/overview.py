@@ -1,0 +1,64 @@
+"""A network as operators see it: its settings, and how much of it is in use."""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import Self
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import NetworkName, network_name
+from solo5_systemd.network.plan import ipv4_address
+
+OVERVIEW_SIGNATURE = "(ssssqbbuu)"
+
+Wire = tuple[str, str, str, str, int, bool, bool, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOverview:
+    """One network.
+
+    Attributes:
+        name: the network's.
+        bridge: the link that joins its tasks.
+        ipv4: its range; None: not settled, since nobody has used it yet.
+        gateway4: the bridge's own address; None as above.
+        mtu: bytes.
+        masquerade: what leaves the host carries the host's address.
+        up: the bridge is there.
+        leases: how many NICs hold an address.
+        free: how many more can.
+    """
+
+    name: NetworkName
+    bridge: str
+    ipv4: IPv4Network | None = None
+    gateway4: IPv4Address | None = None
+    mtu: int
+    masquerade: bool
+    up: bool
+    leases: int
+    free: int
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        """Parse what came over the bus.
+
+        Raises:
+            InvalidRequestError: a field is malformed.
+        """
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free = wire
+        try:
+            network = IPv4Network(ipv4) if ipv4 else None
+        except ValueError as error:
+            raise InvalidRequestError(f"range {ipv4!r} of network {name} is not an IPv4 network.") from error
+        return cls(
+            name=network_name(name),
+            bridge=bridge,
+            ipv4=network,
+            gateway4=ipv4_address(gateway4) if gateway4 else None,
+            mtu=mtu,
+            masquerade=masquerade,
+            up=up,
+            leases=leases,
+            free=free,
+        )

@@ -1,0 +1,102 @@
+"""`network ls` and `network inspect`."""
+
+import json
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from tests.fakes.engine import FakeRuntime
+from tests.fakes.tasks import LEASE, running
+from tests.fast.cli.conftest import Solo5ctl
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network.overview import NetworkOverview
+
+USED = NetworkOverview(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.89.0.0/24"),
+    gateway4=IPv4Address("10.89.0.1"),
+    mtu=1500,
+    masquerade=True,
+    up=True,
+    leases=1,
+    free=252,
+)
+UNUSED = NetworkOverview(
+    name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0
+)
+
+
+@pytest.fixture
+def engine() -> FakeRuntime:
+    engine = FakeRuntime(running("web", networked=True), running("api"))
+    engine.overview = (USED, UNUSED)
+    return engine
+
+
+def test_ls(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("network", "ls").out == (
+        "NAME     BRIDGE         RANGE         GATEWAY    IN USE  FREE\n"
+        "default  solo5-default  10.89.0.0/24  10.89.0.1  1       252\n"
+        "lab      solo5-lab      -             -          0       -\n"
+    )
+    assert solo5ctl("network", "ls", "-q").out == "default\nlab\n"
+
+
+def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
+    used, unused = json.loads(solo5ctl("network", "ls", "--json").out)
+    assert used == {
+        "name": "default",
+        "bridge": "solo5-default",
+        "mtu": 1500,
+        "masquerade": True,
+        "up": True,
+        "in_use": 1,
+        "ipv4": "10.89.0.0/24",
+        "free": 252,
+        "gateway4": "10.89.0.1",
+    }
+    assert unused == {
+        "name": "lab",
+        "bridge": "solo5-lab",
+        "mtu": 9000,
+        "masquerade": False,
+        "up": False,
+        "in_use": 0,
+    }
+
+
+def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
+    text = solo5ctl("network", "inspect", "default", "lab").out
+    assert f"     Lease: 10.89.0.2 {LEASE.mac} web/service\n" in text
+    assert "     Range: chosen when a task needs it\n" in text
+    (document,) = json.loads(solo5ctl("network", "inspect", "--json", "default").out)
+    assert document["leases"] == [
+        {"task": "web", "nic": "service", "ipv4": "10.89.0.2", "mac": LEASE.mac, "tap": LEASE.tap}
+    ]
+
+
+def test_an_unknown_network_is_a_sentence(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("network", "inspect", "dmz")
+    assert result.status == 125
+    assert result.err.startswith("solo5ctl: no network is named 'dmz': expected one of default, lab.\n")
+
+
+def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("network")
+    assert (result.status, result.err) == (
+        125,
+        "solo5ctl: network: the following arguments are required: VERB.\nSee: solo5ctl network --help\n",
+    )
+
+
+def test_an_overview_has_a_wire_form() -> None:
+    wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252)
+    assert NetworkOverview.from_wire(wire) == USED
+    assert NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0)) == UNUSED
+
+
+def test_a_damaged_overview_is_a_sentence() -> None:
+    with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
+        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0))
