@@ -14,6 +14,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.launch import Launcher, Plan
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.task import Phase, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from dbus_next import BusType, Message, MessageType
@@ -30,10 +30,27 @@ class RemoteError(Exception):
 
 
 class Connection:
-    """A connected system bus."""
+    """A connected system bus.
+
+    Attributes:
+        bus: the library's own object.
+        lost: done as soon as the bus is gone, so that nobody waits for a signal that cannot come.
+    """
 
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
+        self.lost: asyncio.Future[object] = asyncio.ensure_future(_disconnected(bus))
+
+    def check(self) -> None:
+        """Raise if the bus is gone.
+
+        Raises:
+            HostError: it is.
+        """
+        if self.lost.done() or not self.bus.connected:
+            raise HostError(
+                "the connection to the system bus broke.", "Check that dbus is running: systemctl status dbus.service"
+            )
 
     async def call(
         self,
@@ -52,6 +69,7 @@ class Connection:
             RemoteError: with another error.
             HostError: with none in time, or the bus is gone.
         """
+        self.check()
         message = Message(
             destination=destination,
             path=path,
@@ -68,6 +86,8 @@ class Connection:
             raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
         except (EOFError, OSError) as error:
             raise HostError(f"the connection to the system bus broke during {member}: {error}.") from error
+        if reply is None:  # what the library gives where the bus was closed in order
+            raise HostError(f"the system bus was closed during {member}.")
         if reply.message_type is MessageType.ERROR:
             raise _error(reply)
         return list(reply.body)
@@ -111,7 +131,16 @@ async def system_bus() -> AsyncIterator[Connection]:
             f"the system bus cannot be reached: {error}.",
             "Check that dbus is running: systemctl status dbus.socket dbus.service",
         ) from error
+    connection = Connection(bus)
     try:
-        yield Connection(bus)
+        yield connection
     finally:
-        bus.disconnect()
+        if bus.connected:
+            bus.disconnect()
+        await connection.lost
+
+
+async def _disconnected(bus: MessageBus) -> None:
+    """Whatever ended it: who speaks next is told."""
+    with suppress(EOFError, OSError):
+        await bus.wait_for_disconnect()

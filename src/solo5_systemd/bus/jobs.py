@@ -2,6 +2,7 @@
 
 A job may be finished, and its JobRemoved sent, before the reply that names it has been read. So the signal is
 subscribed to before the call, and results that nobody waits for yet are kept as long as any call is under way.
+Two calls may be answered with the same job, since systemd merges what asks for the same.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Any
 
 from dbus_next import Message, MessageType
 
-from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.errors import HostError
 
 SYSTEMD = "org.freedesktop.systemd1"
@@ -32,21 +33,23 @@ class Jobs:
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
-        self._subscribed: asyncio.Future[None] | None = None
+        self._subscribing = asyncio.Lock()
+        self._subscribed = False
+        connection.bus.add_message_handler(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
         """Call a Manager method that returns a job, and wait for the job's result (`done`, `failed`, …).
 
         Raises:
             RemoteError: systemd refused the call.
-            HostError: the job did not end in time.
+            HostError: the job did not end in time, or the bus is gone.
         """
         await self.subscribe()
         self._dispatching += 1
         try:
             reply = await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
             job = str(reply[0])
-            early = self._early.pop(job, None)
+            early = self._early.get(job)
         finally:
             self._dispatching -= 1
             if not self._dispatching:
@@ -54,36 +57,44 @@ class Jobs:
         return early or await self._result(job, member)
 
     async def _result(self, job: str, member: str) -> str:
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting[job] = future
-        try:
-            async with asyncio.timeout(JOB_TIMEOUT):
-                return await future
-        except TimeoutError as error:
-            raise HostError(
-                f"systemd did not finish {member} within {JOB_TIMEOUT:.0f} seconds.", "See: systemctl list-jobs"
-            ) from error
-        finally:
-            del self._waiting[job]
+        future = self._waiting.setdefault(job, asyncio.get_running_loop().create_future())
+        await asyncio.wait((future, self._connection.lost), timeout=JOB_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if future.done():
+            return future.result()
+        self._connection.check()
+        raise HostError(
+            f"systemd did not finish {member} within {JOB_TIMEOUT:.0f} seconds.", "See: systemctl list-jobs"
+        )
 
     async def subscribe(self) -> None:
-        """Have systemd send its signals to this connection; once, however often it is called."""
-        if self._subscribed is None:
-            self._subscribed = asyncio.get_running_loop().create_future()
-            self._connection.bus.add_message_handler(self._received)
-            await asyncio.gather(
-                self._connection.match(_RULE),
-                self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe"),
-            )
-            self._subscribed.set_result(None)
-        await self._subscribed
+        """Have systemd send its signals to this connection; once, however often it is called.
+
+        Raises:
+            HostError: there is no systemd on this bus, or the bus is gone.
+        """
+        async with self._subscribing:
+            if self._subscribed:
+                return
+            await self._connection.match(_RULE)
+            try:
+                await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe")
+            except RemoteError as error:
+                # An earlier caller may have been cancelled between its call and the reply.
+                if not error.name.endswith(".AlreadySubscribed"):
+                    raise HostError(f"systemd answered {error.name}: {error.text}") from error
+            self._subscribed = True
 
     def _received(self, message: Message) -> bool:
-        if message.message_type is MessageType.SIGNAL and message.member == "JobRemoved":
+        is_ours = (message.message_type, message.interface, message.member, message.signature) == (
+            MessageType.SIGNAL,
+            MANAGER,
+            "JobRemoved",
+            "uoss",
+        )
+        if is_ours:
             _, job, _, result = message.body
-            if job in self._waiting:
-                if not self._waiting[job].done():
-                    self._waiting[job].set_result(result)
-            elif self._dispatching:
+            if self._dispatching:
                 self._early[job] = result
+            if job in self._waiting:
+                self._waiting.pop(job).set_result(result)
         return False

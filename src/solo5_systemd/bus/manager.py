@@ -1,9 +1,9 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, NamedTuple
 
 from dbus_next import Variant
 
@@ -11,7 +11,7 @@ from solo5_systemd.backends import JobFailedError, UnitFiles
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
 from solo5_systemd.bus.watch import watch
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.state import SCOPE_PROPERTIES, SERVICE_PROPERTIES, UNIT_PROPERTIES, UnitState, unit_state
@@ -36,51 +36,40 @@ class Manager:
                 properties.append([name, Variant("h", len(fds))])
                 fds.append(fd)
         body = [unit.name, "fail", properties, []]
-        try:
+        with _translated():
             result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
-        except RemoteError as error:
-            raise _start_error(unit.name, error) from error
         if result != "done":
             raise JobFailedError(unit.name, result)
 
     async def stop(self, unit: str) -> None:
-        try:
-            await self._jobs.run("StopUnit", "ss", [unit, "fail"])
-        except RemoteError as error:
-            if not _no_such_unit(error):
-                raise _other(error) from error
+        # "replace", since a start that is still under way is to be stopped as well.
+        with suppress(NoSuchTaskError), _translated():
+            await self._jobs.run("StopUnit", "ss", [unit, "replace"])
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
-        try:
+        # Of a unit whose process has just ended: what was wanted has happened.
+        with suppress(NoSuchTaskError):
             await self._manager("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
-        except RemoteError as error:
-            # "main" of a unit whose main process has just ended: what was wanted has happened.
-            if not _no_such_unit(error) and not error.name.endswith("NoSuchProcess"):
-                raise _other(error) from error
 
     async def forget(self, units: Sequence[str]) -> None:
         for unit in units:
-            with suppress(RemoteError):  # not loaded: nothing to forget
+            with suppress(NoSuchTaskError):
                 await self._manager("ResetFailedUnit", "s", [unit])
 
     async def freeze(self, unit: str) -> None:
-        await self._freezer("FreezeUnit", unit)
+        await self._manager("FreezeUnit", "s", [unit])
 
     async def thaw(self, unit: str) -> None:
-        await self._freezer("ThawUnit", unit)
+        await self._manager("ThawUnit", "s", [unit])
 
     async def state(self, task: TaskName) -> UnitState | None:
         names = [task_service(task), task_scope(task)]
-        listed = await self._manager("ListUnitsByNames", "as", [names])
-        loaded = [row for row in listed[0] if row[2] == "loaded"]
-        return await self._read(loaded[0][0], loaded[0][6]) if loaded else None
+        states = await self._read_all(await self._manager("ListUnitsByNames", "as", [names]))
+        return states[0] if states else None
 
     async def states(self) -> Sequence[UnitState]:
         patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
-        listed = await self._manager("ListUnitsByPatterns", "asas", [[], patterns])
-        rows = [row for row in listed[0] if row[2] == "loaded"]
-        states = await asyncio.gather(*(self._read(row[0], row[6]) for row in rows))
-        return [state for state in states if state is not None]
+        return await self._read_all(await self._manager("ListUnitsByPatterns", "asas", [[], patterns]))
 
     async def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
         await self._jobs.subscribe()
@@ -88,13 +77,25 @@ class Manager:
             async for now in states:
                 yield now
 
-    async def _read(self, unit: str, path: str) -> UnitState | None:
-        """The properties that we use, one by one: GetAll would have PID 1 read every file of the cgroup as well."""
-        kind = unit.rpartition(".")[2]
-        wanted = [(UNIT, name) for name in UNIT_PROPERTIES]
-        wanted += [(INTERFACES[kind], name) for name in TYPE_PROPERTIES[kind]]
-        values = await asyncio.gather(*(self._get(path, interface, name) for interface, name in wanted))
-        return unit_state(unit, {name: v for (_, name), v in zip(wanted, values, strict=True) if v is not None})
+    async def _read_all(self, listed: Sequence[Any]) -> list[UnitState]:
+        rows = [_Row(*row) for row in listed[0]]
+        states = await asyncio.gather(*(self._read(row) for row in rows if row.load == "loaded"))
+        return [state for state in states if state is not None]
+
+    async def _read(self, row: "_Row") -> UnitState | None:
+        """The properties that we use, one by one: GetAll would have PID 1 read every file of the cgroup as well.
+
+        PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
+        last one says whether all of them were still those of this unit.
+        """
+        kind = row.unit.rpartition(".")[2]
+        wanted = [(INTERFACES[kind], name) for name in TYPE_PROPERTIES[kind]]
+        wanted += [(UNIT, name) for name in (*UNIT_PROPERTIES, "LoadState")]
+        values = await asyncio.gather(*(self._get(row.path, interface, name) for interface, name in wanted))
+        properties = {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
+        if properties.pop("LoadState", None) != "loaded":
+            return None  # unloaded meanwhile: systemd describes any name that it is asked for
+        return unit_state(row.unit, {**properties, **row.properties()})
 
     async def _get(self, path: str, interface: str, name: str) -> object:
         try:
@@ -105,16 +106,32 @@ class Manager:
             return None  # unloaded meanwhile, or a property that this systemd does not have yet
         return reply[0].value
 
-    async def _freezer(self, member: str, unit: str) -> None:
-        try:
-            await self._manager(member, "s", [unit])
-        except RemoteError as error:
-            if _no_such_unit(error):
-                raise NoSuchTaskError(f"unit {unit} is not loaded.") from error
-            raise _other(error) from error
-
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
-        return await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
+        with _translated():
+            return await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
+
+
+class _Row(NamedTuple):
+    """A unit as ListUnits has it: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
+
+    unit: str
+    description: str
+    load: str
+    active: str
+    sub: str
+    following: str
+    path: str
+    job: int
+    job_type: str
+    job_path: str
+
+    def properties(self) -> Mapping[str, object]:
+        return {
+            "ActiveState": self.active,
+            "SubState": self.sub,
+            "Description": self.description,
+            "JobType": self.job_type,
+        }
 
 
 def _to_wire(item: Property) -> list[Any]:
@@ -128,17 +145,24 @@ def _plain(value: object) -> object:
     return value
 
 
-def _no_such_unit(error: RemoteError) -> bool:
-    return error.name.endswith(".NoSuchUnit")
+_OURS: Mapping[str, type[Solo5Error]] = {
+    "NoSuchUnit": NoSuchTaskError,
+    "NoSuchProcess": NoSuchTaskError,
+    "UnitExists": TakenError,
+    "InvalidArgs": InvalidRequestError,
+    "PropertyReadOnly": InvalidRequestError,
+    "BadUnitSetting": InvalidRequestError,
+}
+"""systemd's error names, by their last word (org.freedesktop.systemd1 and org.freedesktop.DBus.Error)."""
 
 
-def _start_error(unit: str, error: RemoteError) -> Exception:
-    if error.name.endswith(".UnitExists"):
-        return TakenError(f"unit {unit} exists already.")
-    if error.name.endswith((".InvalidArgs", ".PropertyReadOnly", ".BadUnitSetting")):
-        return InvalidRequestError(f"systemd refuses the unit {unit}: {error.text}")
-    return _other(error)
-
-
-def _other(error: RemoteError) -> HostError:
-    return HostError(f"systemd answered {error.name}: {error.text}")
+@contextmanager
+def _translated() -> Iterator[None]:
+    """What systemd answers, in our words."""
+    try:
+        yield
+    except RemoteError as error:
+        ours = _OURS.get(error.name.rpartition(".")[2])
+        if ours is not None:
+            raise ours(f"systemd refuses: {error.text.rstrip('.')}.") from error
+        raise HostError(f"systemd answered {error.name}: {error.text}") from error

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 
 from dbus_next import Message, MessageType
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD
+from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import UnitState
 
 REREAD = 5.0
@@ -38,24 +40,28 @@ async def watch(
     )
 
     def received(message: Message) -> bool:
-        if message.message_type is MessageType.SIGNAL and (
-            message.path == path or (message.member == "UnitRemoved" and message.body[0] == unit)
-        ):
+        removed = message.member == "UnitRemoved" and message.body[:1] == [unit]
+        if message.message_type is MessageType.SIGNAL and (message.path == path or removed):
             changed.set()
         return False
 
+    def lost(_: object) -> None:
+        changed.set()  # the next read says it
+
     connection.bus.add_message_handler(received)
+    connection.lost.add_done_callback(lost)
     try:
-        await asyncio.gather(*(connection.match(rule) for rule in rules))
+        for rule in rules:
+            await connection.match(rule)
         while (state := await read()) is not None:
             yield state
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(REREAD):
                     await changed.wait()
-            except TimeoutError:
-                pass
             changed.clear()
     finally:
+        connection.lost.remove_done_callback(lost)
         connection.bus.remove_message_handler(received)
         for rule in rules:
-            await connection.unmatch(rule)
+            with suppress(HostError):  # the bus is gone, and its rules with it
+                await connection.unmatch(rule)

@@ -27,6 +27,9 @@ class ActiveState(StrEnum):
         return cls.UNKNOWN
 
 
+OVER = (ActiveState.INACTIVE, ActiveState.FAILED)
+
+
 class MainCode:
     """How the main process ended: the CLD_* codes of sigaction(2), as ExecMainCode has them."""
 
@@ -36,14 +39,9 @@ class MainCode:
     DUMPED = 3
 
 
-UNIT_PROPERTIES = (
-    "ActiveState",
-    "SubState",
-    "InvocationID",
-    "ActiveExitTimestampMonotonic",
-    "FreezerState",
-    "Description",
-)
+UNIT_PROPERTIES = ("InvocationID", "ActiveExitTimestampMonotonic", "FreezerState")
+"""Besides those that a listing of units gives for nothing: states, description, and the type of a pending job."""
+
 SERVICE_PROPERTIES = (
     "Result",
     "MainPID",
@@ -90,7 +88,7 @@ class UnitState:
     @property
     def over(self) -> bool:
         """Nothing of it runs any more."""
-        return self.active in (ActiveState.INACTIVE, ActiveState.FAILED)
+        return self.active in OVER
 
     @property
     def asked_to_stop(self) -> bool:
@@ -103,14 +101,20 @@ class UnitState:
 
 
 def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
-    """Read D-Bus properties; those that a kind of unit lacks are absent. None: not a task's unit."""
+    """Read D-Bus properties; those that a kind of unit lacks are absent. None: not a task's unit.
+
+    A unit that waits for its network is inactive, with a start job: that is a beginning, not an end.
+    """
     task = task_of_unit(unit)
     if task is None:
         return None
+    active = ActiveState(_text(properties, "ActiveState"))
+    if active in OVER and _text(properties, "JobType") in ("start", "restart"):
+        active = ActiveState.ACTIVATING
     return UnitState(
         task=task,
         unit=unit,
-        active=ActiveState(_text(properties, "ActiveState")),
+        active=active,
         sub=_text(properties, "SubState"),
         invocation=_bytes(properties, "InvocationID").hex(),
         frozen=_text(properties, "FreezerState") in ("frozen", "freezing"),

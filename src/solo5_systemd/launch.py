@@ -1,0 +1,254 @@
+"""The beginning of a task: check, reserve, start; all of it, or nothing.
+
+A start is: preflight, of which nothing remains; a reservation, which expires by itself; one StartTransientUnit call.
+Whatever fails in between is undone here, and by systemd and the network service where we die half-way.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from solo5_systemd.backends import Backends, JobFailedError, UnitFiles
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
+from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target
+from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.workload import UnitKind, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a start would do, for `--dry-run`."""
+
+    unit: TransientUnit
+    argv: tuple[str, ...]
+    reservation: Reservation
+    nft: str
+    image: StoredImage
+    tender: Tender
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A workload that has passed preflight."""
+
+    workload: Workload
+    image: StoredImage
+    tender: Tender
+    groups: Sequence[str]
+    disks: Sequence[Disk]
+    nics: Sequence[NicRequest]
+    ports: Sequence[PortRequest]
+
+    def parts(self, reservation: Reservation) -> Parts:
+        return Parts(
+            workload=self.workload,
+            image=self.image,
+            tender=self.tender,
+            reservation=reservation,
+            disks=self.disks,
+            groups=self.groups,
+        )
+
+
+class _NameTakenError(TakenError):
+    """A unit of this name exists: another start was faster, and what there is now is its, not ours to undo."""
+
+
+class Launcher:
+    """Starts tasks on the backends that it is given."""
+
+    def __init__(self, backends: Backends) -> None:
+        self._images = backends.images
+        self._tenders = backends.tenders
+        self._disks = backends.disks
+        self._networks = backends.networks
+        self._units = backends.units
+        self._console = backends.console
+
+    async def preview(self, workload: Workload) -> Plan:
+        checked = await self._check(workload)
+        nft = ""
+        reservation = Reservation(task=workload.name)
+        if checked.nics:
+            seen = await self._networks.preview(workload.name, checked.nics, checked.ports)
+            reservation, nft = seen.reservation, seen.nft
+        parts = checked.parts(reservation)
+        unit = service(parts) if workload.kind is UnitKind.SERVICE else scope(parts, pid=0)
+        return Plan(
+            unit=unit,
+            argv=argv(parts),
+            reservation=reservation,
+            nft=nft,
+            image=checked.image,
+            tender=checked.tender,
+        )
+
+    @asynccontextmanager
+    async def service(self, workload: Workload) -> AsyncGenerator[None, None]:
+        """A started service, which stays if the block ends well, and of which nothing stays otherwise.
+
+        Raises:
+            Solo5Error: it did not start.
+        """
+        checked = await self._check(workload)
+        async with self._reserved(checked) as reservation:
+            unit = service(checked.parts(reservation))
+            async with self._files(checked, unit.name) as files, self._launched(workload.name, unit, files):
+                yield
+
+    @asynccontextmanager
+    async def scope(self, workload: Workload, pid: int) -> AsyncGenerator[tuple[str, ...], None]:
+        """A process in a scope of its own, and what it is to execute; as `service`."""
+        checked = await self._check(workload)
+        async with self._reserved(checked) as reservation:
+            parts = checked.parts(reservation)
+            line = argv(parts)
+            async with self._launched(workload.name, scope(parts, pid), UnitFiles()):
+                yield line
+
+    async def discard(self, name: TaskName, unit: str) -> None:
+        """Leave nothing of a task: neither its unit, nor how it ended, nor its share of the network."""
+        for each in (unit, outcome_target(name)):
+            await self._units.stop(each)
+        await self._units.forget([unit, network_service(name)])
+        await self._networks.release(name)
+
+    async def _check(self, workload: Workload) -> _Checked:
+        """Preflight: everything that can be known to fail is found here, before anything is created."""
+        _speakable(workload)
+        if await self._units.state(workload.name) is not None:
+            raise TakenError(
+                f"task name {workload.name!r} is taken: expected a name that no task has.",
+                f"Remove that task first: solo5ctl rm {workload.name}",
+            )
+        image = await self._images.take(workload.image)
+        manifest = image.facts.manifest
+        nics = workload.nics or _default_nics(manifest)
+        match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
+        if workload.tender not in (None, manifest.target):
+            raise InvalidRequestError(
+                f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
+            )
+        ports = _ports(workload, nics)
+        tender = await self._tenders.find(manifest.target, manifest.abi_version)
+        groups = await self._tenders.groups(manifest.target, nics=bool(nics))
+        disks = [await self._disks.inspect(request) for request in workload.disks]
+        checked = _Checked(
+            workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
+        )
+        # Memory and properties do not depend on the reservation: say so before one is made.
+        service(replace(checked.parts(Reservation(task=workload.name)), workload=replace(workload, arguments=())))
+        return checked
+
+    @asynccontextmanager
+    async def _reserved(self, checked: _Checked) -> AsyncGenerator[Reservation, None]:
+        name = checked.workload.name
+        if not checked.nics:
+            yield Reservation(task=name)
+            return
+        try:
+            reservation = await self._networks.reserve(name, checked.nics, checked.ports)
+        except (HostError, asyncio.CancelledError):  # the answer did not come: it may be made nevertheless
+            await _undo(self._networks.release(name))
+            raise
+        try:
+            yield reservation
+        except _NameTakenError:
+            raise
+        except BaseException:
+            await _undo(self._networks.release(name))
+            raise
+
+    @asynccontextmanager
+    async def _files(self, checked: _Checked, unit: str) -> AsyncGenerator[UnitFiles, None]:
+        """The unit's stdin carries the disks' locks, since a tender never reads it; stderr is a stream of its own."""
+        fds: list[int] = []
+        try:
+            if checked.disks:
+                fds.append(await self._disks.lock(checked.disks))
+            stdin = fds[0] if fds else None
+            fds.append(await self._console.open_stderr(unit))
+            yield UnitFiles(stdin=stdin, stderr=fds[-1])
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    @asynccontextmanager
+    async def _launched(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> AsyncGenerator[None, None]:
+        try:
+            await self._start(name, unit, files)
+            yield
+        except _NameTakenError:
+            raise
+        except BaseException:
+            await _undo(self.discard(name, unit.name))
+            raise
+
+    async def _start(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> None:
+        try:
+            await self._units.start(unit, files)
+        except TakenError as error:
+            raise _NameTakenError(
+                f"task name {name!r} has just been taken: expected a name that no task has.",
+                f"See: systemctl status {unit.name}",
+            ) from error
+        except JobFailedError as error:
+            raise await self._why(name, error) from error
+
+    async def _why(self, name: TaskName, error: JobFailedError) -> StartError:
+        """Which part of a start failed, in that part's own words."""
+        part, unit = ("tender", error.unit)
+        if error.result == "dependency":
+            part, unit = ("network", network_service(name))
+        said = await self._console.complaints(unit)
+        quoted = said[-1] if said else f"systemd says only {error.result!r}"
+        return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
+
+
+async def _undo(undoing: Coroutine[object, object, None]) -> None:
+    """Undo even where that is cancelled too; and a failure of it must not hide why it was needed."""
+    with suppress(Solo5Error):
+        await asyncio.shield(undoing)
+
+
+def _speakable(workload: Workload) -> None:
+    """D-Bus carries text: a name or argument of other bytes can be in a unit as little as in a message."""
+    for what, text in _texts(workload):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{what} {text!r} is not UTF-8: expected text that systemd can carry.") from error
+
+
+def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
+    yield "image path", workload.image
+    yield "description", workload.description or ""
+    yield from (("argument", argument) for argument in workload.arguments)
+    yield from (("disk path", disk.path) for disk in workload.disks)
+    yield from (("journal field", f"{key}={value}") for key, value in workload.log_fields)
+
+
+def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
+    return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+
+
+def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
+    """Each published port with its NIC: named, or the only one, or the one that MirageOS calls `service`."""
+    names = [nic.nic for nic in nics]
+    implied = names[0] if len(names) == 1 else DeviceName("service")
+    for publish in workload.publish:
+        if (publish.nic or implied) not in names:
+            has = ", ".join(names) or "none"
+            raise InvalidRequestError(
+                f"port {publish.host_port} is published to NIC {publish.nic or '(not named)'}: "
+                f"expected one of the image's NICs ({has}).",
+                "Write it as NIC:HOSTPORT:PORT." if names else "",
+            )
+    return tuple(publish.to(publish.nic or implied) for publish in workload.publish)
