@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
-from . import cache, container, layer, trees
+from . import cache, container, layer, trees, vm
 from .errors import MachineError, MachineTimeout
 from .machine import Machine, Wanted
 from .report import progress
@@ -54,7 +54,7 @@ def _boot(arguments: argparse.Namespace) -> int:
 
 
 def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Machine]:
-    return container.booted(wanted, run)
+    return {"vm": vm, "container": container}[name].booted(wanted, run)
 
 
 def _contents(arguments: argparse.Namespace) -> layer.Contents:

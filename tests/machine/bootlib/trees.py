@@ -48,7 +48,7 @@ BUILD = Recipe(
     ),
 )  # fmt: skip
 
-EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "seabios"))
+EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
 
 
 def tree(recipe: Recipe, release: str) -> Path:

@@ -1,0 +1,117 @@
+"""A machine as a virtual machine: QEMU, itself out of a Debian tree, boots kernel and disk of the machine's tree.
+
+A machine that has just come up is saved once; later boots wake that snapshot up instead.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import cache, enclosure, trees
+from .accelerator import accelerator
+from .disk import disk
+from .machine import Machine, Wanted
+from .qmp import Qmp
+from .report import progress
+from .session import Session, accept, listening
+
+_BOOT_SECONDS = 240
+_WAKE_SECONDS = 60
+
+# QEMU sees its own tree as /, the cache as /srv and this run's files as /mnt.
+_IN_TREE = """
+tree=$1 cache=$2 run=$3
+shift 3
+mount --bind "$tree" "$run/root"
+mount --rbind /dev "$run/root/dev"
+mount -t proc proc "$run/root/proc"
+mount --bind "$cache" "$run/root/srv"
+mount --bind "$run" "$run/root/mnt"
+export TMPDIR=/mnt
+exec chroot "$run/root" "$@"
+"""
+
+_KERNEL_LINE = "console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0"
+
+
+@contextmanager
+def booted(wanted: Wanted, run: Path) -> Iterator[Machine]:
+    """Boot *wanted* with its passing files in *run*, and end it when the context ends."""
+    emulator = trees.tree(trees.EMULATOR, wanted.release)
+    made = disk(wanted.tree, wanted.layer)
+    with cache.in_use(emulator, made):
+        warm = _snapshot(emulator, made, wanted)
+        with cache.in_use(warm), _running(emulator, run, _wake(made, warm, wanted), _WAKE_SECONDS) as session:
+            state = json.loads((warm / "state.json").read_text())
+            yield Machine(session=session, console=run / "console", state=state)
+
+
+def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
+    key = cache.digest(made.name, emulator.name, _KERNEL_LINE, *_hardware(wanted))
+
+    def make(target: Path) -> None:
+        progress("booting the machine to take a snapshot of it …")
+        with tempfile.TemporaryDirectory(prefix="test-machine-") as folder:
+            run = Path(folder)
+            with _running(emulator, run, _cold(made, target, wanted), _BOOT_SECONDS) as session:
+                (target / "state.json").write_text(json.dumps(session.ready()))
+                Qmp(run / "qmp").save(_seen(target / "memory"))
+
+    return cache.entry("snapshot", key, make)
+
+
+@contextmanager
+def _running(emulator: Path, run: Path, words: list[str], seconds: float) -> Iterator[Session]:
+    (run / "root").mkdir()
+    with listening(run / "channel") as server, (run / "console").open("wb") as log:
+        process = subprocess.Popen(
+            [*enclosure.UNDER_US, *enclosure.command(_IN_TREE, emulator, cache.directory(), run, *words)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            session = accept(server, process, seconds)
+            session.within(seconds)
+            yield session
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _seen(path: Path) -> str:
+    """Return a path in the cache as QEMU sees it."""
+    return str(Path("/srv") / path.relative_to(cache.directory()))
+
+
+def _hardware(wanted: Wanted) -> list[str]:
+    return [
+        "qemu-system-x86_64", "-machine", "q35", *accelerator(), "-smp", str(wanted.cpus), "-m", str(wanted.memory),
+        "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none", "-no-reboot",
+        "-serial", "stdio", "-qmp", "unix:/mnt/qmp,server=on,wait=off",
+        "-object", "rng-random,id=entropy,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=entropy",
+        # Tells the kernel when it wakes up from a snapshot, so that it draws new random numbers.
+        "-device", "vmgenid,guid=auto",
+        "-device", "virtio-serial-pci", "-chardev", "socket,id=channel,path=/mnt/channel",
+        "-device", "virtserialport,chardev=channel,name=host-channel",
+        "-device", "virtio-blk-pci,drive=root",
+    ]  # fmt: skip
+
+
+def _cold(made: Path, target: Path, wanted: Wanted) -> list[str]:
+    base, changes = _seen(made / "root.ext4"), _seen(target / "changes.qcow2")
+    machine = [*_hardware(wanted), *_kernel(wanted), "-drive", f"if=none,id=root,file={changes},cache=unsafe"]
+    create = f"qemu-img create -q -f qcow2 -F raw -b {base} {changes}"
+    return ["sh", "-euc", f'{create}; exec "$@"', "sh", *machine]
+
+
+def _wake(made: Path, warm: Path, wanted: Wanted) -> list[str]:
+    changes = f"if=none,id=root,file={_seen(warm / 'changes.qcow2')},snapshot=on"
+    return [*_hardware(wanted), *_kernel(wanted), "-drive", changes, "-incoming", f"file:{_seen(warm / 'memory')}"]
+
+
+def _kernel(wanted: Wanted) -> list[str]:
+    boot = wanted.tree / "boot"
+    kernel = (boot / "kernel").resolve()
+    return ["-kernel", _seen(kernel), "-initrd", _seen(boot / "early.cpio"), "-append", _KERNEL_LINE]
