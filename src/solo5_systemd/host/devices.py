@@ -35,9 +35,19 @@ def _group_for(node: str) -> str | None:
     if status.st_mode & 0o006 == 0o006:
         return None
     if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
-        return grp.getgrgid(status.st_gid).gr_name
+        return _group_name(node, status.st_gid)
     raise HostError(
         f"{node} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
         f"expected one that user {USER} can open for reading and writing through a group.",
         f"chgrp kvm {node} && chmod 0660 {node}" if node == KVM else f"chmod 0666 {node}",
     )
+
+
+def _group_name(node: str, group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError as error:
+        raise HostError(
+            f"{node} belongs to group {group}, which has no name: expected one that systemd can look up.",
+            f"groupadd --system --gid {group} {node.rpartition('/')[2]}",
+        ) from error

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,19 +85,18 @@ class TenderPath:
 
 
 async def _version(path: Path) -> str:
-    """What `--version` prints, on stderr; a program that hangs or says nothing of the kind is no tender."""
-    process = await asyncio.create_subprocess_exec(
-        path,
-        "--version",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    """What `--version` prints, on stderr; a program that says nothing of the kind is no tender."""
+    try:
+        process = await asyncio.create_subprocess_exec(path, "--version", stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+    except OSError as error:
+        raise HostError(f"{path} cannot be executed: {error.strerror}.") from error
     try:
         async with asyncio.timeout(VERSION_TIMEOUT):
             _, said = await process.communicate()
     except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT:.0f} seconds.") from error
-    return said[:1024].decode("utf-8", "replace").strip() or "nothing"
+        raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT:g} seconds.") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return said[:1024].replace(b"\0", b"").decode("utf-8", "replace").strip() or "nothing"

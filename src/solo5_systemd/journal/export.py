@@ -89,8 +89,14 @@ class Reader:
 def _entry(fields: dict[str, bytes]) -> Entry:
     return Entry(
         cursor=fields.get("__CURSOR", b"").decode("ascii", "replace"),
-        realtime=int(fields.get("__REALTIME_TIMESTAMP", b"0")),
+        realtime=_number(fields.get("__REALTIME_TIMESTAMP", b"0")),
         message=fields.get("MESSAGE", b""),
         stream=Stream.STDERR if fields.get("PRIORITY") == b"%d" % STDERR_PRIORITY else Stream.STDOUT,
         fields=fields,
     )
+
+
+def _number(text: bytes) -> int:
+    if not text.isdigit():
+        raise ExportError(f"the timestamp {text[:40]!r}")
+    return int(text)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal.export import STDERR_PRIORITY, Entry, Reader
+from solo5_systemd.journal.export import STDERR_PRIORITY, Entry, ExportError, Reader
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.names import task_of_unit
 from solo5_systemd.unit.state import UnitState
@@ -24,7 +24,7 @@ class Journal:
     async def open_stderr(self, unit: str) -> int:
         return open_stream(str(task_of_unit(unit) or unit), unit, STDERR_PRIORITY)
 
-    async def entries(
+    def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Lines of one invocation's processes, oldest first; PID 1's own remarks on the unit are not among them."""
@@ -34,8 +34,7 @@ class Journal:
         if after is not None:
             arguments.append(f"--after-cursor={after}")
         arguments.append(f"--lines={'all' if last is None else last}")
-        async for entry in _read(arguments):
-            yield entry
+        return _read(arguments)
 
     async def complaints(self, unit: str) -> Sequence[str]:
         """What the unit's processes wrote lately, and PID 1's errors about it."""
@@ -54,9 +53,12 @@ async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:
     reader = Reader()
     async with _running(["--output=export", "--no-pager", "--quiet", *arguments]) as process:
         assert process.stdout is not None  # noqa: S101 - it was asked for
-        while data := await process.stdout.read(CHUNK):
-            for entry in reader.feed(data):
-                yield entry
+        try:
+            while data := await process.stdout.read(CHUNK):
+                for entry in reader.feed(data):
+                    yield entry
+        except ExportError as error:
+            raise HostError(f"the journal cannot be read: {JOURNALCTL} printed {error}.") from error
 
 
 @asynccontextmanager

@@ -1,0 +1,213 @@
+"""What this machine must have, and what to do where it lacks it.
+
+`Host` is what was found, `facts` what it means; the floors are those of README: systemd 252 and cgroup v2.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.unit.tender import Tender
+
+SYSTEMD = 252
+"""The oldest systemd: Debian 12's."""
+
+CONTROLLERS = ("cpu", "memory", "pids")
+"""Without these a task cannot be limited; io only accounts."""
+
+
+class Verdict(StrEnum):
+    """Good, usable within limits, or in the way of every task."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What was found on this machine.
+
+    Attributes:
+        systemd: its version's number; None: `systemctl` did not tell.
+        booted: PID 1 is systemd.
+        bus: the system bus has its socket.
+        controllers: those of the unified hierarchy; None: cgroup v1.
+        modules: each Python module that we need, and whether it can be imported.
+        files: each file of ours beside the Python modules, and whether it is there.
+        user: the system user of the tenders exists.
+        settings: what is wrong in /etc/solo5; empty: nothing.
+        tenders: those in the search path.
+        tender_paths: the search path.
+        devices: each device node, and why a tender cannot use it; empty: it can.
+        virtualization: the processor says that it can run virtual machines (svm or vmx).
+        store: the image store's directory and free bytes there; None: it cannot be looked at.
+        persistent_journal: the journal outlives a reboot.
+    """
+
+    systemd: int | None
+    booted: bool
+    bus: bool
+    controllers: Sequence[str] | None
+    modules: Mapping[str, bool]
+    files: Mapping[str, bool]
+    user: bool
+    settings: str
+    tenders: Sequence[Tender]
+    tender_paths: Sequence[str]
+    devices: Mapping[str, str]
+    virtualization: bool
+    store: tuple[str, int] | None
+    persistent_journal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One line of `solo5ctl doctor`; `advice` is empty where nothing is to be done."""
+
+    name: str
+    value: str
+    verdict: Verdict = Verdict.OK
+    advice: str = ""
+
+
+def facts(host: Host) -> tuple[Fact, ...]:
+    """What was found, judged."""
+    return (
+        _systemd(host),
+        _cgroup(host),
+        _bus(host),
+        _modules(host),
+        _files(host),
+        _user(host),
+        _settings(host),
+        *_tenders(host),
+        *_devices(host),
+        _store(host),
+        _journal(host),
+    )
+
+
+def _systemd(host: Host) -> Fact:
+    value = "not found" if host.systemd is None else str(host.systemd)
+    if not host.booted:
+        return _broken("systemd", f"{value}, not PID 1", "Boot this machine with systemd: tasks are its units.")
+    if host.systemd is None or host.systemd < SYSTEMD:
+        return _broken("systemd", value, f"Install systemd {SYSTEMD} or newer.")
+    return Fact(name="systemd", value=value)
+
+
+def _cgroup(host: Host) -> Fact:
+    if host.controllers is None:
+        return Fact(
+            name="cgroups",
+            value="version 1",
+            verdict=Verdict.LIMITED,
+            advice="Memory and processor limits do not hold: boot with systemd.unified_cgroup_hierarchy=1.",
+        )
+    missing = [name for name in CONTROLLERS if name not in host.controllers]
+    if missing:
+        return Fact(
+            name="cgroups",
+            value=f"version 2 without {', '.join(missing)}",
+            verdict=Verdict.LIMITED,
+            advice="These limits do not hold: look for cgroup_disable= in /proc/cmdline.",
+        )
+    return Fact(name="cgroups", value="version 2")
+
+
+def _bus(host: Host) -> Fact:
+    if host.bus:
+        return Fact(name="system bus", value="there")
+    return _broken("system bus", "no socket", "Install and start dbus: systemctl start dbus.socket")
+
+
+def _modules(host: Host) -> Fact:
+    missing = _missing(host.modules)
+    if missing:
+        return _broken("Python modules", f"without {', '.join(missing)}", "Install what the package depends on.")
+    return Fact(name="Python modules", value="complete")
+
+
+def _files(host: Host) -> Fact:
+    missing = _missing(host.files)
+    if missing:
+        advice = "Install the Debian package: pip cannot install these."
+        return _broken("units and policy", f"without {', '.join(missing)}", advice)
+    return Fact(name="units and policy", value="installed")
+
+
+def _user(host: Host) -> Fact:
+    if host.user:
+        return Fact(name="user solo5", value="there")
+    return _broken(
+        "user solo5", "missing", "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
+    )
+
+
+def _settings(host: Host) -> Fact:
+    if host.settings:
+        return _broken("/etc/solo5", host.settings, "Correct it: see solo5.toml(5).")
+    return Fact(name="/etc/solo5", value="understood")
+
+
+def _tenders(host: Host) -> Iterator[Fact]:
+    usable = [tender for tender in host.tenders if tender.abi_version == SUPPORTED_ABI[tender.target]]
+    for target in Target:
+        name = f"solo5-{target}"
+        found = next((tender for tender in usable if tender.target is target), None)
+        if found:
+            yield Fact(name=name, value=f"{found.path}, version {found.version}")
+            continue
+        other = next((tender for tender in host.tenders if tender.target is target), None)
+        value = f"{other.path} speaks ABI {other.abi_version}" if other else "not found"
+        yield Fact(
+            name=name,
+            value=value,
+            verdict=Verdict.LIMITED if usable else Verdict.BROKEN,
+            advice=f"Put a tender of ABI {SUPPORTED_ABI[target]} into one of {', '.join(host.tender_paths)}.",
+        )
+
+
+def _devices(host: Host) -> Iterator[Fact]:
+    for node, problem in host.devices.items():
+        if problem:
+            yield Fact(name=node, value="cannot be used", verdict=Verdict.LIMITED, advice=problem)
+        elif node == "/dev/kvm" and not host.virtualization:
+            yield Fact(
+                name=node,
+                value="without svm or vmx",
+                verdict=Verdict.LIMITED,
+                advice="Emulated KVM: hvt guests that use floating point may fail. Prefer spt images.",
+            )
+        else:
+            yield Fact(name=node, value="usable")
+
+
+def _store(host: Host) -> Fact:
+    if host.store is None:
+        return Fact(
+            name="image store",
+            value="not there yet",
+            verdict=Verdict.LIMITED,
+            advice="The first start makes it; systemd-tmpfiles --create does so now.",
+        )
+    directory, free = host.store
+    mib = free >> 20
+    if mib < 64:
+        return _broken("image store", f"{directory}, {mib} MiB free", "Free some space, or call solo5ctl gc.")
+    return Fact(name="image store", value=f"{directory}, {mib} MiB free")
+
+
+def _journal(host: Host) -> Fact:
+    kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
+    return Fact(name="journal", value=kept)
+
+
+def _missing(there: Mapping[str, bool]) -> list[str]:
+    return [name for name, found in there.items() if not found]
+
+
+def _broken(name: str, value: str, advice: str) -> Fact:
+    return Fact(name=name, value=value, verdict=Verdict.BROKEN, advice=advice)

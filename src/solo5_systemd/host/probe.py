@@ -1,0 +1,124 @@
+"""Look at this machine. Nothing is changed, and what cannot be read is reported as such."""
+
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.etc import read_settings
+from solo5_systemd.host.devices import groups_for
+from solo5_systemd.host.facts import Host
+from solo5_systemd.host.tenders import TenderPath
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.image.store import STORE
+from solo5_systemd.settings import Settings
+from solo5_systemd.unit.confinement import KVM, TUN, USER
+from solo5_systemd.unit.tender import Tender
+
+MODULES = ("dbus_next", "elftools", "nftables", "pyroute2", "pystemd")
+
+FILES = (
+    "usr/lib/systemd/system/solo5.slice",
+    "usr/lib/systemd/system/solo5-network@.service",
+    "usr/lib/systemd/system/solo5-networkd.service",
+    "usr/lib/systemd/system/solo5-outcome@.target",
+    "usr/share/dbus-1/system-services/org.solo5.Network1.service",
+    "usr/share/dbus-1/system.d/org.solo5.Network1.conf",
+)
+"""What the package installs beside Python modules."""
+
+SYSTEMCTL = "/usr/bin/systemctl"
+
+
+async def probe(root: Path = Path("/")) -> Host:
+    """Everything that `doctor` judges.
+
+    Args:
+        root: where to look for files and directories; devices, users and modules are always this machine's.
+    """
+    settings, problem = _settings(root / "etc/solo5")
+    return Host(
+        systemd=_systemd_version(),
+        booted=(root / "run/systemd/system").is_dir(),
+        bus=(root / "run/dbus/system_bus_socket").exists(),
+        controllers=_controllers(root / "sys/fs/cgroup"),
+        modules={name: find_spec(name) is not None for name in MODULES},
+        files={f"/{name}": (root / name).exists() for name in FILES},
+        user=_user_exists(USER),
+        settings=problem,
+        tenders=await _tenders(settings),
+        tender_paths=settings.tender_paths,
+        devices={
+            KVM: _problem(lambda: groups_for(Target.HVT, nics=False)),
+            TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
+        },
+        virtualization=_virtualization(root / "proc/cpuinfo"),
+        store=_store(root / STORE.relative_to("/")),
+        persistent_journal=(root / "var/log/journal").is_dir(),
+    )
+
+
+def _systemd_version() -> int | None:
+    try:
+        said = subprocess.run([SYSTEMCTL, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.match(r"systemd ([0-9]+)", said)
+    return int(match[1]) if match else None
+
+
+def _controllers(hierarchy: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple((hierarchy / "cgroup.controllers").read_text().split())
+    except OSError:
+        return None
+
+
+def _user_exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _settings(directory: Path) -> tuple[Settings, str]:
+    try:
+        return read_settings(directory), ""
+    except Solo5Error as error:
+        return Settings(), error.sentence
+
+
+async def _tenders(settings: Settings) -> tuple[Tender, ...]:
+    path = TenderPath(settings.tender_paths)
+    return tuple([tender for target in Target async for tender in path.all(target)])
+
+
+def _problem(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except Solo5Error as error:
+        return str(error)
+    return ""
+
+
+def _virtualization(cpuinfo: Path) -> bool:
+    """Only x86 names it there; another architecture with a /dev/kvm has it."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return True
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split())
+
+
+def _store(directory: Path) -> tuple[str, int] | None:
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return None
+    return str(directory), status.f_bavail * status.f_frsize

@@ -1,0 +1,125 @@
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.host import tenders
+from solo5_systemd.host.tenders import TenderPath
+from solo5_systemd.image.manifest import Target
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Put a program into a directory of the search path."""
+
+    def make(place: str, script: str | None = None, *, abi: int = 2, mode: int = 0o755) -> Path:
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        said = rf"printf '{path.name} tender, version v0.12.1\nABI version {abi}\n' >&2"
+        path.write_text(f"#!/bin/sh\necho >>{tmp_path}/asked\n{said if script is None else script}\n")
+        path.chmod(mode)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> TenderPath:
+    return TenderPath([str(tmp_path / "bin"), str(tmp_path / "opt")], tmp_path / "run" / "tenders")
+
+
+def asked(tmp_path: Path) -> int:
+    return (tmp_path / "asked").read_text().count("\n")
+
+
+async def test_the_first_tender_of_the_path_is_found_with_its_version(make: Make, path: TenderPath) -> None:
+    first = make("bin/solo5-hvt")
+    make("opt/solo5-hvt")
+    tender = await path.find(Target.HVT, 2)
+    assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
+
+
+async def test_a_tender_named_after_the_abi_comes_first(make: Make, path: TenderPath) -> None:
+    make("bin/solo5-spt", abi=3)
+    named = make("bin/solo5-spt.2")
+    assert (await path.find(Target.SPT, 2)).path == str(named)
+
+
+async def test_a_tender_of_another_abi_is_passed_over(make: Make, path: TenderPath) -> None:
+    make("bin/solo5-hvt", abi=1)
+    right = make("opt/solo5-hvt")
+    assert (await path.find(Target.HVT, 2)).path == str(right)
+
+
+async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: TenderPath) -> None:
+    one, other = make("bin/solo5-hvt", abi=1), make("opt/solo5-hvt", abi=3)
+    words = f"needs solo5-hvt with ABI version 2: found only {one} (ABI 1), {other} (ABI 3)"
+    with pytest.raises(ImageError, match=re.escape(words)):
+        await path.find(Target.HVT, 2)
+
+
+async def test_where_there_is_none_the_places_are_named(make: Make, path: TenderPath, tmp_path: Path) -> None:
+    make("bin/solo5-hvt", mode=0o644)
+    (tmp_path / "opt" / "solo5-hvt").mkdir(parents=True)
+    with pytest.raises(NotFoundError, match=re.escape(f"is not in {tmp_path}/bin, {tmp_path}/opt")):
+        await path.find(Target.HVT, 2)
+
+
+async def test_a_known_tender_is_not_asked_again_until_it_changes(make: Make, path: TenderPath, tmp_path: Path) -> None:
+    make("bin/solo5-hvt")
+    assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
+    assert asked(tmp_path) == 1
+    make("bin/solo5-hvt", "printf 'solo5-hvt tender, version v0.13.0\nABI version 2\n' >&2")
+    assert (await path.find(Target.HVT, 2)).version == "v0.13.0"
+
+
+async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, tmp_path: Path) -> None:
+    make("bin/solo5-hvt")
+    (tmp_path / "run").touch()
+    path = TenderPath([str(tmp_path / "bin")], tmp_path / "run" / "tenders")
+    assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
+    assert asked(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    "script", ["true", "echo ABI version 2", r"printf 'a\0b\377' >&2", "echo no ABI version 2 >&2"]
+)
+async def test_a_program_that_says_something_else_is_no_tender(make: Make, path: TenderPath, script: str) -> None:
+    make("bin/solo5-hvt", script)
+    with pytest.raises(NotFoundError):
+        await path.find(Target.HVT, 2)
+
+
+async def test_a_tender_that_hangs_is_ended_and_named(
+    make: Make, path: TenderPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenders, "VERSION_TIMEOUT", 0.3)
+    program = make("bin/solo5-hvt", f"echo $$ >{tmp_path}/pid\nexec sleep 60")
+    with pytest.raises(HostError, match=re.escape(f"{program} --version did not answer within 0.3 seconds")):
+        await path.find(Target.HVT, 2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_who_gives_up_waiting_leaves_no_process(make: Make, path: TenderPath, tmp_path: Path) -> None:
+    make("bin/solo5-hvt", f"echo $$ >{tmp_path}/pid\nexec sleep 60")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await path.find(Target.HVT, 2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_a_file_that_is_no_program_is_named(path: TenderPath, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "solo5-hvt"
+    program.parent.mkdir()
+    program.write_bytes(b"\x7fELF, or so it says")
+    program.chmod(0o755)
+    with pytest.raises(HostError, match=re.escape(f"{program} cannot be executed: Exec format error")):
+        await path.find(Target.HVT, 2)

@@ -1,0 +1,124 @@
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal import journalctl
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.journalctl import Journal
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import ActiveState, UnitState
+
+STATE = UnitState(
+    task=TaskName("web"),
+    unit="solo5-task-web.service",
+    active=ActiveState.ACTIVE,
+    invocation="0123456789abcdef" * 2,
+    log_fields={},
+)
+LINES = r"printf '__CURSOR=c1\nPRIORITY=6\nMESSAGE=hello\n\n__CURSOR=c2\nPRIORITY=4\nMESSAGE=solo5-hvt: no \n\n'"
+LEAVE_PID = 'echo $$ >"$0.pid"'
+
+
+Program = Callable[[str], Path]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Put a shell script in the place of journalctl; it leaves its arguments behind."""
+
+    def make(script: str) -> Path:
+        path = tmp_path / "journalctl"
+        path.write_text(f'#!/bin/sh\necho "$*" >"$0.arguments"\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setattr(journalctl, "JOURNALCTL", str(path))
+        return path
+
+    return make
+
+
+def arguments(program: Path) -> list[str]:
+    return Path(f"{program}.arguments").read_text().split()
+
+
+def is_gone(program: Path) -> bool:
+    pid = int(Path(f"{program}.pid").read_text())
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_the_lines_of_one_invocation_are_read(program: Program) -> None:
+    path = program(LINES)
+    entries = [entry async for entry in Journal().entries(STATE, follow=False)]
+    assert [(it.cursor, it.stream, it.message) for it in entries] == [
+        ("c1", Stream.STDOUT, b"hello"),
+        ("c2", Stream.STDERR, b"solo5-hvt: no "),
+    ]
+    assert {f"_SYSTEMD_INVOCATION_ID={STATE.invocation}", "_TRANSPORT=stdout", "--lines=all"} <= set(arguments(path))
+    assert "--follow" not in arguments(path)
+
+
+async def test_reading_begins_after_a_cursor_or_with_the_last_lines(program: Program) -> None:
+    path = program(LINES)
+    assert [entry async for entry in Journal().entries(STATE, follow=False, last=7, after="c0")]
+    assert {"--lines=7", "--after-cursor=c0"} <= set(arguments(path))
+
+
+async def test_a_reader_that_has_had_enough_ends_its_journalctl(program: Program) -> None:
+    path = program(f"{LEAVE_PID}\n{LINES}\nexec sleep 60")
+    async with aclosing(Journal().entries(STATE, follow=True)) as entries:
+        assert (await anext(entries)).message == b"hello"
+        assert "--follow" in arguments(path)
+        assert not is_gone(path)
+    assert is_gone(path)
+
+
+async def test_a_cancelled_reader_ends_its_journalctl(program: Program) -> None:
+    path = program(f"{LINES}\n{LEAVE_PID}\nexec sleep 60")
+
+    async def follow() -> None:
+        async with aclosing(Journal().entries(STATE, follow=True)) as entries:
+            async for _ in entries:
+                pass
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(follow(), 0.5)
+    assert is_gone(path)
+
+
+async def test_complaints_are_what_the_unit_and_systemd_said_of_it(program: Program) -> None:
+    path = program(f'[ "$1" = --sync ] && exit\n{LINES}')
+    assert list(await Journal().complaints("solo5-network@web.service")) == ["hello", "solo5-hvt: no"]
+    assert {"_SYSTEMD_UNIT=solo5-network@web.service", "+", "_PID=1"} <= set(arguments(path))
+
+
+async def test_sync_waits_until_all_is_written(program: Program) -> None:
+    path = program('sleep 0.1; touch "$0.written"')
+    await Journal().sync()
+    assert arguments(path) == ["--sync"]
+    assert Path(f"{path}.written").exists()
+
+
+async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journalctl, "JOURNALCTL", str(tmp_path / "journalctl"))
+    with pytest.raises(HostError, match="the journal cannot be read: .*: No such file or directory"):
+        await Journal().sync()
+
+
+async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:
+    program(r"printf '__REALTIME_TIMESTAMP=soon\n\n'")
+    with pytest.raises(HostError, match="the journal cannot be read: .* printed the timestamp b'soon'"):
+        [entry async for entry in Journal().entries(STATE, follow=False)]
+
+
+async def test_stderr_is_a_stream_under_the_tasks_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {("web", "solo5-task-web.service", 4): 7}
+    monkeypatch.setattr(journalctl, "open_stream", lambda *header: streams[header])
+    assert await Journal().open_stderr("solo5-task-web.service") == 7

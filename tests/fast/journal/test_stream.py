@@ -1,0 +1,30 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal import stream
+from solo5_systemd.journal.stream import open_stream
+
+
+def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = str(tmp_path / "stdout")
+    monkeypatch.setattr(stream, "SOCKET", address)
+    with socket.socket(socket.AF_UNIX) as journald:
+        journald.bind(address)
+        journald.listen()
+        descriptor = open_stream("web", "solo5-task-web.service", 4)
+        assert not os.get_inheritable(descriptor)
+        os.write(descriptor, b"solo5-hvt: a complaint\n")
+        os.close(descriptor)
+        connection, _ = journald.accept()
+        with connection, connection.makefile("rb") as received:
+            assert received.read() == b"web\nsolo5-task-web.service\n4\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
+
+
+def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SOCKET", str(tmp_path / "nothing"))
+    with pytest.raises(HostError, match="the journal cannot be reached at .*: No such file or directory"):
+        open_stream("web", "solo5-task-web.service", 4)
