@@ -14,8 +14,15 @@ from solo5_systemd.unit.state import UnitState
 JOURNALCTL = "/usr/bin/journalctl"
 CHUNK = 1 << 16
 
-COMPLAINTS = 5
+COMPLAINTS = 10
 """Lines of a failed unit that are looked at."""
+
+EXPLAIN_NOTHING = {
+    "7d4958e842da4a758f6c1cdc7b36dcc5",  # a unit is starting
+    "be02cf6855d2428ba40df7e9d022f03d",  # it did not
+    "d9b373ed55a64feb8242e02dbe79a49c",  # it failed with result exit-code
+}
+"""Messages of PID 1 that come with every failed start (systemd's catalog, `journalctl --catalog`)."""
 
 
 class Journal:
@@ -37,16 +44,20 @@ class Journal:
         return _read(arguments)
 
     async def complaints(self, unit: str) -> Sequence[str]:
-        """What the unit's processes wrote lately, and PID 1's errors about it."""
-        by_processes = [f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"]
-        by_systemd = [f"UNIT={unit}", "_PID=1", "PRIORITY=3"]
+        """Why a unit did not start: what PID 1 found out, and after it what the unit's own processes wrote."""
         await self.sync()
-        lines = ["--boot", f"--lines={COMPLAINTS}", *by_processes, "+", *by_systemd]
-        return [entry.message.decode("utf-8", "replace").strip() async for entry in _read(lines)]
+        lines = ["--boot", f"--lines={COMPLAINTS}"]
+        by_systemd = [e async for e in _read([*lines, f"UNIT={unit}", "_PID=1"]) if _explains(e)]
+        by_processes = [e async for e in _read([*lines, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"])]
+        return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
     async def sync(self) -> None:
         async with _running(["--sync"]) as process:
             await process.wait()
+
+
+def _explains(entry: Entry) -> bool:
+    return entry.fields.get("MESSAGE_ID", b"").decode("ascii", "replace") not in EXPLAIN_NOTHING
 
 
 async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:

@@ -102,7 +102,8 @@ def _nodes(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _devices(manifest: Manifest, disks: Sequence[Disk]) -> Iterator[Property]:
-    yield Property("DevicePolicy", "s", "strict")
+    # "closed" and not "strict": systemd itself opens /dev/null for the tender's stdin.
+    yield Property("DevicePolicy", "s", "closed")
     nodes = [*_nodes(manifest), *(disk.path for disk in disks if disk.device is not None)]
     yield Property("DeviceAllow", "a(ss)", [(node, "rw") for node in nodes])
 
