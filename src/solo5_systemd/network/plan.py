@@ -7,7 +7,7 @@ their one plain form, tuples in the order of the D-Bus signatures that stand bes
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import NewType
 
 from solo5_systemd.errors import InvalidRequestError
@@ -41,6 +41,18 @@ def mac_address(text: str) -> MacAddress:
             "not all zero, such as 02:00:5e:10:00:01."
         )
     return MacAddress(lower)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A named network in use: what its settings left open is settled, and stays until its last lease is gone."""
+
+    name: NetworkName
+    bridge: str
+    ipv4: IPv4Network
+    gateway4: IPv4Address
+    mtu: int
+    masquerade: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +172,31 @@ class Reservation:
 
     def lease(self, nic: DeviceName) -> Lease:
         return next(lease for lease in self.leases if lease.nic == nic)
+
+
+class HoldingState(StrEnum):
+    """RESERVED → ATTACHED → RELEASING → gone; a reservation that nobody attaches goes by itself."""
+
+    RESERVED = "reserved"
+    ATTACHED = "attached"
+    RELEASING = "releasing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """A reservation with its history: the request that it answers, and how far it has come.
+
+    Attributes:
+        reservation: what is held.
+        nics: what was asked, so that the same request can be told from another.
+        state: how far it is.
+        expires: the second of CLOCK_BOOTTIME in which a mere reservation ends.
+    """
+
+    reservation: Reservation
+    nics: tuple[NicRequest, ...]
+    state: HoldingState
+    expires: int
 
 
 def ipv4_address(text: str) -> IPv4Address:

@@ -1,0 +1,120 @@
+"""Lease and network files as JSON documents: values in, values out, nothing trusted."""
+
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network
+from typing import cast
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.names import network_name, task_name
+from solo5_systemd.network.plan import (
+    LEASE_SIGNATURE,
+    NIC_SIGNATURE,
+    PORT_SIGNATURE,
+    Holding,
+    HoldingState,
+    Lease,
+    Network,
+    NicRequest,
+    PortRequest,
+    Reservation,
+    ipv4_address,
+)
+
+VERSION = 1
+
+
+def holding_document(holding: Holding) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "task": holding.reservation.task,
+        "state": holding.state.value,
+        "expires": holding.expires,
+        "nics": [nic.to_wire() for nic in holding.nics],
+        "leases": [lease.to_wire() for lease in holding.reservation.leases],
+        "ports": [port.to_wire() for port in holding.reservation.ports],
+    }
+
+
+def parse_holding(document: object) -> Holding:
+    """Read a task's file back.
+
+    Raises:
+        InvalidRequestError: it is not what `holding_document` makes.
+    """
+    fields = _fields(document)
+    leases = tuple(
+        Lease.from_wire(cast("tuple[str, str, str, str, str, str, str, int]", wire))
+        for wire in _tuples(fields, document, "leases", LEASE_SIGNATURE)
+    )
+    ports = tuple(
+        PortRequest.from_wire(cast("tuple[str, str, int, int, str]", wire))
+        for wire in _tuples(fields, document, "ports", PORT_SIGNATURE)
+    )
+    if not {port.nic for port in ports} <= {lease.nic for lease in leases}:
+        raise fields.wrong("ports", [port.nic for port in ports], "ports of its own NICs")
+    return Holding(
+        reservation=Reservation(task=fields.parsed("task", task_name), leases=leases, ports=ports),
+        nics=tuple(
+            NicRequest.from_wire(cast("tuple[str, str, str, str]", wire))
+            for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
+        ),
+        state=fields.parsed("state", HoldingState),
+        expires=fields.integer("expires", low=0, high=1 << 53),
+    )
+
+
+def network_document(network: Network) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "name": network.name,
+        "bridge": network.bridge,
+        "ipv4": str(network.ipv4),
+        "gateway4": str(network.gateway4),
+        "mtu": network.mtu,
+        "masquerade": network.masquerade,
+    }
+
+
+def parse_network(document: object) -> Network:
+    """Read a network's file back.
+
+    Raises:
+        InvalidRequestError: it is not what `network_document` makes.
+    """
+    fields = _fields(document)
+    return Network(
+        name=fields.parsed("name", network_name),
+        bridge=fields.text("bridge"),
+        ipv4=fields.parsed("ipv4", IPv4Network),
+        gateway4=fields.parsed("gateway4", ipv4_address),
+        mtu=fields.integer("mtu", low=68, high=65521),
+        masquerade=fields.boolean("masquerade"),
+    )
+
+
+def parse_texts(document: object) -> Mapping[str, str]:
+    """Read a plain mapping of texts back.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    fields = Fields(document)
+    return {key: fields.text(key) for key in fields.keys()}  # noqa: SIM118 - Fields is no mapping
+
+
+def _fields(document: object) -> Fields:
+    fields = Fields(document)
+    fields.integer("version", low=VERSION, high=VERSION)
+    return fields
+
+
+def _tuples(fields: Fields, document: object, key: str, signature: str) -> tuple[tuple[object, ...], ...]:
+    kinds = [str if code == "s" else int for code in signature.strip("()")]
+    wires = cast("Mapping[str, object]", document).get(key)
+    if not isinstance(wires, list) or not all(_fits(wire, kinds) for wire in wires):
+        raise fields.wrong(key, wires, f"a list of {signature}")
+    return tuple(tuple(wire) for wire in wires)
+
+
+def _fits(wire: object, kinds: Sequence[type]) -> bool:
+    return isinstance(wire, list) and [*map(type, wire)] == list(kinds)

@@ -1,0 +1,159 @@
+"""nftables of this network namespace: our tables written and checked through libnftables."""
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+
+import nftables
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.network import ruleset
+from solo5_systemd.network.nlsocket import NETLINK_NETFILTER, NetlinkSocket, attributes
+from solo5_systemd.network.ruleset import Element
+
+# linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
+_NEWGEN, _GETGEN = 10 << 8 | 15, 10 << 8 | 16
+_GROUP_NFTABLES = 7
+_TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
+_GEN_ID = 1
+_NFGENMSG = struct.Struct("=BBH")
+
+
+class Tables:
+    """Our tables in the kernel, and whether anybody else touched them.
+
+    The kernel counts the commits of all programs (the ruleset's generation): as long as it stands where our last
+    commit left it, nobody changed anything, and that is known at the price of one message.
+    """
+
+    def __init__(self) -> None:
+        self._nft = nftables.Nftables()
+        self._nft.set_stateless_output(True)
+        self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
+        self._generation: int | None = None
+        self._built: Mapping[str, list[object]] = {}
+
+    def replace(self, elements: Iterable[Element]) -> None:
+        """Make our tables exactly so, in one transaction."""
+        self._run(ruleset.replace(elements))
+        self._generation = self._current_generation()
+        self._built = self._listing()[0]
+
+    def remove(self) -> None:
+        self._run(ruleset.remove())
+        self._generation = None
+
+    def add(self, elements: Iterable[Element]) -> None:
+        self._change(ruleset.add(elements))
+
+    def delete(self, elements: Iterable[Element]) -> None:
+        self._change(ruleset.delete(elements))
+
+    def are_intact(self, expected: Iterable[Element]) -> bool:
+        """Our tables hold our rules and exactly these elements."""
+        generation = self._current_generation()
+        if generation == self._generation:
+            return True
+        rules, elements = self._listing()
+        if rules != self._built or elements != {_plain(element) for element in expected}:
+            return False
+        self._generation = generation
+        return True
+
+    def _change(self, commands: str) -> None:
+        if not commands:
+            return
+        before = self._current_generation()
+        self._run(commands)
+        after = self._current_generation()
+        # Another commit in between leaves it open what that one did.
+        self._generation = after if before == self._generation and after == before + 1 else None
+
+    def _run(self, commands: str) -> str:
+        code, output, error = self._nft.cmd(commands)
+        if code:
+            reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows what is there.")
+        return str(output)
+
+    def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
+        """Rules (and chains and sets) by family, and the elements; nothing where a table is missing."""
+        self._nft.set_json_output(True)
+        try:
+            listings = {family: self._nft.cmd(f"list table {family} {ruleset.TABLE}") for family in ruleset.FAMILIES}
+        finally:
+            self._nft.set_json_output(False)
+        rules: dict[str, list[object]] = {}
+        elements: set[Element] = set()
+        for family, (code, output, _) in listings.items():
+            objects = [] if code else json.loads(output)["nftables"]
+            rules[family] = [_rule(item) for item in objects if "metainfo" not in item]
+            elements.update(element for item in objects for element in _elements(item))
+        return rules, elements
+
+    def _current_generation(self) -> int:
+        # No dump and no acknowledgement is asked: the answer is the one NEWGEN message.
+        for kind, body in self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)):
+            if kind == _NEWGEN:
+                return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
+        raise HostError("nftables does not tell its generation: expected Linux 4.3 or later.")
+
+
+class Watch(NetlinkSocket):
+    """Readable when any program commits a change of nftables."""
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_NETFILTER, _GROUP_NFTABLES)
+
+    def touched(self) -> bool:
+        """Whether our tables are among what was announced; to be called when readable."""
+        touched = False
+        try:
+            while True:
+                for _, body in self.announced():
+                    name = attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME, b"")
+                    touched |= name == ruleset.TABLE.encode() + b"\0"
+        except BlockingIOError:
+            return touched
+        except OSError:  # ENOBUFS: announcements were lost, so anything may have happened
+            return True
+
+
+def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
+    return {
+        kind: {key: value for key, value in body.items() if key not in ("handle", "elem")}
+        for kind, body in item.items()
+    }
+
+
+def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
+    for kind in ("set", "map"):
+        body = item.get(kind, {})
+        elem = body.get("elem", ())
+        for one in elem if isinstance(elem, list) else ():
+            key, value = one if kind == "map" else (one, None)
+            yield Element(
+                family=str(body["family"]),
+                name=str(body["name"]),
+                key=_words(key),
+                value=() if value is None else _words(value),
+            )
+
+
+def _words(value: object) -> tuple[str, ...]:
+    match value:
+        case {"concat": [*parts]}:
+            return tuple(word for part in parts for word in _words(part))
+        case {"prefix": {"addr": address, "len": length}}:
+            return (f"{address}/{length}",)
+        case _:
+            return (str(value),)
+
+
+def _plain(element: Element) -> Element:
+    return Element(
+        family=element.family,
+        name=element.name,
+        key=tuple(word.strip('"') for word in element.key),
+        value=element.value,
+    )

@@ -1,0 +1,100 @@
+"""A netlink socket (netlink(7)), for what pyroute2 has no call for: one socket, requests out, messages in."""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+NLM_REQUEST, NLM_ACK, NLM_DUMP = 0x1, 0x4, 0x300
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 4, 12
+
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
+_NESTED, _TYPE_MASK = 0x8000, 0x3FFF
+_BUFFER = 1 << 16
+
+
+class NetlinkSocket:
+    """Requests and their answers; or, with a group joined, what the kernel announces."""
+
+    def __init__(self, protocol: int, group: int | None = None) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._socket.bind((0, 0))
+        if group is not None:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        self._sequence = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def request(self, kind: int, flags: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+        """Send one request; the answers to it, as kind and payload.
+
+        Raises:
+            OSError: the kernel refused it.
+        """
+        self._sequence += 1
+        length = _HEADER.size + len(payload)
+        self._socket.send(_HEADER.pack(length, kind, NLM_REQUEST | flags, self._sequence, 0) + payload)
+        while True:
+            for sequence, answer, body in _messages(self._socket.recv(_BUFFER)):
+                if sequence != self._sequence:
+                    continue
+                if answer in (NLMSG_ERROR, NLMSG_DONE):
+                    _raise_error(body)
+                    return
+                yield answer, body
+
+    def announced(self) -> Iterator[tuple[int, bytes]]:
+        """What has been announced since the last call, as kind and payload.
+
+        Raises:
+            BlockingIOError: nothing more.
+            OSError: ENOBUFS, when announcements were lost.
+        """
+        for _, kind, body in _messages(self._socket.recv(_BUFFER)):
+            yield kind, body
+
+
+def attribute(kind: int, *values: bytes) -> bytes:
+    """One attribute (struct nlattr) of raw values, padded to four bytes."""
+    value = b"".join(values)
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def nested(kind: int, *attributes: bytes) -> bytes:
+    return attribute(kind | _NESTED, *attributes)
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """The attributes in a payload, by kind; the last of a kind wins."""
+    found = {}
+    offset = 0
+    while offset + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & _TYPE_MASK] = data[offset + _ATTRIBUTE.size : offset + length]
+        offset += length + -length % 4
+    return found
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        length, kind, _, sequence, _ = _HEADER.unpack_from(data, offset)
+        yield sequence, kind, data[offset + _HEADER.size : offset + length]
+        offset += length + -length % 4
+
+
+def _raise_error(body: bytes) -> None:
+    # NLMSG_ERROR and NLMSG_DONE both begin with the errno, negative, or 0.
+    code = -int(struct.unpack_from("=i", body)[0])
+    if code:
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,97 @@
+"""Which published ports can stand beside each other."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundPort:
+    """A socket of the host that answers at a port; `address` None: at every address."""
+
+    protocol: Protocol
+    address: IPv4Address | None
+    port: int
+
+
+def check_ports(
+    ports: Sequence[PortRequest],
+    nics: Collection[DeviceName],
+    held: Iterable[Reservation],
+    bound: Collection[BoundPort],
+    local: Collection[IPv4Address],
+) -> None:
+    """Refuse what cannot be published.
+
+    Args:
+        ports: what is asked.
+        nics: the NICs asked for beside it.
+        held: what other tasks hold.
+        bound: the host's own sockets.
+        local: the host's own addresses.
+
+    Raises:
+        InvalidRequestError: a NIC that is not asked for, an address that is not the host's, or one port twice.
+        TakenError: another task or a process of the host has the port.
+    """
+    for index, port in enumerate(ports):
+        _check_request(port, ports[:index], nics, local)
+    for reservation in held:
+        for port, other in ((port, other) for port in ports for other in reservation.ports):
+            if _meet(port, other):
+                raise TakenError(
+                    f"port {_show(port)} is taken by task {reservation.task}: expected a free port.",
+                    f"Publish another one, or end task {reservation.task}.",
+                )
+    for port in ports:
+        if any(_answers(socket, port) for socket in bound):
+            raise TakenError(
+                f"port {_show(port)} is taken by another process of this host: expected a free port.",
+                f"`ss -{port.protocol[0]}lnp sport = :{port.host_port}` shows which.",
+            )
+
+
+def _check_request(
+    port: PortRequest,
+    before: Sequence[PortRequest],
+    nics: Collection[DeviceName],
+    local: Collection[IPv4Address],
+) -> None:
+    if port.nic not in nics:
+        raise InvalidRequestError(
+            f"port {_show(port)} leads to NIC {port.nic}, which is not asked for: expected one of "
+            f"{', '.join(nics) or 'the NICs, of which there are none'}."
+        )
+    if any(_meet(port, other) for other in before):
+        raise InvalidRequestError(f"port {_show(port)} is published twice: expected each port once.")
+    if port.host_ip is not None and not port.host_ip.is_loopback and port.host_ip not in local:
+        raise InvalidRequestError(
+            f"port {_show(port)} cannot be published: {port.host_ip} is not an address of this host.",
+            "`ip -4 address` shows them; without one the port is published on all.",
+        )
+
+
+def _meet(one: PortRequest, other: PortRequest) -> bool:
+    """Some packet would belong to both."""
+    return (
+        one.protocol == other.protocol
+        and one.host_port == other.host_port
+        and (one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip)
+    )
+
+
+def _answers(socket: BoundPort, port: PortRequest) -> bool:
+    return (
+        socket.protocol == port.protocol
+        and socket.port == port.host_port
+        and (socket.address is None or port.host_ip is None or socket.address == port.host_ip)
+    )
+
+
+def _show(port: PortRequest) -> str:
+    address = f"{port.host_ip}:" if port.host_ip else ""
+    return f"{address}{port.host_port}/{port.protocol.value}"

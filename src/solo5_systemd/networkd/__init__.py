@@ -1,0 +1,1 @@
+"""The network service: the only part that changes links and nftables, and the only writer of leases."""

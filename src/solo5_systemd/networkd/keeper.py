@@ -1,0 +1,345 @@
+"""What the service does, told without D-Bus: reserve, attach, release, repair.
+
+Files come before what they speak of and go after it: a service that is killed between any two lines finds, when it
+is started again, a file for all that it may have made. `recover` then makes the kernel what the files say.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.network import netlink, ruleset, sysctls
+from solo5_systemd.network.conntrack import forget_udp
+from solo5_systemd.network.ipam import assign, choose_network, free_addresses
+from solo5_systemd.network.leases import LeaseStore
+from solo5_systemd.network.netlink import Links
+from solo5_systemd.network.nft import Tables
+from solo5_systemd.network.plan import (
+    Holding,
+    HoldingState,
+    Lease,
+    Network,
+    NicRequest,
+    PortRequest,
+    Protocol,
+    Reservation,
+)
+from solo5_systemd.network.ports import check_ports
+from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.sockets import bound_ports
+from solo5_systemd.settings import Settings
+
+RESERVATION_SECONDS = 60
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The state of the host's Solo5 networks. Not thread-safe: one thread calls it."""
+
+    def __init__(self, *, store: LeaseStore, links: Links, tables: Tables, settings: Callable[[], Settings]) -> None:
+        self._store = store
+        self._links = links
+        self._tables = tables
+        self._settings = settings
+        self._holdings: dict[TaskName, Holding] = {}
+        self._networks: dict[NetworkName, Network] = {}
+        self._up: set[NetworkName] = set()
+
+    @property
+    def holdings(self) -> Sequence[Holding]:
+        return tuple(self._holdings.values())
+
+    def networks(self) -> Sequence[Network]:
+        """The networks in use."""
+        return tuple(self._networks.values())
+
+    def overview(self) -> Sequence[tuple[str, str, str, str, int, bool, bool, int, int]]:
+        """Every network, in use or only configured; what is not settled yet is empty.
+
+        Name, bridge, range, gateway, MTU, masquerade, whether its bridge is up, leases, free addresses.
+        """
+        rows = [self._row(network) for network in self.networks()]
+        for known in self._settings().networks:
+            if known.name not in self._networks:
+                ipv4, gateway = str(known.ipv4 or ""), str(known.gateway4 or "")
+                rows.append((known.name, known.bridge, ipv4, gateway, known.mtu, known.masquerade, False, 0, 0))
+        return sorted(rows)
+
+    def _row(self, network: Network) -> tuple[str, str, str, str, int, bool, bool, int, int]:
+        held = [holding.reservation for holding in self.holdings]
+        leases = sum(lease.network == network.name for one in held for lease in one.leases)
+        return (
+            network.name,
+            network.bridge,
+            str(network.ipv4),
+            str(network.gateway4),
+            network.mtu,
+            network.masquerade,
+            network.name in self._up,
+            leases,
+            free_addresses(network, held),
+        )
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        """Give a task what it asks for; nothing but files changes.
+
+        Raises:
+            InvalidRequestError: it can never be given so.
+            TakenError: somebody else has it, or the task holds another reservation.
+            HostError: the host cannot.
+        """
+        held = self._holdings.get(task)
+        if held is None:
+            reservation, networks = self._plan(task, nics, ports)
+        elif held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
+            reservation, networks = held.reservation, ()
+        else:
+            raise TakenError(
+                f"task {task} holds another reservation: expected the same request or another name.",
+                f"`solo5ctl rm {task}` gives it back.",
+            )
+        for network in networks:
+            self._store.save_network(network)
+            self._networks[network.name] = network
+        if held is None or held.state is HoldingState.RESERVED:
+            self._save(
+                Holding(
+                    reservation=reservation,
+                    nics=tuple(nics),
+                    state=HoldingState.RESERVED,
+                    expires=now() + RESERVATION_SECONDS,
+                )
+            )
+        return reservation
+
+    def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> tuple[Reservation, Sequence[Element]]:
+        """What `reserve` would give, and what `attach` would then add to our tables."""
+        reservation, networks = self._plan(task, nics, ports)
+        new = (element for network in networks for element in ruleset.elements_of(network))
+        return reservation, (*new, *ruleset.elements_for(reservation))
+
+    def attach(self, task: TaskName) -> None:
+        """Make what the task has reserved.
+
+        Raises:
+            NotFoundError: it has reserved nothing.
+            HostError: the kernel refused; what was made is gone again.
+        """
+        holding = self._holdings.get(task)
+        if holding is None or holding.state is HoldingState.RELEASING:
+            raise NotFoundError(
+                f"task {task} has no reservation: expected one made less than {RESERVATION_SECONDS} s ago.",
+                "Start the task again.",
+            )
+        self.repair()
+        if holding.state is HoldingState.ATTACHED:
+            return
+        try:
+            self._attach(holding)
+        except Solo5Error:
+            self._undo_attach(holding.reservation)
+            raise
+
+    def begin_release(self, task: TaskName) -> Sequence[str]:
+        """Take back all but the taps, and name these: deleting them takes a while and is the caller's."""
+        holding = self._holdings.get(task)
+        if holding is None:
+            return ()
+        self.repair()
+        attached = holding.state is HoldingState.ATTACHED
+        self._save(replace(holding, state=HoldingState.RELEASING))
+        if attached:
+            self._tables.delete(ruleset.elements_for(holding.reservation))
+            _forget_flows(holding.reservation)
+        return tuple(lease.tap for lease in holding.reservation.leases)
+
+    def end_release(self, task: TaskName) -> None:
+        """Forget a task whose taps are gone, and networks that nobody uses any more."""
+        self._store.remove_holding(task)
+        self._holdings.pop(task, None)
+        self._retire_networks()
+
+    # -- the whole -----------------------------------------------------------------------------------------------
+
+    def recover(self) -> Sequence[TaskName]:
+        """Make the kernel what the files say, at the start; the tasks whose release is to be finished."""
+        self._networks = self._store.networks()
+        self._holdings = self._store.holdings()
+        self._complete_networks()
+        self._up = {network.name for network in self.networks() if self._links.is_ours(network)}
+        for tap in sorted(self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}):
+            _log.info("Removing tap %s, which no attached task holds.", tap)
+            netlink.delete_link(tap)
+        for name in {lease.network for _, lease in self._attached_leases()}:
+            self._bring_up(self._networks[name])
+        if self._up:
+            self._tables.replace(self._elements())
+            self._repair_links()
+        self._retire_networks()
+        return tuple(h.reservation.task for h in self.holdings if h.state is HoldingState.RELEASING)
+
+    def repair(self) -> None:
+        """Put back what another program took away from us."""
+        if not self._up:
+            return
+        elements = self._elements()
+        if not self._tables.are_intact(elements):
+            _log.warning("Another program changed our nftables: table ip solo5 and table bridge solo5 are rebuilt.")
+            self._tables.replace(elements)
+
+    def repair_links(self, removed: frozenset[str] | None) -> None:
+        """Put back links of ours among those removed; None: look at all."""
+        ours = {network.bridge for network in self._networks.values() if network.name in self._up}
+        ours |= {lease.tap for _, lease in self._attached_leases()}
+        if removed is None or ours & removed:
+            self._repair_links()
+
+    def expired(self) -> Sequence[TaskName]:
+        """The tasks whose reservation nobody picked up."""
+        return tuple(
+            holding.reservation.task
+            for holding in self.holdings
+            if holding.state is HoldingState.RESERVED and holding.expires <= now()
+        )
+
+    def _plan(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> tuple[Reservation, Sequence[Network]]:
+        held = [h.reservation for h in self.holdings if h.reservation.task != task]
+        names = [nic.nic for nic in nics]
+        bound, local = (bound_ports(), self._links.local_addresses()) if ports else ((), ())
+        check_ports(ports, names, held, bound, local)
+        new = self._new_networks(nics)
+        leases = assign(task, nics, (*self.networks(), *new), held, lambda link: bool(netlink.index(link)))
+        return Reservation(task=task, leases=leases, ports=tuple(ports)), new
+
+    def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
+        names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._networks)
+        if not names:
+            return ()
+        settings = self._settings()
+        new: list[Network] = []
+        routed = tuple(self._links.destinations(ours=[network.bridge for network in self.networks()]))
+        for name in names:
+            known = settings.network(name)
+            if known is None:
+                raise InvalidRequestError(
+                    f"network {name} does not exist: expected one of "
+                    f"{', '.join(network.name for network in settings.networks)}.",
+                    f"A table [network.{name}] below /etc/solo5 makes it.",
+                )
+            reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
+            new.append(choose_network(known, (*self.networks(), *new), (*routed, *reserved)))
+        return new
+
+    def _attach(self, holding: Holding) -> None:
+        reservation = holding.reservation
+        for lease in reservation.leases:
+            self._bring_up(self._networks[lease.network])
+        for lease in reservation.leases:
+            self._links.make_tap(reservation.task, lease)
+        self._tables.add(ruleset.elements_for(reservation))
+        _forget_flows(reservation)
+        self._save(replace(holding, state=HoldingState.ATTACHED))
+
+    def _undo_attach(self, reservation: Reservation) -> None:
+        if self._up:
+            self._tables.replace(self._elements())
+        for lease in reservation.leases:
+            netlink.delete_link(lease.tap)
+
+    def _bring_up(self, network: Network) -> None:
+        if network.name in self._up:
+            return
+        self._remember_sysctls()
+        sysctls.apply(sysctls.FORWARDING)
+        self._links.make_bridge(network)
+        self._up.add(network.name)
+        self._tables.replace(self._elements())
+
+    def _remember_sysctls(self) -> None:
+        if not self._store.sysctls():
+            self._store.save_sysctls(sysctls.current(sysctls.FORWARDING))
+
+    def _retire_networks(self) -> None:
+        used = {lease.network for holding in self.holdings for lease in holding.reservation.leases}
+        idle = [network for name, network in self._networks.items() if name not in used]
+        for network in idle:
+            if self._links.is_ours(network):
+                netlink.delete_link(network.bridge)
+            self._up.discard(network.name)
+        if idle and self._up:
+            self._tables.replace(self._elements())
+        elif idle:
+            self._tables.remove()
+            sysctls.restore(self._store.sysctls())
+            self._store.remove_sysctls()
+        for network in idle:
+            self._store.remove_network(network.name)
+            del self._networks[network.name]
+
+    def _repair_links(self) -> None:
+        """Bridges before taps; a tap that a tender held when it was deleted is lost to it."""
+        for network in self.networks():
+            if network.name in self._up and not self._links.is_ours(network):
+                _log.warning("Bridge %s of network %s is gone: it is rebuilt.", network.bridge, network.name)
+                self._links.make_bridge(network)
+        for task, lease in self._attached_leases():
+            if not self._links.is_in_place(lease):
+                _log.warning(
+                    "Tap %s is gone or off its bridge: it is put back. If it was deleted, task %s has lost its "
+                    "NIC %s until it is started again.", lease.tap, task, lease.nic
+                )  # fmt: skip
+                self._links.make_tap(task, lease)
+
+    def _complete_networks(self) -> None:
+        """A lease tells enough of its network to do without the network's own file."""
+        for holding in self.holdings:
+            for lease in holding.reservation.leases:
+                if lease.network not in self._networks:
+                    network = Network(
+                        name=lease.network,
+                        bridge=lease.bridge,
+                        ipv4=lease.ipv4.network,
+                        gateway4=lease.gateway4,
+                        mtu=lease.mtu,
+                        masquerade=True,
+                    )
+                    self._store.save_network(network)
+                    self._networks[lease.network] = network
+
+    def _attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
+        return [(held.reservation.task, lease) for held in self._attached() for lease in held.reservation.leases]
+
+    def _attached(self) -> Sequence[Holding]:
+        return [holding for holding in self.holdings if holding.state is HoldingState.ATTACHED]
+
+    def _elements(self) -> Sequence[Element]:
+        networks = (network for network in self.networks() if network.name in self._up)
+        return (
+            *(element for network in networks for element in ruleset.elements_of(network)),
+            *(element for held in self._attached() for element in ruleset.elements_for(held.reservation)),
+        )
+
+    def _save(self, holding: Holding) -> None:
+        self._store.save_holding(holding)
+        self._holdings[holding.reservation.task] = holding
+
+
+def now() -> int:
+    """Seconds since boot, sleep included."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def _forget_flows(reservation: Reservation) -> None:
+    for port in reservation.ports:
+        if port.protocol is Protocol.UDP:
+            forget_udp(port.host_port)

@@ -1,0 +1,273 @@
+"""The service on the bus: calls come in, one thread answers them in their order, nobody waits for a deletion.
+
+The kernel's work is blocking, and short: all of it is done by one thread, which is what makes this the only writer.
+Deleting a tap is long (the kernel waits for a grace period) and needs no order beyond its own task's, so it has
+threads of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+from dbus_next import Message, MessageType
+from dbus_next.aio import MessageBus
+
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.network import netlink
+from solo5_systemd.network.netlink import LinkWatch
+from solo5_systemd.network.nft import Watch
+from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest
+from solo5_systemd.networkd.interface import METHODS, NAME, PATH, introspection
+from solo5_systemd.networkd.keeper import Keeper, now
+from solo5_systemd.networkd.units import without_unit
+
+IDLE_SECONDS = 10
+SWEEP_SECONDS = 120
+_DELETERS = 4
+_SETTLE_SECONDS = 0.05  # the kernel announces a bridge's end port by port
+
+_log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+NicWire = tuple[str, str, str, str]
+PortWire = tuple[str, str, int, int, str]
+
+
+class Service:
+    """org.solo5.Network1.
+
+    Args:
+        bus: a connected bus.
+        make_keeper: called in the writer's thread, since the sockets are for it alone.
+    """
+
+    def __init__(self, bus: MessageBus, make_keeper: Callable[[], Keeper]) -> None:
+        self._bus = bus
+        self._make_keeper = make_keeper
+        self._writer = ThreadPoolExecutor(1, "writer")
+        self._deleters = ThreadPoolExecutor(_DELETERS, "deleter")
+        self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
+        self._calls = 0
+        self._stirred = asyncio.Event()
+        self._rules_touched = False
+        self._links_removed: frozenset[str] | None = frozenset()
+        self._suspects: frozenset[TaskName] = frozenset()
+        self._swept = 0
+        self._methods: dict[str, Callable[..., Awaitable[Sequence[object]]]] = {
+            "Reserve": self._reserve,
+            "Preview": self._preview,
+            "Attach": self._attach,
+            "Release": self._release,
+            "Leases": self._leases,
+            "Networks": self._list_networks,
+            "Collect": self._collect,
+        }
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Recover, answer, and return when nobody has needed us for a while.
+
+        Args:
+            ready: called as soon as calls are answered.
+        """
+        self._keeper = await self._in(self._writer, self._make_keeper)
+        unfinished = await self._work(self._keeper.recover)
+        loop = asyncio.get_running_loop()
+        rules, links = Watch(), LinkWatch()
+        loop.add_reader(rules.fileno(), self._on_rules, rules)
+        loop.add_reader(links.fileno(), self._on_links, links)
+        async with asyncio.TaskGroup() as tasks:
+            self._bus.add_message_handler(lambda message: self._on_message(message, tasks))
+            await self._bus.request_name(NAME)
+            ready()
+            for task in unfinished:
+                await self.release(task)
+            await self._keep_house()
+        loop.remove_reader(rules.fileno())
+        loop.remove_reader(links.fileno())
+        rules.close()
+        links.close()
+
+    async def breathe(self) -> None:
+        """Return when the writer's thread has come round: the sign of life for systemd's watchdog."""
+        await self._work(now)
+
+    async def release(self, task: TaskName) -> None:
+        async with self._turn(task):
+            taps = await self._work(self._keeper.begin_release, task)
+            await asyncio.gather(*(self._in(self._deleters, netlink.delete_link, tap) for tap in taps))
+            await self._work(self._keeper.end_release, task)
+
+    # -- methods: wire values in, wire values out -----------------------------------------------------------------
+
+    async def _reserve(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
+        task, nic_requests, port_requests = _request(name, nics, ports)
+        async with self._turn(task):
+            reservation = await self._work(self._keeper.reserve, task, nic_requests, port_requests)
+        return [[list(lease.to_wire()) for lease in reservation.leases]]
+
+    async def _preview(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
+        reservation, elements = await self._work(self._keeper.preview, *_request(name, nics, ports))
+        leases = [list(lease.to_wire()) for lease in reservation.leases]
+        return [leases, "\n".join(f"add {element}" for element in elements)]
+
+    async def _attach(self, name: str) -> Sequence[object]:
+        task = task_name(name)
+        async with self._turn(task):
+            await self._work(self._keeper.attach, task)
+        return []
+
+    async def _release(self, name: str) -> Sequence[object]:
+        await self.release(task_name(name))
+        return []
+
+    async def _leases(self) -> Sequence[object]:
+        return [
+            [
+                [
+                    holding.reservation.task,
+                    [list(lease.to_wire()) for lease in holding.reservation.leases],
+                    [list(port.to_wire()) for port in holding.reservation.ports],
+                    holding.state.value,
+                ]
+                for holding in self._keeper.holdings
+            ]
+        ]
+
+    async def _list_networks(self) -> Sequence[object]:
+        return [[list(row) for row in await self._work(self._keeper.overview)]]
+
+    async def _collect(self, dry_run: bool) -> Sequence[object]:
+        orphans = [*self._keeper.expired(), *await self._without_unit()]
+        if not dry_run:
+            for task in orphans:
+                await self.release(task)
+        return [[f"network lease of task {task}" for task in orphans]]
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message, tasks: asyncio.TaskGroup) -> bool | Message:
+        if message.message_type is not MessageType.METHOD_CALL or message.path != PATH:
+            return False
+        if message.member == "Introspect" and message.interface == "org.freedesktop.DBus.Introspectable":
+            return Message.new_method_return(message, "s", [introspection()])
+        if message.interface != NAME or message.member not in METHODS:
+            return False
+        tasks.create_task(self._answer(message))
+        return True
+
+    async def _answer(self, message: Message) -> None:
+        self._calls += 1
+        try:
+            reply = await self._reply(message)
+        except Solo5Error as error:
+            text = "\n".join(filter(None, (error.sentence, error.hint)))
+            reply = Message.new_error(message, error.dbus_name, text)
+        except Exception:  # noqa: BLE001 - the one catch-all of this service, logged and told
+            _log.exception("%s failed in a way that nobody foresaw.", message.member)
+            text = f"solo5-networkd failed at {message.member}: `journalctl -u solo5-networkd` has the details."
+            reply = Message.new_error(message, Solo5Error.dbus_name, text)
+        finally:
+            self._calls -= 1
+            self._stirred.set()
+        await self._bus.send(reply)
+
+    async def _reply(self, message: Message) -> Message:
+        method = METHODS[message.member]
+        if message.signature != method.takes:
+            raise InvalidRequestError(
+                f"{message.member} was called with {message.signature or 'nothing'}: expected {method.takes}."
+            )
+        body = await self._methods[message.member](*message.body)
+        return Message.new_method_return(message, method.gives, list(body))
+
+    # -- house ----------------------------------------------------------------------------------------------------
+
+    def _on_rules(self, watch: Watch) -> None:
+        if watch.touched():
+            self._rules_touched = True
+            self._stirred.set()
+
+    def _on_links(self, watch: LinkWatch) -> None:
+        removed = watch.removed()
+        if removed is None or self._links_removed is None:
+            self._links_removed = None
+        else:
+            self._links_removed |= removed
+        self._stirred.set()
+
+    async def _keep_house(self) -> None:
+        while await self._is_stirred():
+            await self._mend()
+            for task in self._keeper.expired():
+                _log.info("The reservation of task %s was not picked up: it is given back.", task)
+                await self.release(task)
+            if now() - self._swept >= SWEEP_SECONDS:
+                await self._sweep()
+
+    async def _is_stirred(self) -> bool:
+        """Wait until there may be something to do; False when we are not needed any more."""
+        try:
+            async with asyncio.timeout(self._patience()):
+                await self._stirred.wait()
+        except TimeoutError:
+            return bool(self._keeper.holdings or self._calls)
+        self._stirred.clear()
+        return True
+
+    def _patience(self) -> float:
+        """Seconds until something is due."""
+        holdings = self._keeper.holdings
+        if not holdings:
+            return IDLE_SECONDS
+        expiries = (held.expires - now() for held in holdings if held.state is HoldingState.RESERVED)
+        return max(1, min(expiries, default=SWEEP_SECONDS))
+
+    async def _mend(self) -> None:
+        try:
+            if self._rules_touched:
+                self._rules_touched = False
+                await self._work(self._keeper.repair)
+            if self._links_removed != frozenset():
+                await asyncio.sleep(_SETTLE_SECONDS)
+                removed, self._links_removed = self._links_removed, frozenset()
+                await self._work(self._keeper.repair_links, removed)
+        except Solo5Error as error:
+            _log.error("What another program changed could not be put back: %s", error)
+
+    async def _sweep(self) -> None:
+        """Release what has lost its unit, if that was so at the last sweep too."""
+        self._swept = now()
+        orphans = await self._without_unit()
+        for task in orphans & self._suspects:
+            _log.warning("Task %s holds a network lease and has no unit: the lease is taken back.", task)
+            await self.release(task)
+        self._suspects = orphans
+
+    async def _without_unit(self) -> frozenset[TaskName]:
+        attached = [h.reservation.task for h in self._keeper.holdings if h.state is HoldingState.ATTACHED]
+        return await without_unit(self._bus, attached) if attached else frozenset()
+
+    @asynccontextmanager
+    async def _turn(self, task: TaskName) -> AsyncIterator[None]:
+        """One call at a time for one task."""
+        lock = self._turns.setdefault(task, asyncio.Lock())
+        async with lock:
+            yield
+
+    async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._in(self._writer, function, *args, **kwargs)
+
+    @staticmethod
+    async def _in(executor: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(executor, lambda: function(*args, **kwargs))
+
+
+def _request(
+    name: str, nics: list[NicWire], ports: list[PortWire]
+) -> tuple[TaskName, tuple[NicRequest, ...], tuple[PortRequest, ...]]:
+    return task_name(name), tuple(map(NicRequest.from_wire, nics)), tuple(map(PortRequest.from_wire, ports))
