@@ -17,7 +17,7 @@ from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
 STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on request")
-KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL, which we did not send")
+KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL")
 
 
 def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Entry:

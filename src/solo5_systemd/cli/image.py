@@ -28,8 +28,7 @@ class Report:
     @property
     def least_memory(self) -> int:
         """The smallest `--memory`, in bytes."""
-        manifest = self.facts.manifest
-        return least_guest_memory(manifest, self.facts.load_end) * MIB + overhead(manifest)
+        return least_guest_memory(self.facts) * MIB + overhead(self.facts.manifest)
 
     @property
     def most_memory(self) -> int | None:

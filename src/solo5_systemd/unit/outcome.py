@@ -75,7 +75,8 @@ _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE
 _STOP_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 
-# systemd.exec(5), "Process exit codes": what PID 1 reports where it could not execute the tender.
+# systemd.exec(5), "Process exit codes": what PID 1 reports where it could not execute the tender. A guest may exit
+# with the same; its unit, of Type=exec, was active then.
 _EXEC_FAILURES = range(200, 246)
 
 
@@ -107,7 +108,7 @@ def _exited(state: UnitState, words: LastWords) -> Outcome:
     status = state.main_status
     if status == 0:
         return Outcome(ending=Ending.EXITED, exit_code=0, sentence="the guest exited with 0")
-    if status in _EXEC_FAILURES and state.result == "exit-code" and not words.guest and not words.tender:
+    if status in _EXEC_FAILURES and not state.active_exit:
         return Outcome(
             ending=Ending.NOT_STARTED, exit_code=status, sentence=f"systemd could not execute the tender ({status})"
         )
@@ -148,7 +149,7 @@ def _killed(state: UnitState) -> Outcome:
     if number in _STOP_SIGNALS or (state.asked_to_stop and number == signals.SIGKILL):
         how = f"stopped on request ({name})"
         return Outcome(ending=Ending.STOPPED, signal=number, sentence=how)
-    if state.result == "timeout" or (state.result == "watchdog"):
+    if state.result in ("timeout", "watchdog"):
         return Outcome(ending=Ending.TIMED_OUT, signal=number, sentence=f"killed by systemd: {state.result} ({name})")
     if number == signals.SIGSYS:
         return Outcome(
@@ -156,10 +157,12 @@ def _killed(state: UnitState) -> Outcome:
         )
     if number in _GUEST_FAULTS:
         return Outcome(ending=Ending.TRAPPED, signal=number, sentence=f"the guest trapped ({name})")
-    return Outcome(ending=Ending.KILLED, signal=number, sentence=f"killed by {name}, which we did not send")
+    return Outcome(ending=Ending.KILLED, signal=number, sentence=f"killed by {name}")
 
 
 def _never_ran(state: UnitState) -> Outcome:
+    if state.started:
+        return Outcome(ending=Ending.UNKNOWN, sentence="ended; it was removed before systemd could be asked how")
     if state.result == "resources":
         return Outcome(ending=Ending.NOT_STARTED, sentence="systemd could not set the unit up (resources)")
     return Outcome(ending=Ending.NOT_STARTED, sentence="never started: its network could not be attached")

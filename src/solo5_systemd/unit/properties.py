@@ -57,10 +57,10 @@ def parse_property(assignment_key: str, text: str) -> Property:
         raise InvalidRequestError(f"unit property {assignment_key}={text}: expected {error}.") from error
 
 
-_SIZES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"([0-9]+)([KMGT]?)(?:i?B)?", re.ASCII)
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
 _TIMES = {"us": 1, "ms": 10**3, "s": 10**6, "": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6}
-_TIME = re.compile(r"([0-9]+)\s*(us|ms|s|min|h|)", re.ASCII)
+_TIME = re.compile(r"([0-9]{1,20})\s*(us|ms|s|min|h|)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -72,7 +72,13 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
-    return int(match[1]) * _SIZES[match[2]]
+    return _fitting(int(match[1]) * _SIZES[match[2]])
+
+
+def _fitting(number: int) -> int:
+    if number >= INFINITY:
+        raise ValueError("less than 2^64 - 1, which systemd takes for no limit")
+    return number
 
 
 def _size(text: str) -> int:
@@ -82,9 +88,9 @@ def _size(text: str) -> int:
 def _count(text: str) -> int:
     if text == "infinity":
         return INFINITY
-    if not text.isascii() or not text.isdigit() or int(text) >= INFINITY:
+    if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII):
         raise ValueError("a whole number, or infinity")
-    return int(text)
+    return _fitting(int(text))
 
 
 def _microseconds(text: str) -> int:
@@ -93,11 +99,11 @@ def _microseconds(text: str) -> int:
     match = _TIME.fullmatch(text.strip())
     if not match:
         raise ValueError("a time such as 500ms, 30s or 5min")
-    return int(match[1]) * _TIMES[match[2]]
+    return _fitting(int(match[1]) * _TIMES[match[2]])
 
 
 def _percent_of_second(text: str) -> int:
-    if not re.fullmatch(r"[0-9]+%", text, re.ASCII) or int(text[:-1]) == 0:
+    if not re.fullmatch(r"[0-9]{1,7}%", text, re.ASCII) or int(text[:-1]) == 0:
         raise ValueError("a percentage above zero of one processor, such as 50% or 200%")
     return int(text[:-1]) * 10_000
 
@@ -142,7 +148,7 @@ def _slice(text: str) -> str:
 
 def _ranged(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]+", text, re.ASCII) or not low <= int(text) <= high:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII) or not low <= int(text) <= high:
             raise ValueError(f"a whole number from {low} to {high}")
         return int(text)
 
@@ -151,7 +157,9 @@ def _ranged(low: int, high: int) -> Callable[[str], int]:
 
 def _denied_calls(text: str) -> tuple[bool, list[str]]:
     calls = text.removeprefix("~").split()
-    if not text.startswith("~") or not all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls):
+    well_formed = all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls)
+    # Not an empty list either: systemd takes that for "forget every filter so far".
+    if not text.startswith("~") or not calls or not well_formed:
         raise ValueError("system calls to take away besides those already taken, such as '~fork vfork'")
     return (False, calls)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.network.plan import Lease
 from solo5_systemd.workload import MIB
 
@@ -42,32 +42,27 @@ def overhead(manifest: Manifest) -> int:
     return TENDER_OVERHEAD + (RING_OVERHEAD if ring else 0)
 
 
-def least_guest_memory(manifest: Manifest, load_end: int) -> int:
-    """MiB below which the image does not boot.
-
-    Args:
-        manifest: the image's.
-        load_end: bytes, the end of the image's highest segment in guest memory.
-    """
-    least = max(MINIMUM[manifest.target], -(-load_end // MIB) + 1)
-    return least + least % HVT_GRANULE if manifest.target is Target.HVT else least
+def least_guest_memory(facts: ImageFacts) -> int:
+    """MiB below which the image does not boot."""
+    target = facts.manifest.target
+    least = max(MINIMUM[target], -(-facts.least_memory // MIB))
+    return least + least % HVT_GRANULE if target is Target.HVT else least
 
 
-def guest_memory(allotment: int, manifest: Manifest, load_end: int) -> int:
+def guest_memory(allotment: int, facts: ImageFacts) -> int:
     """The value of --mem, in MiB.
 
     Args:
         allotment: bytes, the unit's whole MemoryMax=.
-        manifest: the image's.
-        load_end: bytes, the end of the image's highest segment in guest memory.
+        facts: the image's.
 
     Raises:
         InvalidRequestError: too little for the image to boot, or more than the tender offers.
     """
-    extra = overhead(manifest)
+    extra = overhead(facts.manifest)
     mib = max(0, allotment - extra) // MIB
-    least = least_guest_memory(manifest, load_end)
-    if manifest.target is Target.HVT:
+    least = least_guest_memory(facts)
+    if facts.manifest.target is Target.HVT:
         mib -= mib % HVT_GRANULE
         if mib > HVT_MAXIMUM:
             raise InvalidRequestError(

@@ -38,8 +38,7 @@ class Parts:
     @property
     def memory_mib(self) -> int:
         """The guest's memory, in MiB."""
-        facts = self.image.facts
-        return guest_memory(self.workload.memory, facts.manifest, facts.load_end)
+        return guest_memory(self.workload.memory, self.image.facts)
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
