@@ -17,12 +17,42 @@ CONTROLLERS = ("cpu", "memory", "pids")
 """Without these a task cannot be limited; io only accounts."""
 
 
+SPT_BASE = 0x10000
+"""Where spt maps guest memory, in its own address space."""
+
+NEVER_OVERCOMMIT = 2
+"""proc(5), /proc/sys/vm/overcommit_memory."""
+
+RUN_FREE = 4 << 20
+"""Bytes: room for the leases of some thousand tasks."""
+
+
 class Verdict(StrEnum):
     """Good, usable within limits, or in the way of every task."""
 
     OK = "ok"
     LIMITED = "limited"
     BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """Kernel settings and rules of others that a task meets; None: cannot be read.
+
+    Attributes:
+        mmap_min_addr: the lowest address that a process may map.
+        overcommit: vm.overcommit_memory.
+        drops: chains at the forward hook that drop what no rule of theirs accepts, such as Docker's; None: nftables
+            cannot be asked.
+        bridged: bridged frames pass the IP forward hook, too (br_netfilter).
+        run_free: bytes free in /run.
+    """
+
+    mmap_min_addr: int | None = None
+    overcommit: int | None = None
+    drops: Sequence[str] | None = None
+    bridged: bool = False
+    run_free: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +74,7 @@ class Host:
         virtualization: the processor says that it can run virtual machines (svm or vmx).
         store: the image store's directory and free bytes there; None: it cannot be looked at.
         persistent_journal: the journal outlives a reboot.
+        kernel: its settings.
     """
 
     systemd: int | None
@@ -60,6 +91,7 @@ class Host:
     virtualization: bool
     store: tuple[str, int] | None
     persistent_journal: bool
+    kernel: Kernel = Kernel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +118,7 @@ def facts(host: Host) -> tuple[Fact, ...]:
         *_devices(host),
         _store(host),
         _journal(host),
+        *_kernel(host.kernel),
     )
 
 
@@ -133,8 +166,8 @@ def _modules(host: Host) -> Fact:
 def _files(host: Host) -> Fact:
     missing = _missing(host.files)
     if missing:
-        advice = "Install the Debian package: pip cannot install these."
-        return _broken("units and policy", f"without {', '.join(missing)}", advice)
+        advice = f"Install the Debian package; pip alone cannot install {', '.join(missing)}."
+        return _broken("units and policy", f"{len(missing)} missing", advice)
     return Fact(name="units and policy", value="installed")
 
 
@@ -203,6 +236,51 @@ def _store(host: Host) -> Fact:
 def _journal(host: Host) -> Fact:
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
     return Fact(name="journal", value=kept)
+
+
+def _kernel(kernel: Kernel) -> Iterator[Fact]:
+    yield _setting(
+        "vm.mmap_min_addr",
+        kernel.mmap_min_addr,
+        f"spt guests cannot be mapped: sysctl vm.mmap_min_addr={SPT_BASE}",
+        bad=kernel.mmap_min_addr is not None and kernel.mmap_min_addr > SPT_BASE,
+    )
+    yield _setting(
+        "vm.overcommit_memory",
+        kernel.overcommit,
+        "A guest's whole memory counts from its start, and a large one may be refused.",
+        bad=kernel.overcommit == NEVER_OVERCOMMIT,
+    )
+    yield _firewall(kernel)
+    if kernel.run_free is not None and kernel.run_free < RUN_FREE:
+        yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
+
+
+def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
+    if value is None:
+        return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="It cannot be read.")
+    return (
+        Fact(name=name, value=str(value), verdict=Verdict.LIMITED, advice=advice)
+        if bad
+        else Fact(name=name, value=str(value))
+    )
+
+
+def _firewall(kernel: Kernel) -> Fact:
+    if kernel.drops is None:
+        advice = "Networks need it, and root to look at it."
+        return Fact(name="nftables", value="cannot be asked", verdict=Verdict.LIMITED, advice=advice)
+    if not kernel.drops:
+        return Fact(name="nftables", value="usable")
+    whose = ", ".join(kernel.drops)
+    among = " or among themselves" if kernel.bridged else ""
+    return Fact(
+        name="nftables",
+        value=f"forwarding is dropped by {whose}",
+        verdict=Verdict.LIMITED,
+        advice=f"Tasks reach nothing beyond this host{among} unless a rule there accepts their bridges, for both "
+        "iifname and oifname (with Docker: in the chain DOCKER-USER).",
+    )
 
 
 def _missing(there: Mapping[str, bool]) -> list[str]:

@@ -12,6 +12,7 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.etc import read_settings
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.facts import Host
+from solo5_systemd.host.kernel import kvm_problem, look
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
@@ -53,12 +54,13 @@ async def probe(root: Path = Path("/")) -> Host:
         tenders=await _tenders(settings),
         tender_paths=settings.tender_paths,
         devices={
-            KVM: _problem(lambda: groups_for(Target.HVT, nics=False)),
+            KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or kvm_problem(),
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
         virtualization=_virtualization(root / "proc/cpuinfo"),
         store=_store(root / STORE.relative_to("/")),
         persistent_journal=(root / "var/log/journal").is_dir(),
+        kernel=look(root),
     )
 
 

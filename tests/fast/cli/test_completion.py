@@ -1,0 +1,138 @@
+"""What the shells offer is what the parser knows."""
+
+import argparse
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.cli.parser import VERBS, build
+
+COMPLETIONS = Path(__file__).parents[3] / "completions"
+BASH = COMPLETIONS / "solo5ctl.bash"
+ZSH = COMPLETIONS / "_solo5ctl"
+
+TASKS = """
+solo5ctl() {
+    case "$*" in
+        "ps -q") echo web ;;
+        "ps -a -q") echo web; echo old ;;
+        "network ls -q") echo default ;;
+    esac
+}
+"""
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every parser by its words: ``, `run`, `network`, `network ls` …"""
+    top, verbs = build()
+    yield "", top
+    for verb, parser in verbs.items():
+        parser.fill()
+        yield verb, parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, inner in action.choices.items():
+                    yield f"{verb} {name}", inner
+
+
+PARSERS = dict(parsers())
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+def bash(*words: str) -> set[str]:
+    """What bash offers for the last word."""
+    script = (
+        f"source {BASH}; {TASKS} COMP_WORDS=({' '.join(repr(word) for word in ('solo5ctl', *words))}); "
+        f"COMP_CWORD={len(words)}; _solo5ctl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["/bin/bash", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("words", PARSERS)
+def test_bash_offers_exactly_the_options(words: str) -> None:
+    assert bash(*words.split(), "-") == options(PARSERS[words])
+
+
+def test_bash_offers_exactly_the_verbs() -> None:
+    assert bash("") == set(VERBS)
+    assert bash("--no-color", "st") == {"stop", "stats"}
+    assert bash("network", "") == {"ls", "inspect"}
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill", "freeze", "thaw", "stats"])
+def test_bash_offers_running_tasks(verb: str) -> None:
+    assert bash(verb, "") == {"web"}
+
+
+@pytest.mark.parametrize("verb", ["rm", "inspect", "logs", "wait"])
+def test_bash_offers_all_tasks(verb: str) -> None:
+    assert bash(verb, "") == {"web", "old"}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["run", "--tender", ""], {"hvt", "spt"}),
+        (["stop", "-s", ""], {"INT", "TERM"}),
+        (["kill", "--signal", ""], {"INT", "TERM", "KILL"}),
+        (["run", "--name", ""], set()),
+        (["run", "--net", "service", "="], {"default"}),
+        (["run", "--net", "service", "=", "de"], {"default"}),
+        (["network", "inspect", ""], {"default"}),
+        (["run", "-d", "--memory", "64"], {"64M"}),
+    ],
+)
+def test_bash_offers_values(words: list[str], offered: set[str]) -> None:
+    assert bash(*words) == offered
+
+
+def test_bash_offers_files_for_images_and_disks(tmp_path: Path) -> None:
+    (tmp_path / "a.hvt").touch()
+    (tmp_path / "b.img").touch()
+    here = f"{tmp_path}/"
+    both = {f"{here}a.hvt", f"{here}b.img"}
+    assert bash("image", here) == both
+    assert bash("run", "-d", "--name", "x", here) == both
+    assert bash("run", "--block", "storage", "=", here) == both
+
+
+def test_behind_the_image_nothing_is_an_option_of_ours(tmp_path: Path) -> None:
+    assert bash("run", "-m", "64M", "web.hvt", "-") == set()
+    assert bash("run", "--net", "service", "=", "default", "web.hvt", "--") == set()
+    assert "--detach" in bash("run", "--net", "service", "=", "default", "--")
+
+
+def zsh_section(words: str) -> str:
+    text = ZSH.read_text()
+    verb, _, inner = words.partition(" ")
+    if not verb:
+        return text[text.index("\n_solo5ctl() {") :]
+    if verb == "network":
+        text = text[text.index("_solo5ctl_network() {") : text.index("_solo5ctl_verb() {")]
+        common = text[text.index("common=(") : text.index(")\n", text.index("common=("))]
+        return common if not inner else common + text[text.index(f"({inner})\n") :].partition(";;")[0]
+    common = text[text.index("_solo5ctl_verb() {") : text.index("case $1 in")]
+    section = text[text.rindex(f"    ({verb})\n") :].partition("\n      ;;")[0]
+    if "$json" not in section:
+        common = re.sub(r"json=\(.*\)", "", common)
+    return common + section
+
+
+@pytest.mark.parametrize("words", PARSERS)
+def test_zsh_offers_exactly_the_options(words: str) -> None:
+    # `--long[what it is]`, or `{-s,--long}` before the description; a `+` where a value may follow at once
+    offered = set(re.findall(r"(--[a-z-]+)(?=[\[}])|(?<=\{)(-[a-z])(?=\+?,)", zsh_section(words)))
+    assert {long or short for long, short in offered} == options(PARSERS[words])
+
+
+def test_zsh_describes_every_verb_as_the_parser_does() -> None:
+    text = ZSH.read_text()
+    assert [verb for verb, summary in VERBS.items() if f"{verb}:{summary}" not in text] == []

@@ -1,0 +1,50 @@
+"""`doctor`: the facts on the screen."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl
+from tests.fast.host.test_facts import GOOD
+
+from solo5_systemd.cli import doctor
+from solo5_systemd.host.facts import Host
+
+
+def found(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+    async def probe() -> Host:
+        return host
+
+    monkeypatch.setattr(doctor, "probe", probe)
+
+
+def test_a_good_host_is_a_table_and_zero(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, GOOD)
+    result = solo5ctl("doctor", root=False)
+    assert result.status == 0
+    assert result.out.startswith("FACT              VERDICT  VALUE\nsystemd           ok       257\n")
+    assert "    " not in {line[:4] for line in result.out.splitlines()}
+
+
+def test_what_is_only_limited_is_zero_too(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, replace(GOOD, controllers=None))
+    result = solo5ctl("doctor")
+    assert result.status == 0
+    assert "cgroups           limited  version 1\n    Memory and processor limits do not hold" in result.out
+
+
+def test_a_broken_host_is_one(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, replace(GOOD, user=False))
+    assert solo5ctl("doctor").status == 1
+    facts = {fact["name"]: fact for fact in json.loads(solo5ctl("doctor", "--json").out)}
+    assert facts["user solo5"]["verdict"] == "broken"
+    assert facts["user solo5"]["advice"].startswith("Create it")
+    assert facts["systemd"] == {"name": "systemd", "value": "257", "verdict": "ok"}
+
+
+def test_verdicts_are_coloured_on_a_terminal(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, replace(GOOD, user=False, controllers=None))
+    out = solo5ctl("doctor", terminal=True).out
+    assert "\x1b[32mok     \x1b[0m" in out
+    assert "\x1b[33mlimited\x1b[0m" in out
+    assert "\x1b[31mbroken \x1b[0m" in out

@@ -1,0 +1,107 @@
+"""`image`: what an image needs, and whether it can run here."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl
+
+from solo5_systemd.cli import image
+from solo5_systemd.cli.image import Report
+from solo5_systemd.errors import HostError
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, Target
+from solo5_systemd.names import DeviceName
+from solo5_systemd.unit.tender import Tender
+
+DEVICES = (
+    Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),
+    Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC),
+)
+
+
+def report(target: Target, *problems: HostError) -> Report:
+    return Report(
+        facts=ImageFacts(
+            manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
+            entry=0x100000,
+            load_end=1 << 20,
+            memory_end=1 << 20,
+        ),
+        tender=None if problems else Tender(path="/x/solo5", target=target, version="0.12.1", abi_version=2),
+        problems=problems,
+    )
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, found: Report) -> None:
+    async def look(_path: str) -> Report:
+        return found
+
+    monkeypatch.setattr(image, "_look", look)
+
+
+def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(monkeypatch, report(Target.HVT))
+    result = solo5ctl("image", "web.hvt", root=False)
+    assert (result.status, result.out) == (
+        0,
+        "   Target: hvt, ABI version 2\n"
+        "      NIC: service\n"
+        "     Disk: storage\n"
+        "   Memory: 14M to 4106M, 10M of it the tender's\n"
+        "   Tender: /x/solo5 (version 0.12.1)\n"
+        "Runs here: yes\n",
+    )
+
+
+def test_an_image_that_cannot_says_why_and_is_126(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(monkeypatch, report(Target.SPT, HostError("a is missing.", "Do b."), HostError("c.")))
+    result = solo5ctl("image", "web.spt")
+    assert result.status == 126
+    assert result.out.endswith("Runs here: no\n  Because: a is missing. Do b.\n  Because: c.\n")
+    assert "   Memory: 10M or more, 8M of it the tender's\n" in result.out
+
+
+def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(monkeypatch, report(Target.HVT))
+    assert json.loads(solo5ctl("image", "--json", "web.hvt").out) == {
+        "target": "hvt",
+        "abi_version": 2,
+        "devices": [
+            {"name": "service", "kind": "NET_BASIC"},
+            {"name": "storage", "kind": "BLOCK_BASIC"},
+        ],
+        "memory_min": 14 << 20,
+        "memory_max": 4106 << 20,
+        "runnable": True,
+        "problems": [],
+        "tender": "/x/solo5",
+        "tender_version": "0.12.1",
+    }
+
+
+def test_json_of_what_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(monkeypatch, report(Target.SPT, HostError("a.")))
+    document = json.loads(solo5ctl("image", "--json", "web.spt").out)
+    assert (document["runnable"], document["problems"]) == (False, ["a."])
+    assert not {"tender", "memory_max"} & set(document)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "sentence"),
+    [(None, 127, "does not exist"), (b"", 126, "cannot run"), (b"\x7fELF" + bytes(60), 126, "cannot run")],
+)
+def test_what_is_no_image_is_one_sentence(
+    solo5ctl: Solo5ctl, tmp_path: Path, content: bytes | None, status: int, sentence: str
+) -> None:
+    if content is not None:
+        (tmp_path / "x").write_bytes(content)
+    result = solo5ctl("image", str(tmp_path / "x"), root=False)
+    assert (result.status, result.out) == (status, "")
+    assert sentence in result.err
+    assert len(result.err.splitlines()) <= 2
+
+
+def test_a_directory_is_no_image(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    assert solo5ctl("image", str(tmp_path)).err == (
+        f"solo5ctl: image '{tmp_path}' is a directory: expected a regular file.\n"
+    )

@@ -1,0 +1,81 @@
+"""What was found on a machine, judged."""
+
+from dataclasses import replace
+
+import pytest
+
+from solo5_systemd.host.facts import Fact, Host, Verdict, facts
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.unit.tender import Tender
+
+HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
+SPT = Tender(path="/usr/bin/solo5-spt", target=Target.SPT, version="0.12.1", abi_version=2)
+GOOD = Host(
+    systemd=257,
+    booted=True,
+    bus=True,
+    controllers=("cpuset", "cpu", "io", "memory", "pids"),
+    modules={"dbus_next": True},
+    files={"/usr/lib/systemd/system/solo5.slice": True},
+    user=True,
+    settings="",
+    tenders=(HVT, SPT),
+    tender_paths=("/usr/bin",),
+    devices={"/dev/kvm": "", "/dev/net/tun": ""},
+    virtualization=True,
+    store=("/var/lib/solo5/images", 1 << 30),
+    persistent_journal=True,
+)
+
+
+def fact(host: Host, name: str) -> Fact:
+    return next(fact for fact in facts(host) if fact.name == name)
+
+
+def test_a_good_host_has_nothing_to_do() -> None:
+    assert {(each.verdict, each.advice) for each in facts(GOOD)} == {(Verdict.OK, "")}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "value", "verdict"),
+    [
+        ({"systemd": 251}, "systemd", "251", Verdict.BROKEN),
+        ({"systemd": None}, "systemd", "not found", Verdict.BROKEN),
+        ({"booted": False}, "systemd", "257, not PID 1", Verdict.BROKEN),
+        ({"controllers": None}, "cgroups", "version 1", Verdict.LIMITED),
+        ({"controllers": ("cpu", "pids")}, "cgroups", "version 2 without memory", Verdict.LIMITED),
+        ({"bus": False}, "system bus", "no socket", Verdict.BROKEN),
+        ({"modules": {"nftables": False}}, "Python modules", "without nftables", Verdict.BROKEN),
+        ({"files": {"/a": False, "/b": True, "/c": False}}, "units and policy", "2 missing", Verdict.BROKEN),
+        ({"user": False}, "user solo5", "missing", Verdict.BROKEN),
+        ({"settings": "x.toml is wrong."}, "/etc/solo5", "x.toml is wrong.", Verdict.BROKEN),
+        ({"tenders": (SPT,)}, "solo5-hvt", "not found", Verdict.LIMITED),
+        ({"tenders": ()}, "solo5-spt", "not found", Verdict.BROKEN),
+        (
+            {"tenders": (replace(HVT, abi_version=1), SPT)},
+            "solo5-hvt",
+            "/usr/bin/solo5-hvt speaks ABI 1",
+            Verdict.LIMITED,
+        ),
+        ({"devices": {"/dev/kvm": "it is not there."}}, "/dev/kvm", "cannot be used", Verdict.LIMITED),
+        ({"virtualization": False}, "/dev/kvm", "without svm or vmx", Verdict.LIMITED),
+        ({"store": None}, "image store", "not there yet", Verdict.LIMITED),
+        ({"store": ("/s", 63 << 20)}, "image store", "/s, 63 MiB free", Verdict.BROKEN),
+    ],
+)
+def test_what_is_wrong_comes_with_advice(change: dict[str, object], name: str, value: str, verdict: Verdict) -> None:
+    found = fact(replace(GOOD, **change), name)  # type: ignore[arg-type]
+    assert (found.value, found.verdict) == (value, verdict)
+    assert found.advice
+
+
+def test_missing_files_are_named() -> None:
+    assert "/a, /c" in fact(replace(GOOD, files={"/a": False, "/b": True, "/c": False}), "units and policy").advice
+
+
+def test_a_tun_device_needs_no_virtualization() -> None:
+    assert fact(replace(GOOD, virtualization=False), "/dev/net/tun").verdict is Verdict.OK
+
+
+def test_a_journal_in_memory_is_good_enough() -> None:
+    assert fact(replace(GOOD, persistent_journal=False), "journal").verdict is Verdict.OK
