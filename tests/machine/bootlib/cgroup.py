@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .abandoned import abandoned, name
 from .errors import MachineError
 
-_PREFIX = "solo5-test-machine-"
 _BY_SYSTEMD = ("systemd-run", "--scope", "--quiet", "--collect", "--property=Delegate=yes")
 
 # Controllers can only be handed down from a cgroup that holds no process itself: hence two below it.
@@ -35,8 +35,9 @@ def delegated() -> Iterator[list[str]]:
         yield [*_BY_SYSTEMD, *_enter("")]
         return
     root = _unified_mount()
-    _remove_abandoned(root)
-    made = root / f"{_PREFIX}{os.getpid()}"
+    for left in abandoned(root):
+        _remove(left)
+    made = root / name()
     made.mkdir()
     try:
         yield _enter(str(made))
@@ -54,12 +55,6 @@ def _unified_mount() -> Path:
         if kind == "cgroup2":
             return Path(where)
     raise MachineError("no cgroup2 hierarchy is mounted on this machine; the container backend needs one")
-
-
-def _remove_abandoned(root: Path) -> None:
-    for path in root.glob(f"{_PREFIX}*"):
-        if not Path(f"/proc/{path.name.removeprefix(_PREFIX)}").exists():
-            _remove(path)
 
 
 def _remove(top: Path) -> None:

@@ -45,7 +45,7 @@ def booted(wanted: Wanted, run: Path) -> Iterator[Machine]:
         )
         try:
             session = accept(server, process, _BOOT_SECONDS)
-            session.within(_BOOT_SECONDS)
+            session.within(_BOOT_SECONDS, "the boot")
             yield Machine(session=session, console=console, state=session.ready())
         finally:
             process.kill()
@@ -63,7 +63,7 @@ def _command(wanted: Wanted, run: Path, delegated: list[str]) -> list[str]:
 
 
 def _node(name: str) -> tuple[str, str, str]:
-    number = os.stat(f"/dev/{name}").st_rdev
+    number = Path("/dev", name).stat().st_rdev
     return name, str(os.major(number)), str(os.minor(number))
 
 

@@ -1,7 +1,7 @@
 """Run a program so that nothing of it can outlive it: no process, no mount.
 
 `unshare` gives it a mount and a PID namespace of its own. The first process of a PID namespace takes every other with
-it, and mounts of a mount namespace end with its last process; so a clean machine needs no clean-up, not even after SIGKILL.
+it, and mounts of a mount namespace end with its last process; so a clean machine needs no clean-up, even after SIGKILL.
 """
 
 import subprocess

@@ -5,9 +5,9 @@ class MachineError(Exception):
     """The machine could not be made, booted or spoken to."""
 
 
-class MachineGone(MachineError):
+class MachineGoneError(MachineError):
     """The machine ended before the command did: it was powered off, crashed or killed."""
 
 
-class MachineTimeout(MachineError):
+class MachineTimeoutError(MachineError):
     """The machine did not boot, or the command did not end, within its time."""

@@ -26,6 +26,8 @@ for deb in srv/*.deb; do
     DEBIAN_FRONTEND=noninteractive chroot . dpkg --install "/$deb"
 done
 systemctl --root=. --quiet enable boot-runner.service
+# Files newer than these marks would make systemd rebuild its caches at every boot.
+touch etc/.updated var/.updated
 umount proc
 cd /
 umount "$layer/merged"

@@ -11,6 +11,8 @@ import termios
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +70,12 @@ class Runner:
             case Kind.ARCHIVE_END:
                 self._unpacked()
             case Kind.RUN:
-                threading.Thread(target=self._run, args=(frame.json(),), daemon=True).start()
+                self._start(frame.json())
             case Kind.INPUT:
-                os.write(self._terminal, frame.data)
+                with suppress(OSError):  # the shell may have ended while this was under way
+                    os.write(self._terminal, frame.data)
             case Kind.WINDOW:
-                rows, columns = frame.json()
-                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+                self._resize(*frame.json())
             case Kind.FETCH:
                 self._fetch(Path(frame.json()))
             case _:
@@ -92,13 +94,17 @@ class Runner:
         if unpacking:
             unpacking.communicate()
 
-    def _run(self, wanted: dict[str, Any]) -> None:
+    def _start(self, wanted: dict[str, Any]) -> None:
         if abs(wanted["clock"] - time.time()) > CLOCK_SLACK:  # a snapshot wakes up at the time when it was taken
             time.clock_settime(time.CLOCK_REALTIME, wanted["clock"])
+        wait = self._on_terminal(wanted) if wanted["window"] else lambda: self._on_pipes(wanted)
+        threading.Thread(target=self._finish, args=(wanted["argv"][0], wait), daemon=True).start()
+
+    def _finish(self, program: str, wait: Callable[[], int]) -> None:
         try:
-            status = self._on_terminal(wanted) if wanted["terminal"] else self._on_pipes(wanted)
+            status = wait()
         except OSError as error:
-            self._channel.send(Kind.STDERR, f"boot: {wanted['argv'][0]}: {error.strerror}\n".encode())
+            self._channel.send(Kind.STDERR, f"boot: {program}: {error.strerror}\n".encode())
             status = 127 if isinstance(error, FileNotFoundError) else 126
         self._channel.send_json(Kind.EXIT, status)
 
@@ -120,13 +126,21 @@ class Runner:
             pump.join(LINGER)
         return status
 
-    def _on_terminal(self, wanted: dict[str, Any]) -> int:
+    def _on_terminal(self, wanted: dict[str, Any]) -> Callable[[], int]:
         child, self._terminal = pty.fork()
         if child == 0:
             os.chdir(wanted["cwd"])
             os.execvpe(wanted["argv"][0], wanted["argv"], wanted["env"])
-        self._pump(self._terminal, Kind.STDOUT)
-        return _shell_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        self._resize(*wanted["window"])
+
+        def wait() -> int:
+            self._pump(self._terminal, Kind.STDOUT)
+            return _shell_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        return wait
+
+    def _resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _pump(self, source: int, kind: Kind) -> None:
         while data := _read_or_end(source):

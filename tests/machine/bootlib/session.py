@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .channel import CHUNK, Channel, Frame, Kind
-from .errors import MachineError, MachineGone, MachineTimeout
+from .errors import MachineError, MachineGoneError, MachineTimeoutError
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -43,17 +43,19 @@ class Session:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._deadline: float | None = None
+        self._late = ""
         self.channel = Channel(self._read, self._write)
 
-    def within(self, seconds: float | None) -> None:
-        """Let what follows take at most *seconds* altogether; None is without end."""
+    def within(self, seconds: float | None, what: str) -> None:
+        """Let *what* follows take at most *seconds* altogether; None is without end."""
+        self._late = f"{what} did not end within {seconds} s"
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def _remaining(self) -> float | None:
         if self._deadline is None:
             return None
         if (left := self._deadline - time.monotonic()) <= 0:
-            raise MachineTimeout("the time allowed has passed")
+            raise MachineTimeoutError(self._late)
         return left
 
     def _read(self, size: int) -> bytes:
@@ -67,15 +69,15 @@ class Session:
         try:
             return act()
         except TimeoutError:
-            raise MachineTimeout("the time allowed has passed") from None
+            raise MachineTimeoutError(self._late) from None
         except ConnectionError as error:
-            raise MachineGone("the machine ended before the command did") from error
+            raise MachineGoneError("the machine ended before the command did") from error
 
     def receive(self) -> Frame:
         try:
             return self.channel.receive()
         except EOFError:
-            raise MachineGone("the machine ended before the command did") from None
+            raise MachineGoneError("the machine ended before the command did") from None
 
     def ready(self) -> dict[str, Any]:
         frame = self.receive()
@@ -88,17 +90,20 @@ class Session:
         """Copy files and directories into the machine."""
         with tarfile.open(fileobj=_FrameFile(self.channel), mode="w|", bufsize=CHUNK) as archive:  # type: ignore[call-overload]
             for copy in copies:
-                archive.add(copy.host, arcname=str(copy.guest).lstrip("/"), filter=_wanted)
+                archive.add(copy.host.resolve(), arcname=str(copy.guest).lstrip("/"), filter=_wanted)
         self.channel.send(Kind.ARCHIVE_END)
 
-    def run(self, argv: list[str], backend: str, *, terminal: bool = False) -> int:
-        """Run *argv*, copying its output to ours as it comes; return its exit status as a shell would."""
+    def run(self, argv: list[str], backend: str, *, window: tuple[int, int] | None = None) -> int:
+        """Run *argv*, copying its output to ours as it comes; return its exit status as a shell would.
+
+        With a *window*, its rows and columns, the command gets a terminal.
+        """
         self.channel.send_json(Kind.RUN, {
             "argv": argv,
             "env": {**_ENVIRONMENT, "TERM": os.environ.get("TERM", "dumb"), "TEST_MACHINE": backend},
             "cwd": "/srv/tests",
             "clock": time.time(),
-            "terminal": terminal,
+            "window": window,
         })  # fmt: skip
         while (frame := self.receive()).kind is not Kind.EXIT:
             output = sys.stdout.buffer if frame.kind is Kind.STDOUT else sys.stderr.buffer
@@ -158,8 +163,8 @@ def accept(server: socket.socket, process: "subprocess.Popen[bytes]", seconds: f
     """Wait for the machine that *process* runs to connect.
 
     Raises:
-        MachineGone: the process ended first.
-        MachineTimeout: nothing came within *seconds*.
+        MachineGoneError: the process ended first.
+        MachineTimeoutError: nothing came within *seconds*.
     """
     deadline = time.monotonic() + seconds
     server.settimeout(0.1)
@@ -168,5 +173,5 @@ def accept(server: socket.socket, process: "subprocess.Popen[bytes]", seconds: f
             return Session(server.accept()[0])
         except TimeoutError:
             if process.poll() is not None:
-                raise MachineGone(f"the machine ended with status {process.returncode} while booting") from None
-    raise MachineTimeout(f"the machine did not come up within {seconds:.0f} s")
+                raise MachineGoneError(f"the machine ended with status {process.returncode} while booting") from None
+    raise MachineTimeoutError(f"the machine did not come up within {seconds:.0f} s")

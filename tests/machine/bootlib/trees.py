@@ -57,12 +57,12 @@ def tree(recipe: Recipe, release: str) -> Path:
     Raises:
         MachineError: mmdebstrap or the finishing script failed; its last lines are in the message.
     """
-    sources = apt.debian_sources(apt.configured_sources(), apt.host_codename(), release)
     key = cache.digest(release, *recipe.packages, recipe.finish.read_text() if recipe.finish else "")
-    return cache.entry(recipe.name, key, lambda target: _make(recipe, release, sources, target))
+    return cache.entry(recipe.name, key, lambda target: _make(recipe, release, target))
 
 
-def _make(recipe: Recipe, release: str, sources: str, target: Path) -> None:
+def _make(recipe: Recipe, release: str, target: Path) -> None:
+    sources = apt.debian_sources(apt.configured_sources(), apt.host_codename(), release)
     progress(f"building the Debian tree “{recipe.name}” (once, about {recipe.seconds} s) …")
     began = time.monotonic()
     with tempfile.NamedTemporaryFile("w", suffix=".list") as listed:

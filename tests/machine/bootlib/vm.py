@@ -5,12 +5,12 @@ A machine that has just come up is saved once; later boots wake that snapshot up
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from . import cache, enclosure, trees
+from .abandoned import run_directory
 from .accelerator import accelerator
 from .disk import disk
 from .machine import Machine, Wanted
@@ -54,11 +54,10 @@ def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
 
     def make(target: Path) -> None:
         progress("booting the machine to take a snapshot of it …")
-        with tempfile.TemporaryDirectory(prefix="test-machine-") as folder:
-            run = Path(folder)
-            with _running(emulator, run, _cold(made, target, wanted), _BOOT_SECONDS) as session:
-                (target / "state.json").write_text(json.dumps(session.ready()))
-                Qmp(run / "qmp").save(_seen(target / "memory"))
+        cold = _cold(made, target, wanted)
+        with run_directory() as run, _running(emulator, run, cold, _BOOT_SECONDS) as session:
+            (target / "state.json").write_text(json.dumps(session.ready()))
+            Qmp(run / "qmp").save(_seen(target / "memory"))
 
     return cache.entry("snapshot", key, make)
 
@@ -73,7 +72,7 @@ def _running(emulator: Path, run: Path, words: list[str], seconds: float) -> Ite
         )  # fmt: skip
         try:
             session = accept(server, process, seconds)
-            session.within(seconds)
+            session.within(seconds, "the boot")
             yield session
         finally:
             process.kill()
