@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
@@ -91,7 +91,7 @@ class Host:
     virtualization: bool
     store: tuple[str, int] | None
     persistent_journal: bool
-    kernel: Kernel = Kernel()
+    kernel: Kernel = field(default_factory=Kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +259,9 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
 def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
     if value is None:
         return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="It cannot be read.")
-    return (
-        Fact(name=name, value=str(value), verdict=Verdict.LIMITED, advice=advice)
-        if bad
-        else Fact(name=name, value=str(value))
-    )
+    if bad:
+        return Fact(name=name, value=str(value), verdict=Verdict.LIMITED, advice=advice)
+    return Fact(name=name, value=str(value))
 
 
 def _firewall(kernel: Kernel) -> Fact:

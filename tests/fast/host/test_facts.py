@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.host.facts import Fact, Host, Verdict, facts
+from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.tender import Tender
 
@@ -25,6 +25,7 @@ GOOD = Host(
     virtualization=True,
     store=("/var/lib/solo5/images", 1 << 30),
     persistent_journal=True,
+    kernel=Kernel(mmap_min_addr=65536, overcommit=0, drops=(), run_free=1 << 30),
 )
 
 

@@ -1,0 +1,79 @@
+"""Ask the kernel, and nftables, what a task will meet."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from solo5_systemd.host.facts import Kernel
+from solo5_systemd.unit.confinement import KVM
+
+_KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
+_KVM_API = 12
+
+
+def look(root: Path = Path("/")) -> Kernel:
+    """What can be read of the kernel's settings; rules are always those of this network namespace."""
+    settings = root / "proc/sys"
+    return Kernel(
+        mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
+        overcommit=_number(settings / "vm/overcommit_memory"),
+        drops=_drops(),
+        bridged=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
+        run_free=_free(root / "run"),
+    )
+
+
+def kvm_problem(node: str = KVM) -> str:
+    """Why KVM cannot be used although its node is there; empty where it can.
+
+    What the node says about its groups is another question: this one is asked with our own rights.
+    """
+    try:
+        descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{node} cannot be opened: {error.strerror}."
+    try:
+        version = fcntl.ioctl(descriptor, _KVM_GET_API_VERSION)
+    except OSError as error:
+        return f"{node} is not KVM's: {error.strerror}."
+    finally:
+        os.close(descriptor)
+    return "" if version == _KVM_API else f"{node} speaks version {version} of its interface: expected {_KVM_API}."
+
+
+def dropping(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The chains of others at the forward hook of IP whose policy is to drop, from libnftables' JSON."""
+    chains = (item["chain"] for item in listing if "chain" in item)
+    return tuple(
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in chains
+        if chain.get("hook") == "forward" and chain.get("policy") == "drop" and chain["family"] in ("ip", "inet")
+    )
+
+
+def _drops() -> tuple[str, ...] | None:
+    try:
+        from nftables import Nftables
+    except (ImportError, OSError):  # the module, or the library that it loads, is not installed
+        return None
+    nft = Nftables()
+    nft.set_json_output(True)
+    code, output, _ = nft.json_cmd({"nftables": [{"list": {"chains": None}}]})
+    return dropping(output.get("nftables", ())) if code == 0 else None
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _free(directory: Path) -> int | None:
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize

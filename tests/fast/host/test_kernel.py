@@ -1,0 +1,111 @@
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from solo5_systemd.host.facts import Kernel
+from solo5_systemd.host.kernel import dropping, kvm_problem, look
+
+
+def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
+    return {"chain": {"family": family, "table": table, "name": name, "handle": 1, **more}}
+
+
+LISTING = [
+    {"metainfo": {"version": "1.0.6"}},
+    chain("ip", "filter", "FORWARD", type="filter", hook="forward", prio=0, policy="drop"),
+    chain("ip", "filter", "INPUT", type="filter", hook="input", prio=0, policy="drop"),
+    chain("ip", "filter", "DOCKER-USER"),
+    chain("inet", "firewall", "forward", type="filter", hook="forward", prio=0, policy="drop"),
+    chain("inet", "other", "forward", type="filter", hook="forward", prio=0, policy="accept"),
+    chain("bridge", "filter", "FORWARD", type="filter", hook="forward", prio=0, policy="drop"),
+    chain("ip6", "filter", "FORWARD", type="filter", hook="forward", prio=0, policy="drop"),
+]
+
+
+def test_chains_that_drop_forwarded_ipv4_are_named() -> None:
+    assert dropping(LISTING) == ("ip filter FORWARD", "inet firewall forward")
+    assert dropping([]) == ()
+
+
+@pytest.fixture
+def nftables(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, object], None]:
+    """Answer in the place of libnftables."""
+
+    def answer(code: int, listing: object) -> None:
+        class Nftables:
+            def set_json_output(self, on: bool) -> None:
+                assert on
+
+            def json_cmd(self, command: object) -> tuple[int, object, str]:
+                assert command == {"nftables": [{"list": {"chains": None}}]}
+                return code, {"nftables": listing} if code == 0 else {}, ""
+
+        module = ModuleType("nftables")
+        module.Nftables = Nftables  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "nftables", module)
+
+    return answer
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, content in {"vm/mmap_min_addr": "65536", "vm/overcommit_memory": "0"}.items():
+        file = tmp_path / "proc/sys" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+def test_settings_and_rules_are_read(root: Path, nftables: Callable[[int, object], None]) -> None:
+    nftables(0, LISTING)
+    bridge = root / "proc/sys/net/bridge/bridge-nf-call-iptables"
+    bridge.parent.mkdir(parents=True)
+    bridge.write_text("1\n")
+    found = look(root)
+    assert (found.mmap_min_addr, found.overcommit, found.bridged) == (65536, 0, True)
+    assert found.drops == ("ip filter FORWARD", "inet firewall forward")
+    assert found.run_free is not None
+
+
+def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int, object], None], root: Path) -> None:
+    nftables(-1, None)
+    assert look(tmp_path / "nowhere") == Kernel()
+    (root / "proc/sys/vm/overcommit_memory").write_text("lots")
+    assert look(root).overcommit is None
+
+
+def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nftables", None)
+    assert look(root).drops is None
+
+
+def failing(number: int) -> Callable[..., object]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "kvm"
+    node.touch()
+    monkeypatch.setattr("fcntl.ioctl", lambda _, request: {0xAE00: 12}[request])
+    assert kvm_problem(str(node)) == ""
+    monkeypatch.setattr("fcntl.ioctl", lambda *_: 13)
+    assert kvm_problem(str(node)) == f"{node} speaks version 13 of its interface: expected 12."
+    monkeypatch.setattr("fcntl.ioctl", failing(errno.ENOTTY))
+    assert kvm_problem(str(node)) == f"{node} is not KVM's: Inappropriate ioctl for device."
+
+
+def test_a_node_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.open", failing(errno.EACCES))
+    assert kvm_problem() == "/dev/kvm cannot be opened: Permission denied."

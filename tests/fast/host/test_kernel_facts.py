@@ -1,0 +1,67 @@
+from dataclasses import replace
+
+import pytest
+
+from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
+
+HOST = Host(
+    systemd=257,
+    booted=True,
+    bus=True,
+    controllers=(),
+    modules={},
+    files={},
+    user=True,
+    settings="",
+    tenders=(),
+    tender_paths=(),
+    devices={},
+    virtualization=True,
+    store=None,
+    persistent_journal=True,
+)
+GOOD = Kernel(mmap_min_addr=65536, overcommit=0, drops=(), bridged=True, run_free=1 << 30)
+
+
+def fact(name: str, kernel: Kernel) -> Fact:
+    return next(it for it in facts(replace(HOST, kernel=kernel)) if it.name == name)
+
+
+@pytest.mark.parametrize(
+    "name, value", [("vm.mmap_min_addr", "65536"), ("vm.overcommit_memory", "0"), ("nftables", "usable")]
+)
+def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str) -> None:
+    assert fact(name, GOOD) == Fact(name=name, value=value)
+    assert "/run" not in {it.name for it in facts(replace(HOST, kernel=GOOD))}
+
+
+@pytest.mark.parametrize(
+    "name, kernel, value, words",
+    [
+        ("vm.mmap_min_addr", replace(GOOD, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
+        ("vm.mmap_min_addr", Kernel(), "unknown", "cannot be read"),
+        ("vm.overcommit_memory", replace(GOOD, overcommit=2), "2", "may be refused"),
+        ("nftables", Kernel(), "cannot be asked", "root"),
+        (
+            "nftables",
+            replace(GOOD, drops=("ip filter FORWARD", "inet fw forward")),
+            "forwarding is dropped by ip filter FORWARD, inet fw forward",
+            "beyond this host or among themselves unless",
+        ),
+        (
+            "nftables",
+            replace(GOOD, drops=("ip filter FORWARD",), bridged=False),
+            "forwarding is dropped by ip filter FORWARD",
+            "beyond this host unless",
+        ),
+    ],
+)
+def test_what_limits_tasks_is_said_with_what_to_do(name: str, kernel: Kernel, value: str, words: str) -> None:
+    found = fact(name, kernel)
+    assert (found.verdict, found.value) == (Verdict.LIMITED, value)
+    assert words in found.advice
+
+
+def test_a_full_run_directory_is_in_the_way_of_every_task() -> None:
+    found = fact("/run", replace(GOOD, run_free=8 << 10))
+    assert (found.verdict, found.value) == (Verdict.BROKEN, "8 KiB free")
