@@ -80,8 +80,9 @@ class Fields:
         """A text that `parse` turns into a value; its own error is kept, with the key put before it."""
         if key not in self._mapping and default is not None:
             return default
+        text = self.text(key)
         try:
-            return parse(self.text(key))
+            return parse(text)
         except Solo5Error as error:
             raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
         except ValueError as error:

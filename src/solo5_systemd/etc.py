@@ -1,6 +1,7 @@
 """Read /etc/solo5/*.toml."""
 
 import tomllib
+from functools import reduce
 from pathlib import Path
 
 from solo5_systemd.errors import SettingsError
@@ -15,12 +16,15 @@ def read_settings(directory: Path = ETC) -> Settings:
     Raises:
         SettingsError: a file cannot be read, is no TOML, or holds an unknown key or wrong value.
     """
-    merged: dict[str, object] = {}
-    for file in sorted(directory.glob("*.toml")):
-        document = _document(file)
-        parse_settings(document, str(file))  # by itself, so that a message can name the file
-        merged = _merge(merged, document)
-    return parse_settings(merged, str(directory))
+    documents = {file: _document(file) for file in sorted(directory.glob("*.toml"))}
+    nothing: dict[str, object] = {}
+    merged = reduce(_merge, documents.values(), nothing)
+    try:
+        return parse_settings(merged, str(directory))
+    except SettingsError:
+        for file, document in documents.items():  # if one of them is wrong by itself, it is the one to name
+            parse_settings(document, str(file))
+        raise
 
 
 def _document(file: Path) -> dict[str, object]:

@@ -1,0 +1,27 @@
+import pytest
+
+from solo5_systemd import errors
+from solo5_systemd.errors import BY_DBUS_NAME, Solo5Error
+
+ALL = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Solo5Error)]
+
+
+@pytest.mark.parametrize(
+    "error, text",
+    [
+        (Solo5Error("it broke."), "it broke."),
+        (Solo5Error("it broke.", "Mend it."), "it broke. Mend it."),
+    ],
+)
+def test_an_error_reads_as_its_sentence_and_its_hint(error: Solo5Error, text: str) -> None:
+    assert str(error) == text
+
+
+def test_every_class_crosses_the_bus_under_a_name_of_its_own() -> None:
+    assert {BY_DBUS_NAME[cls.dbus_name] for cls in ALL} == set(ALL)
+    assert len(BY_DBUS_NAME) == len(ALL)
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_exit_statuses_are_podmans(cls: type[Solo5Error]) -> None:
+    assert cls.exit_status == {"ImageError": 126, "StartError": 126, "NotFoundError": 127}.get(cls.__name__, 125)

@@ -1,0 +1,86 @@
+import tomllib
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from solo5_systemd import settings
+from solo5_systemd.errors import SettingsError
+from solo5_systemd.names import NetworkName
+from solo5_systemd.settings import TENDER_PATHS, NetworkSettings, Settings, parse_settings
+
+DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+
+
+def parse(text: str) -> Settings:
+    return parse_settings(tomllib.loads(text), "/etc/solo5/x.toml")
+
+
+def test_nothing_at_all_is_a_complete_configuration() -> None:
+    assert parse("") == Settings(tender_paths=TENDER_PATHS, networks=(DEFAULT,))
+
+
+def test_the_documented_example_says_what_is_the_default_anyway() -> None:
+    _, _, example = (settings.__doc__ or "").partition("\n\n")
+    read = parse(example)
+    assert read.tender_paths == ("/usr/bin", "/opt/solo5/bin")
+    assert read.networks == (replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1")),)
+
+
+def test_a_further_network_stands_beside_the_default() -> None:
+    read = parse('[network.lab]\nmtu = 9000\nmasquerade = false\nbridge = "lab0"\n')
+    assert [network.name for network in read.networks] == ["default", "lab"]
+    lab = read.network(NetworkName("lab"))
+    assert lab == NetworkSettings(name=NetworkName("lab"), bridge="lab0", mtu=9000, masquerade=False)
+    assert read.network(NetworkName("none")) is None
+
+
+@pytest.mark.parametrize("mtu", [68, 65521])
+def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
+    assert parse(f"network.default.mtu = {mtu}").networks[0].mtu == mtu
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("tender_path = []", "tender_path is not a known key: expected one of network, tender_paths."),
+        ("tender_paths = []", "tender_paths is []: expected one or more absolute directories."),
+        ('tender_paths = ["bin"]', "tender_paths is ['bin']: expected one or more absolute directories."),
+        ("network = 1", "network is 1: expected a table of named values."),
+        ("[network.default]\nip = 1", "network.default.ip is not a known key"),
+        ('[network."a b"]', "network.a b: network name 'a b' is not usable"),
+        ("network.default.mtu = 67", "network.default.mtu is 67: expected a whole number from 68 to 65521."),
+        ("network.default.mtu = 65522", "network.default.mtu is 65522"),
+        ("network.default.masquerade = 1", "network.default.masquerade is 1: expected true or false."),
+        ('network.default.bridge = "a/b"', "network.default.bridge is 'a/b': expected a link name"),
+        ('network.default.bridge = ".."', "network.default.bridge is '..': expected a link name"),
+        ("[network.aaaaaaaaaa]", "network.aaaaaaaaaa.bridge is 'solo5-aaaaaaaaaa': expected a link name"),
+        ('network.default.ipv4 = "10.0.0.1/24"', "network.default.ipv4: 10.0.0.1/24 has host bits set."),
+        ('network.default.ipv4 = "fd00::/64"', "network.default.ipv4: "),
+        ('network.default.ipv4 = "10.0.0.0/31"', "network.default.ipv4 is '10.0.0.0/31': expected room for a gateway"),
+        ('network.default.gateway4 = "10.0.0.1"', "network.default.gateway4 is '10.0.0.1': expected a host address"),
+        (
+            '[network.default]\nipv4 = "10.0.0.0/30"\ngateway4 = "10.0.1.1"',
+            "network.default.gateway4 is '10.0.1.1': expected a host address inside the network's ipv4 range.",
+        ),
+        ('[network.default]\nipv4 = "10.0.0.0/30"\ngateway4 = "10.0.0.0"', "network.default.gateway4 is '10.0.0.0'"),
+        ('[network.default]\nipv4 = "10.0.0.0/30"\ngateway4 = "10.0.0.3"', "network.default.gateway4 is '10.0.0.3'"),
+        (
+            '[network.a]\nbridge = "solo5-default"',
+            "network.a.bridge is 'solo5-default', as network.default's: expected a bridge of its own.",
+        ),
+        (
+            '[network.a]\nipv4 = "10.0.0.0/8"\n[network.b]\nipv4 = "10.1.0.0/16"',
+            "network.b.ipv4 is 10.1.0.0/16, which overlaps network.a's 10.0.0.0/8: expected a range of its own.",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_file(text: str, words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(f"/etc/solo5/x.toml: {words}")
+
+
+def test_without_a_file_the_message_begins_with_the_key() -> None:
+    with pytest.raises(SettingsError, match="^mtu is not a known key"):
+        parse_settings({"mtu": 1})
