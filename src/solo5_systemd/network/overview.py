@@ -39,6 +39,11 @@ class NetworkOverview:
     leases: int
     free: int
 
+    def to_wire(self) -> Wire:
+        ipv4, gateway4 = str(self.ipv4 or ""), str(self.gateway4 or "")
+        usage = (self.up, self.leases, self.free)
+        return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage)
+
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
         """Parse what came over the bus.

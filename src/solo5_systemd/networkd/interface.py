@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dbus_next.signature import SignatureTree
 
+from solo5_systemd.network.overview import OVERVIEW_SIGNATURE
 from solo5_systemd.network.plan import LEASE_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE
 
 NAME = "org.solo5.Network1"
@@ -28,7 +29,7 @@ METHODS = {
     "Attach": Method("s", "", "task"),
     "Release": Method("s", "", "task"),
     "Leases": Method("", f"a(sa{LEASE_SIGNATURE}a{PORT_SIGNATURE}s)", "leases"),
-    "Networks": Method("", "a(ssssqbbuu)", "networks"),
+    "Networks": Method("", f"a{OVERVIEW_SIGNATURE}", "networks"),
     "Collect": Method("b", "as", "dry_run collected"),
 }
 

@@ -17,6 +17,7 @@ from solo5_systemd.network.ipam import assign, choose_network, free_addresses
 from solo5_systemd.network.leases import LeaseStore
 from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import (
     Holding,
     HoldingState,
@@ -30,7 +31,7 @@ from solo5_systemd.network.plan import (
 from solo5_systemd.network.ports import check_ports
 from solo5_systemd.network.ruleset import Element
 from solo5_systemd.network.sockets import bound_ports
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings import NetworkSettings, Settings
 
 RESERVATION_SECONDS = 60
 
@@ -57,31 +58,24 @@ class Keeper:
         """The networks in use."""
         return tuple(self._networks.values())
 
-    def overview(self) -> Sequence[tuple[str, str, str, str, int, bool, bool, int, int]]:
-        """Every network, in use or only configured; what is not settled yet is empty.
+    def overview(self) -> Sequence[NetworkOverview]:
+        """Every network, in use or only configured."""
+        known = {settings.name: _not_in_use(settings) for settings in self._settings().networks}
+        used = {network.name: self._in_use(network) for network in self.networks()}
+        return sorted((known | used).values(), key=lambda network: network.name)
 
-        Name, bridge, range, gateway, MTU, masquerade, whether its bridge is up, leases, free addresses.
-        """
-        rows = [self._row(network) for network in self.networks()]
-        for known in self._settings().networks:
-            if known.name not in self._networks:
-                ipv4, gateway = str(known.ipv4 or ""), str(known.gateway4 or "")
-                rows.append((known.name, known.bridge, ipv4, gateway, known.mtu, known.masquerade, False, 0, 0))
-        return sorted(rows)
-
-    def _row(self, network: Network) -> tuple[str, str, str, str, int, bool, bool, int, int]:
+    def _in_use(self, network: Network) -> NetworkOverview:
         held = [holding.reservation for holding in self.holdings]
-        leases = sum(lease.network == network.name for one in held for lease in one.leases)
-        return (
-            network.name,
-            network.bridge,
-            str(network.ipv4),
-            str(network.gateway4),
-            network.mtu,
-            network.masquerade,
-            network.name in self._up,
-            leases,
-            free_addresses(network, held),
+        return NetworkOverview(
+            name=network.name,
+            bridge=network.bridge,
+            ipv4=network.ipv4,
+            gateway4=network.gateway4,
+            mtu=network.mtu,
+            masquerade=network.masquerade,
+            up=network.name in self._up,
+            leases=sum(lease.network == network.name for one in held for lease in one.leases),
+            free=free_addresses(network, held),
         )
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -337,6 +331,20 @@ class Keeper:
 def now() -> int:
     """Seconds since boot, sleep included."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def _not_in_use(settings: NetworkSettings) -> NetworkOverview:
+    return NetworkOverview(
+        name=settings.name,
+        bridge=settings.bridge,
+        ipv4=settings.ipv4,
+        gateway4=settings.gateway4,
+        mtu=settings.mtu,
+        masquerade=settings.masquerade,
+        up=False,
+        leases=0,
+        free=0,
+    )
 
 
 def _forget_flows(reservation: Reservation) -> None:

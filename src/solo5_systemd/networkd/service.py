@@ -139,7 +139,7 @@ class Service:
         ]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[list(row) for row in await self._work(self._keeper.overview)]]
+        return [[list(network.to_wire()) for network in await self._work(self._keeper.overview)]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
         orphans = [*self._keeper.expired(), *await self._without_unit()]

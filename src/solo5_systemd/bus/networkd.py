@@ -1,0 +1,91 @@
+"""Our network service, as its callers see it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from solo5_systemd.backends import Preview
+from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.leases import STATE, read_holdings
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.plan import (
+    NIC_SIGNATURE,
+    PORT_SIGNATURE,
+    Lease,
+    NicRequest,
+    PortRequest,
+    Reservation,
+)
+
+_NAME = "org.solo5.Network1"
+_PATH = "/org/solo5/Network1"
+_REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"
+_ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
+
+
+class Networkd:
+    """The network service behind one bus connection."""
+
+    def __init__(self, connection: Connection, state: Path = STATE) -> None:
+        self._connection = connection
+        self._state = state
+
+    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        """Have addresses, MACs, taps and ports; they are the task's for a minute, and longer once it starts.
+
+        Raises:
+            InvalidRequestError: it can never be given so.
+            TakenError: somebody else has it.
+            HostError: the service is missing, or the host cannot.
+        """
+        (leases,) = await self._call("Reserve", _REQUEST, *_request(task, nics, ports))
+        return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports))
+
+    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+        """What `reserve` would give; raises what it would raise."""
+        leases, nft = await self._call("Preview", _REQUEST, *_request(task, nics, ports))
+        return Preview(
+            reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
+        )
+
+    async def release(self, task: TaskName) -> None:
+        await self._call("Release", "s", task)
+
+    async def reservations(self) -> Sequence[Reservation]:
+        holdings = await asyncio.to_thread(read_holdings, self._state)
+        return tuple(holding.reservation for holding in holdings)
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        (networks,) = await self._call("Networks")
+        return tuple(NetworkOverview.from_wire(tuple(network)) for network in networks)
+
+    async def collect(self, *, dry_run: bool) -> Sequence[str]:
+        (lines,) = await self._call("Collect", "b", dry_run)
+        return tuple(lines)
+
+    async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
+        try:
+            return await self._connection.call(_NAME, _PATH, _NAME, member, signature, body)
+        except RemoteError as error:
+            if error.name == _ABSENT:
+                raise HostError(
+                    "solo5-networkd is not installed: expected it to be started by the system bus.",
+                    "The package installs it; `solo5ctl doctor` shows what else is missing.",
+                ) from error
+            raise HostError(
+                f"solo5-networkd did not start or did not answer: {error.text}.",
+                "`systemctl status solo5-networkd` and `journalctl -u solo5-networkd` show why.",
+            ) from error
+
+
+def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:
+    # The library marshals a struct from a list, and from no tuple.
+    return task, [list(nic.to_wire()) for nic in nics], [list(port.to_wire()) for port in ports]
+
+
+def _lease(wire: Sequence[Any]) -> Lease:
+    nic, network, bridge, tap, ipv4, gateway4, mac, mtu = wire
+    return Lease.from_wire((nic, network, bridge, tap, ipv4, gateway4, mac, mtu))
