@@ -49,7 +49,7 @@ def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Mach
 def test_running_guest_does_not_notice(machine: Machine, run: Runner, disturbance: tuple[str, ...]) -> None:
     machine.expect("D-Bus|bus|Disconnected|Failed with result|terminated|signal")
     name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", "--verbose")
-    address = inspect(name)["leases"][0]["ipv4"].partition("/")[0]
+    address = inspect(name)["nics"][0]["ipv4"].partition("/")[0]
     eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
     pid = inspect(name)["pid"]
     ok(*disturbance)
@@ -72,7 +72,7 @@ def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:
 def test_tender_killed_gives_everything_back(run: Runner) -> None:
     name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
     says(name, "02:")
-    tap = inspect(name)["leases"][0]["tap"]
+    tap = inspect(name)["nics"][0]["tap"]
     ok("kill", "-KILL", str(inspect(name)["pid"]))
     eventually(lambda: sh("ip", "link", "show", tap).returncode != 0, "the tap is gone, with nobody of ours asked")
     assert "8080" not in ok("nft", "list", "ruleset")
@@ -82,7 +82,7 @@ def test_tap_deleted_under_a_running_guest_can_still_be_cleaned_up(machine: Mach
     machine.expect("tap|link|gone|deleted|recreat|missing")
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
     says(name, "02:")
-    ok("ip", "link", "delete", inspect(name)["leases"][0]["tap"])
+    ok("ip", "link", "delete", inspect(name)["nics"][0]["tap"])
     ok("solo5ctl", "rm", "--force", name)
 
 

@@ -23,7 +23,7 @@ def web(run: Runner, *more: str, target: str = "hvt", options: tuple[str, ...] =
 
 
 def lease(name: str, nic: str = "service") -> dict[str, object]:
-    return next(each for each in inspect(name)["leases"] if each["nic"] == nic)
+    return next(each for each in inspect(name)["nics"] if each["nic"] == nic)
 
 
 def address(name: str, nic: str = "service") -> str:
@@ -197,7 +197,7 @@ def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: R
 def test_ended_task_gives_its_ports_back(run: Runner) -> None:
     first = web(run, options=("-p", "8080:80"))
     ok("solo5ctl", "stop", first)
-    eventually(lambda: not inspect(first)["leases"], "its leases are released")
+    eventually(lambda: not inspect(first)["nics"], "its leases are released")
     web(run, options=("-p", "8080:80"))
 
 

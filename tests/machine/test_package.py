@@ -74,7 +74,7 @@ def test_manual_pages_are_readable(machine: Machine) -> None:
 
 def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
-    address = inspect(name)["leases"][0]["ipv4"].partition("/")[0]
+    address = inspect(name)["nics"][0]["ipv4"].partition("/")[0]
     eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
     pid = inspect(name)["pid"]
     ok("dpkg", "--install", deb(), timeout=300)

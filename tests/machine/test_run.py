@@ -45,7 +45,7 @@ def test_detached_task_is_what_systemd_says_it_is(run: Runner) -> None:
     assert "solo5-hvt --mem=" in status, "the whole command line of the tender"
     assert f"solo5-task-{name}.service" in ok("systemd-cgls", "--no-pager", "--unit", "solo5.slice")
     assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", f"SOLO5_TASK={name}")
-    assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation"]
+    assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation_id"]
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
 
 

@@ -33,7 +33,7 @@ def test_scope_with_a_network_gives_it_back(machine: Machine) -> None:
         stdout=-1, stderr=-1,
     ) as tender:  # fmt: skip
         eventually(lambda: sh("solo5ctl", "inspect", "netscope").returncode == 0, "the scope")
-        leases = inspect("netscope")["leases"]
+        leases = inspect("netscope")["nics"]
         address = leases[0]["ipv4"].partition("/")[0]
         eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
         tender.kill()

@@ -1,0 +1,1 @@
+"""Claims about the installed package, made on a booted machine."""
