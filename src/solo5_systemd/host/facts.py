@@ -240,13 +240,13 @@ def _journal(host: Host) -> Fact:
 
 def _kernel(kernel: Kernel) -> Iterator[Fact]:
     yield _setting(
-        "vm.mmap_min_addr",
+        "mmap_min_addr",
         kernel.mmap_min_addr,
         f"spt guests cannot be mapped: sysctl vm.mmap_min_addr={SPT_BASE}",
         bad=kernel.mmap_min_addr is not None and kernel.mmap_min_addr > SPT_BASE,
     )
     yield _setting(
-        "vm.overcommit_memory",
+        "overcommit",
         kernel.overcommit,
         "A guest's whole memory counts from its start, and a large one may be refused.",
         bad=kernel.overcommit == NEVER_OVERCOMMIT,

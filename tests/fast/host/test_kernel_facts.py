@@ -27,9 +27,7 @@ def fact(name: str, kernel: Kernel) -> Fact:
     return next(it for it in facts(replace(HOST, kernel=kernel)) if it.name == name)
 
 
-@pytest.mark.parametrize(
-    "name, value", [("vm.mmap_min_addr", "65536"), ("vm.overcommit_memory", "0"), ("nftables", "usable")]
-)
+@pytest.mark.parametrize("name, value", [("mmap_min_addr", "65536"), ("overcommit", "0"), ("nftables", "usable")])
 def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str) -> None:
     assert fact(name, GOOD) == Fact(name=name, value=value)
     assert "/run" not in {it.name for it in facts(replace(HOST, kernel=GOOD))}
@@ -38,9 +36,9 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
 @pytest.mark.parametrize(
     "name, kernel, value, words",
     [
-        ("vm.mmap_min_addr", replace(GOOD, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
-        ("vm.mmap_min_addr", Kernel(), "unknown", "cannot be read"),
-        ("vm.overcommit_memory", replace(GOOD, overcommit=2), "2", "may be refused"),
+        ("mmap_min_addr", replace(GOOD, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
+        ("mmap_min_addr", Kernel(), "unknown", "cannot be read"),
+        ("overcommit", replace(GOOD, overcommit=2), "2", "may be refused"),
         ("nftables", Kernel(), "cannot be asked", "root"),
         (
             "nftables",

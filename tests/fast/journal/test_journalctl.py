@@ -93,10 +93,19 @@ async def test_a_cancelled_reader_ends_its_journalctl(program: Program) -> None:
     assert is_gone(path)
 
 
-async def test_complaints_are_what_the_unit_and_systemd_said_of_it(program: Program) -> None:
-    path = program(f'[ "$1" = --sync ] && exit\n{LINES}')
-    assert list(await Journal().complaints("solo5-network@web.service")) == ["hello", "solo5-hvt: no"]
-    assert {"_SYSTEMD_UNIT=solo5-network@web.service", "+", "_PID=1"} <= set(arguments(path))
+SYSTEMD = "printf 'MESSAGE=Failed to attach\nMESSAGE_ID=%s\n\nMESSAGE=Starting\nMESSAGE_ID=%s\n\n'"
+
+
+async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_said(program: Program) -> None:
+    nothing = min(journalctl.EXPLAIN_NOTHING)
+    systemd = SYSTEMD % ("0" * 32, nothing)
+    path = program(f'case "$*" in --sync) ;; *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
+    assert list(await Journal().complaints("solo5-network@web.service")) == [
+        "Failed to attach",
+        "hello",
+        "solo5-hvt: no",
+    ]
+    assert "_SYSTEMD_UNIT=solo5-network@web.service" in arguments(path)
 
 
 async def test_sync_waits_until_all_is_written(program: Program) -> None:
