@@ -1,0 +1,1 @@
+"""Figures beside their floor."""
