@@ -1,0 +1,107 @@
+"""The manual says what the program does: option by option, key by key."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.fakes.tasks import LEASE, PORTS, ended, running
+from tests.fast.cli.test_completion import PARSERS, options
+from tests.fast.cli.test_stats import BEFORE, FULL
+
+from solo5_systemd.cli import describe, usage
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Reservation
+from solo5_systemd.unit.arguments import placeholders
+from solo5_systemd.unit.outcome import Ending
+
+MAN = Path(__file__).parents[3] / "docs" / "man"
+EVERYWHERE = {"-h", "--help", "--no-color", "--json"}
+VERBS = [words for words in PARSERS if words not in ("", "network")]
+
+
+def source(page: str) -> str:
+    return (MAN / page).read_text().replace("\\-", "-")
+
+
+def section(verb: str) -> str:
+    text = source("solo5ctl.1")
+    start = re.search(rf'^\.SS "{re.escape(verb)}[ "]', text, re.MULTILINE)
+    assert start, f"solo5ctl(1) has no section on {verb}"
+    return re.split(r"^\.S[SH]", text[start.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def tagged(text: str) -> set[str]:
+    """The options that have a paragraph of their own."""
+    tags = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
+    return {option for tag in tags for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", tag)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_its_section_with_exactly_its_options(verb: str) -> None:
+    assert tagged(section(verb)) - EVERYWHERE == options(PARSERS[verb]) - EVERYWHERE
+
+
+def test_what_every_verb_has_is_described_once() -> None:
+    text = source("solo5ctl.1")
+    general = text[text.index("\n.SH OPTIONS") : text.index("\n.SH VERBS")]
+    assert tagged(general) == EVERYWHERE | options(PARSERS[""])
+
+
+def test_each_choice_and_default_is_named() -> None:
+    text = section("run")
+    for action in PARSERS["run"]._actions:
+        assert [choice for choice in action.choices or () if choice not in text] == []
+    assert "128M" in text
+
+
+def test_every_placeholder_is_named() -> None:
+    text = re.sub(r"\\f[A-Z]", "", section("run")).replace("NIC", "service")
+    names = placeholders(TaskName("web"), 64, [LEASE])
+    assert [name for name in names if f"{{{name}}}" not in text] == []
+
+
+def keys(value: object) -> set[str]:
+    if isinstance(value, list):
+        return {key for each in value for key in keys(each)}
+    if isinstance(value, dict):
+        return set(value) | {key for each in value.values() for key in keys(each)}
+    return set()
+
+
+def test_every_json_key_of_a_task_is_named() -> None:
+    text = source("solo5ctl.1").partition('.SH "JSON OUTPUT"')[2]
+    documents = [
+        describe.task_json(running(networked=True)),
+        describe.task_json(ended()),
+        describe.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
+    ]
+    assert [key for key in keys(documents) if not re.search(rf"\b{key}\b", text)] == []
+    assert [key for key in usage.usage_json("web", BEFORE, FULL) if not re.search(rf"\b{key}\b", text)] == []
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_every_ending_is_named_and_explained(ending: Ending) -> None:
+    assert ending.value in source("solo5ctl.1")
+    word = describe._ENDINGS[ending]
+    titles = re.findall(r"^\.TP\n(.*)$", source("solo5-systemd.7"), re.MULTILINE)
+    assert word in {title for line in titles for title in line.split(", ")}
+
+
+def test_every_exit_status_of_an_error_is_named() -> None:
+    text = source("solo5ctl.1").partition('.SH "EXIT STATUS"')[2]
+    statuses = {error.exit_status for error in (Solo5Error, *Solo5Error.__subclasses__())}
+    assert [status for status in statuses if f".B {status}\n" not in text] == []
+
+
+@pytest.mark.parametrize("key", ["tender_paths", "ipv4", "gateway4", "bridge", "mtu", "masquerade"])
+def test_every_setting_is_described(key: str) -> None:
+    assert f"\n.TP\n.B {key}\n" in source("solo5.toml.5")
+
+
+@pytest.mark.parametrize("page", ["solo5ctl.1", "solo5-systemd.7", "solo5.toml.5", "solo5-networkd.8"])
+def test_a_page_says_what_can_go_wrong_and_where_to_read_on(page: str) -> None:
+    text = source(page)
+    assert text.startswith(".TH ")
+    assert '\n.SH "WHAT CAN GO WRONG"\n' in text
+    assert '\n.SH "SEE ALSO"\n' in text
