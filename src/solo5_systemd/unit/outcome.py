@@ -72,6 +72,7 @@ class Outcome:
 
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
+_LIMITS = ("timeout", "watchdog")
 _STOP_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 
@@ -122,6 +123,8 @@ def _exited(state: UnitState, words: LastWords) -> Outcome:
 def _exited_1(state: UnitState, words: LastWords) -> Outcome:
     """Hvt's answer to a stop signal, to its own failures, and a guest's plain 1."""
     stopped = next((m for line in reversed(words.tender) if (m := _ON_SIGNAL.search(line))), None)
+    if stopped and state.result in _LIMITS:
+        return Outcome(ending=Ending.TIMED_OUT, exit_code=1, sentence=f"ended by systemd: {state.result}")
     if stopped or (state.asked_to_stop and not words.tender):
         number = int(stopped[1]) if stopped else None
         name = f" ({_signal_name(number)})" if number else ""
@@ -146,11 +149,13 @@ def _exited_255(words: LastWords) -> Outcome:
 def _killed(state: UnitState) -> Outcome:
     number = state.main_status
     name = _signal_name(number)
-    if number in _STOP_SIGNALS or (state.asked_to_stop and number == signals.SIGKILL):
-        how = f"stopped on request ({name})"
-        return Outcome(ending=Ending.STOPPED, signal=number, sentence=how)
-    if state.result in ("timeout", "watchdog"):
-        return Outcome(ending=Ending.TIMED_OUT, signal=number, sentence=f"killed by systemd: {state.result} ({name})")
+    # A stop that had to come to SIGKILL counts as a timeout too; a limit such as RuntimeMaxSec= begins with SIGTERM.
+    if state.asked_to_stop and number == signals.SIGKILL:
+        return Outcome(ending=Ending.STOPPED, signal=number, sentence=f"stopped on request ({name})")
+    if state.result in _LIMITS:
+        return Outcome(ending=Ending.TIMED_OUT, signal=number, sentence=f"ended by systemd: {state.result} ({name})")
+    if number in _STOP_SIGNALS:
+        return Outcome(ending=Ending.STOPPED, signal=number, sentence=f"stopped on request ({name})")
     if number == signals.SIGSYS:
         return Outcome(
             ending=Ending.FORBIDDEN_CALL, signal=number, sentence="killed: the guest made a forbidden system call"

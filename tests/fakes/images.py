@@ -1,0 +1,36 @@
+"""Images that were taken and read, of any manifest that a test needs."""
+
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
+from solo5_systemd.names import DeviceName
+
+SHA256 = "5" * 64
+
+
+def manifest(target: Target = Target.HVT, *, nics: str = "", disks: str = "") -> Manifest:
+    devices = [(name, DeviceKind.NET_BASIC) for name in nics.split()]
+    devices += [(name, DeviceKind.BLOCK_BASIC) for name in disks.split()]
+    return Manifest(
+        target=target,
+        abi_version=2,
+        devices=tuple(Device(name=DeviceName(name), kind=kind) for name, kind in devices),
+    )
+
+
+def facts(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> ImageFacts:
+    return ImageFacts(
+        manifest=manifest(target, nics=nics, disks=disks), entry=0x100000, load_end=0x100000, memory_end=end
+    )
+
+
+def stored(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> StoredImage:
+    return StoredImage(
+        path=f"/var/lib/solo5/images/{SHA256}",
+        sha256=SHA256,
+        size=4096,
+        facts=facts(target, nics=nics, disks=disks, end=end),
+    )
+
+
+def disk(name: str = "storage", *, path: str = "/srv/disk.img", device: tuple[int, int] | None = None) -> Disk:
+    return Disk(disk=DeviceName(name), path=path, sector_size=512, device=device, identity=(1, 2))

@@ -1,0 +1,90 @@
+import pytest
+from tests.fakes.images import disk, manifest
+
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.unit.confinement import LIBRARIES, SYSTEM_CALLS, confinement
+
+TENDER, IMAGE = "/usr/bin/solo5-x", "/images/x"
+
+
+def settings(
+    target: Target = Target.HVT, *, nics: str = "", disks: tuple[Disk, ...] = (), groups: tuple[str, ...] = ()
+) -> dict[str, object]:
+    declared = " ".join(each.disk for each in disks)
+    properties = confinement(
+        manifest(target, nics=nics, disks=declared), tender=TENDER, image=IMAGE, disks=disks, groups=groups
+    )
+    by_name = {each.name: each.value for each in properties}
+    assert len(by_name) == len(properties), "a property is sent twice"
+    return by_name
+
+
+@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("nics", ["", "net"])
+def test_no_task_is_root_or_can_become_it(target: Target, nics: str) -> None:
+    found = settings(target, nics=nics)
+    assert (found["User"], found["Group"]) == ("solo5", "solo5")
+    assert (found["NoNewPrivileges"], found["CapabilityBoundingSet"]) == (True, 0)
+
+
+def test_the_groups_are_those_that_its_nodes_need() -> None:
+    assert settings(groups=("kvm",))["SupplementaryGroups"] == ["kvm"]
+
+
+@pytest.mark.parametrize(
+    "target, nics, nodes",
+    [
+        (Target.HVT, "", ["/dev/kvm"]),
+        (Target.HVT, "net", ["/dev/kvm", "/dev/net/tun"]),
+        (Target.SPT, "", []),
+        (Target.SPT, "net", ["/dev/net/tun"]),
+    ],
+)
+def test_a_task_opens_only_the_devices_that_its_image_needs(target: Target, nics: str, nodes: list[str]) -> None:
+    found = settings(target, nics=nics)
+    assert found["DevicePolicy"] == "closed"
+    assert found["DeviceAllow"] == [(node, "rw") for node in nodes]
+    assert found["BindPaths"] == [(node, node, False, 0) for node in nodes]
+
+
+def test_a_file_behind_a_disk_is_seen_and_a_block_device_is_allowed_too() -> None:
+    file, volume = disk("a", path="/srv/a b"), disk("b", path="/dev/vg/lv", device=(253, 0))
+    found = settings(Target.SPT, disks=(file, volume))
+    assert found["BindPaths"] == [
+        ("/srv/a b", "/run/solo5-disks/a", False, 0),
+        ("/dev/vg/lv", "/run/solo5-disks/b", False, 0),
+    ]
+    assert found["DeviceAllow"] == [("/dev/vg/lv", "rw")]
+
+
+def test_a_task_sees_its_tender_its_image_and_libraries_and_nothing_else() -> None:
+    found = settings()
+    assert found["TemporaryFileSystem"] == [("/", "ro,mode=0755,size=1M")]
+    bound = found["BindReadOnlyPaths"]
+    assert isinstance(bound, list)
+    assert [(source, where) for source, where, *_ in bound] == [(p, p) for p in (*LIBRARIES, TENDER, IMAGE)]
+    assert {source for source, _, may_be_missing, _ in bound if not may_be_missing} == {TENDER, IMAGE}
+
+
+@pytest.mark.parametrize("nics, families", [("", []), ("net", ["AF_INET", "AF_NETLINK"])])
+def test_a_task_has_the_hosts_network_only_for_its_tap(nics: str, families: list[str]) -> None:
+    found = settings(nics=nics)
+    assert found["RestrictAddressFamilies"] == (True, families)
+    assert found["PrivateNetwork"] is (not nics)
+    assert found["IPAddressDeny"] == [(2, bytes(4), 0), (10, bytes(16), 0)]
+
+
+@pytest.mark.parametrize("target, denied", [(Target.HVT, True), (Target.SPT, False)])
+def test_only_spt_may_make_written_memory_executable(target: Target, denied: bool) -> None:
+    assert settings(target)["MemoryDenyWriteExecute"] is denied
+
+
+def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
+    assert settings()["SystemCallFilter"] == (True, SYSTEM_CALLS)
+    assert len(set(SYSTEM_CALLS)) == len(SYSTEM_CALLS)
+    assert not {"ptrace", "mount", "bpf", "unshare", "setns", "connect", "listen", "accept", "fork"} & set(SYSTEM_CALLS)
+
+
+def test_what_the_tenders_cannot_live_with_is_left_out() -> None:
+    assert not {"LockPersonality", "DynamicUser"} & set(settings())

@@ -1,0 +1,108 @@
+import pytest
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import ActiveState, UnitState, unit_state
+from solo5_systemd.workload import UnitKind
+
+SERVICE = "solo5-task-web.service"
+
+
+def read(unit: str = SERVICE, **properties: object) -> UnitState:
+    state = unit_state(unit, properties)
+    assert state is not None
+    return state
+
+
+def test_a_service_is_read_from_what_systemd_sends() -> None:
+    state = read(
+        ActiveState="active",
+        SubState="running",
+        InvocationID=bytes(range(16)),
+        FreezerState="running",
+        Description="a unikernel",
+        JobType="",
+        Result="success",
+        MainPID=7,
+        ExecMainCode=0,
+        ExecMainStatus=0,
+        ExecMainStartTimestamp=10,
+        ExecMainExitTimestamp=20,
+        ExecMainExitTimestampMonotonic=2,
+        ActiveExitTimestampMonotonic=1,
+        ControlGroup="/solo5.slice/x",
+        LogExtraFields=[b"SOLO5_TASK=web", b"A=b=c", b"EMPTY=", b"none", b"RAW=\xff"],
+    )
+    assert state == UnitState(
+        task=TaskName("web"),
+        unit=SERVICE,
+        active=ActiveState.ACTIVE,
+        sub="running",
+        invocation="000102030405060708090a0b0c0d0e0f",
+        description="a unikernel",
+        main_pid=7,
+        started=10,
+        ended=20,
+        main_exit=2,
+        active_exit=1,
+        control_group="/solo5.slice/x",
+        log_fields={"SOLO5_TASK": "web", "A": "b=c", "EMPTY": "", "RAW": "\ufffd"},
+    )
+
+
+def test_a_scope_lacks_most_of_it() -> None:
+    state = read("solo5-task-web.scope", ActiveState="active", ControlGroup="/x")
+    assert (state.kind, state.main_pid, state.result, state.log_fields) == (UnitKind.SCOPE, 0, "success", {})
+
+
+def test_a_service_is_a_service() -> None:
+    assert read().kind is UnitKind.SERVICE
+
+
+@pytest.mark.parametrize(
+    "active, job, expected, over",
+    [
+        ("active", "", ActiveState.ACTIVE, False),
+        ("activating", "start", ActiveState.ACTIVATING, False),
+        ("deactivating", "stop", ActiveState.DEACTIVATING, False),
+        ("inactive", "", ActiveState.INACTIVE, True),
+        ("failed", "", ActiveState.FAILED, True),
+        ("inactive", "start", ActiveState.ACTIVATING, False),  # its network comes first
+        ("failed", "restart", ActiveState.ACTIVATING, False),
+        ("inactive", "stop", ActiveState.INACTIVE, True),
+        ("refreshing", "", ActiveState.UNKNOWN, False),
+        ("", "", ActiveState.UNKNOWN, False),
+    ],
+)
+def test_it_is_over_only_where_nothing_runs_or_is_about_to(
+    active: str, job: str, expected: ActiveState, over: bool
+) -> None:
+    state = read(ActiveState=active, JobType=job)
+    assert (state.active, state.over) == (expected, over)
+
+
+@pytest.mark.parametrize(
+    "freezer, frozen", [("running", False), ("freezing", True), ("frozen", True), ("thawing", False), ("new", False)]
+)
+def test_a_freezer_holds_from_the_first_moment(freezer: str, frozen: bool) -> None:
+    assert read(FreezerState=freezer).frozen is frozen
+
+
+@pytest.mark.parametrize(
+    "active_exit, main_exit, asked",
+    [(0, 0, False), (0, 5, False), (5, 5, False), (6, 5, False), (5, 0, False), (4, 5, True)],
+)
+def test_a_stop_was_asked_for_where_the_unit_left_active_before_its_process_ended(
+    active_exit: int, main_exit: int, asked: bool
+) -> None:
+    state = read(ActiveExitTimestampMonotonic=active_exit, ExecMainExitTimestampMonotonic=main_exit)
+    assert state.asked_to_stop is asked
+
+
+def test_a_property_of_a_type_that_is_not_expected_counts_as_absent() -> None:
+    state = read(InvocationID="text", MainPID="7", Description=7, LogExtraFields="x")
+    assert (state.invocation, state.main_pid, state.description, state.log_fields) == ("", 0, "", {})
+
+
+@pytest.mark.parametrize("unit", ["ssh.service", "solo5-network@web.service", "solo5-task-web.socket"])
+def test_a_unit_that_is_no_tasks_is_none(unit: str) -> None:
+    assert unit_state(unit, {}) is None

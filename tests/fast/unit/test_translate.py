@@ -1,0 +1,146 @@
+from dataclasses import replace
+
+import pytest
+from tests.fakes.images import SHA256, stored
+from tests.fakes.tasks import LEASE
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Reservation
+from solo5_systemd.unit.properties import INFINITY, Property, TransientUnit
+from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.workload import MIB, UnitKind, Workload
+
+WEB = TaskName("web")
+WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)
+TENDER = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
+PARTS = Parts(workload=WORKLOAD, image=stored(), tender=TENDER, reservation=Reservation(task=WEB))
+NETWORKED = replace(
+    PARTS, image=stored(nics="service"), reservation=Reservation(task=WEB, leases=(LEASE,)), groups=("kvm",)
+)
+
+
+def with_workload(parts: Parts = PARTS, **changes: object) -> Parts:
+    return replace(parts, workload=replace(parts.workload, **changes))  # type: ignore[arg-type]
+
+
+def names(unit: TransientUnit) -> list[str]:
+    return [each.name for each in unit.properties]
+
+
+def test_the_units_command_is_the_tenders_whole_command_line() -> None:
+    parts = with_workload(NETWORKED, arguments=("--ipv4={net.service.ipv4_cidr}", "{name}"))
+    line = (
+        "/usr/bin/solo5-hvt",
+        "--net:service=s5-1f00c0de",
+        "--net-mac:service=02:00:5e:10:00:01",
+        "--mem=54",
+        "--",
+        f"/var/lib/solo5/images/{SHA256}",
+        "--ipv4=10.89.0.2/24",
+        "web",
+    )
+    assert argv(parts) == line
+    assert service(parts).value("ExecStart") == [("/usr/bin/solo5-hvt", list(line), False)]
+
+
+def test_a_service_says_once_what_it_says() -> None:
+    unit = service(NETWORKED)
+    assert unit.name == "solo5-task-web.service"
+    assert len(set(names(unit))) == len(unit.properties)
+    expected = {
+        "Type": "exec",
+        "Description": "Solo5 unikernel web app.hvt (hvt)",
+        "Wants": ["solo5-outcome@web.target"],
+        "Requires": ["solo5-network@web.service"],
+        "After": ["solo5-network@web.service"],
+        "KillSignal": 15,
+        "TimeoutStopUSec": 10_000_000,
+        "IgnoreSIGPIPE": False,
+        "StandardOutput": "journal",
+        "SyslogIdentifier": "web",
+        "SyslogLevelPrefix": False,
+        "Slice": "solo5.slice",
+        "MemoryMax": 64 * MIB,
+        "MemorySwapMax": 0,
+        "TasksMax": 16,
+        "SupplementaryGroups": ["kvm"],
+    }
+    assert {name: unit.value(name) for name in expected} == expected
+
+
+def test_a_task_without_nics_needs_no_network_unit() -> None:
+    assert not {"Requires", "After"} & set(names(service(PARTS)))
+
+
+def test_limits_that_are_not_asked_for_are_not_sent() -> None:
+    assert not {"CPUQuotaPerSecUSec", "CPUWeight"} & set(names(service(PARTS)))
+
+
+@pytest.mark.parametrize("cpus, quota", [(1, 1_000_000), (0.5, 500_000), (1e-9, 1)])
+def test_processors_are_microseconds_of_each_second_and_never_none(cpus: float, quota: int) -> None:
+    unit = service(with_workload(cpus=cpus, cpu_weight=50))
+    assert (unit.value("CPUQuotaPerSecUSec"), unit.value("CPUWeight")) == (quota, 50)
+
+
+def test_every_line_in_the_journal_says_whose_it_is() -> None:
+    unit = service(with_workload(log_fields=(("NOMAD_JOB_NAME", "ä=b"),)))
+    assert unit.value("LogExtraFields") == [
+        b"SOLO5_TASK=web",
+        b"SOLO5_IMAGE=/srv/web app.hvt",
+        b"SOLO5_IMAGE_SHA256=" + SHA256.encode(),
+        b"SOLO5_TENDER=hvt",
+        b"SOLO5_MEMORY=67108864",
+        "NOMAD_JOB_NAME=ä=b".encode(),
+    ]
+
+
+@pytest.mark.parametrize("given, shown", [(None, "Solo5 unikernel web app.hvt (hvt)"), ("mine", "mine"), ("", "")])
+def test_a_description_is_derived_where_none_is_given(given: str | None, shown: str) -> None:
+    assert service(with_workload(description=given)).value("Description") == shown
+
+
+def test_an_operators_property_takes_the_place_of_ours() -> None:
+    unit = service(with_workload(properties=(("TimeoutStopSec", "60"), ("MemorySwapMax", "infinity"), ("Nice", "5"))))
+    assert (unit.value("TimeoutStopUSec"), unit.value("MemorySwapMax"), unit.value("Nice")) == (60_000_000, INFINITY, 5)
+    assert len(set(names(unit))) == len(unit.properties)
+
+
+def test_an_operators_filter_comes_after_ours_and_takes_away_from_it() -> None:
+    unit = service(with_workload(properties=(("SystemCallFilter", "~kill"),)))
+    first, second = (each.value for each in unit.properties if each.name == "SystemCallFilter")
+    assert isinstance(first, tuple)
+    assert (first[0], second) == (True, (False, ["kill"]))
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [
+        (with_workload(properties=(("User", "root"),)), "unit property 'User' cannot be set"),
+        (with_workload(memory=MIB), "memory 1M leaves the guest 0 MiB"),
+        (with_workload(arguments=("{nope}",)), "unknown placeholder"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(parts: Parts, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        service(parts)
+
+
+def test_a_scope_accounts_limits_and_connects_and_confines_nothing() -> None:
+    unit = scope(with_workload(NETWORKED, kind=UnitKind.SCOPE, properties=(("TasksMax", "32"),)), 4711)
+    assert unit.name == "solo5-task-web.scope"
+    assert names(unit) == [
+        "Description",
+        "PIDs",
+        "Requires",
+        "After",
+        "TimeoutStopUSec",
+        "Slice",
+        "MemoryMax",
+        "MemorySwapMax",
+        "TasksMax",
+    ]
+    assert Property("PIDs", "au", [4711]) in unit.properties
+    assert unit.value("TasksMax") == 32
