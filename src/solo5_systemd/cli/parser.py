@@ -1,7 +1,8 @@
 """The words of `solo5ctl`: one parser for each verb, filled by the verb's own module when it is chosen."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
@@ -41,11 +42,25 @@ class Verb(Protocol):
     """Do it; the exit status."""
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's own, which without a width imports shutil, and what that imports, for every option added."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"width": _width(), **settings})
+
+
+def _width() -> int:
+    try:
+        return int(os.environ.get("COLUMNS", "")) - 2
+    except ValueError:
+        return (os.get_terminal_size().columns if os.isatty(1) else 80) - 2
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with errors of ours, and without guessing at shortened options."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse has to say.
@@ -97,8 +112,8 @@ class VerbParser(Parser):
         return super().parse_known_args(args, namespace)
 
 
-def build() -> tuple[Parser, dict[str, VerbParser]]:
-    """The whole parser, and its verbs' by name."""
+def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser]]:
+    """The parser with the chosen verbs, and the verbs' own by name."""
     top = Parser(
         prog="solo5ctl",
         description="Run Solo5 unikernels as ordinary systemd units.",
@@ -110,6 +125,7 @@ def build() -> tuple[Parser, dict[str, VerbParser]]:
     parsers = {
         verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary.capitalize()}.")
         for verb, summary in VERBS.items()
+        if verb in chosen
     }
     return top, parsers
 
@@ -121,5 +137,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         InvalidRequestError: a word that no parser knows, or a malformed value.
         SystemExit: after --help and --version.
     """
-    top, _ = build()
+    # Fifteen parsers, of which fourteen are for nothing, would be felt in `ps`.
+    top, _ = build(words[:1] if words and words[0] in VERBS else VERBS)
     return top.parse_args(words)

@@ -4,7 +4,6 @@ Nothing here knows whether it writes to a terminal: colour is a function that th
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 Row = Sequence[str]
 Paint = Callable[[str, str], str]
@@ -91,6 +90,8 @@ def _plural(count: int, unit: str) -> str:
 
 def moment(microseconds: int) -> str:
     """RFC 3339 in UTC, with microseconds, as `journalctl --since` and every JSON reader take it."""
+    from datetime import UTC, datetime  # no table needs it
+
     whole, rest = divmod(microseconds, 1_000_000)
     return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
 
