@@ -76,12 +76,19 @@ class Runtime:
         """
         return await self._view(await self._state(name), await self._networks.reservations())
 
-    async def tasks(self) -> tuple[Task, ...]:
-        """All tasks, ended ones too, by name."""
-        states = await self._units.states()
+    async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
+        """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""
+        states = await self._states(ended=ended)
         reservations = await self._networks.reservations() if states else ()
         views = await asyncio.gather(*(self._view(state, reservations) for state in states))
         return tuple(sorted(views, key=lambda task: task.name))
+
+    async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
+        """The names of all tasks, or of those that live."""
+        return tuple(sorted(state.task for state in await self._states(ended=ended)))
+
+    async def _states(self, *, ended: bool) -> list[UnitState]:
+        return [state for state in await self._units.states() if ended or not state.over]
 
     async def _state(self, name: TaskName) -> UnitState:
         state = await self._units.state(name)

@@ -55,8 +55,11 @@ class FakeRuntime(Runtime):
         self.on_console: Callable[[], None] = _nothing
         self._over = asyncio.Event()
 
-    async def tasks(self) -> tuple[Task, ...]:
-        return tuple(self.known[name] for name in sorted(self.known))
+    async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
+        return tuple(self.known[name] for name in await self.names(ended=ended))
+
+    async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
+        return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))
 
     async def task(self, name: TaskName) -> Task:
         if name not in self.known:

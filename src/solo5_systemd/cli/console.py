@@ -33,8 +33,11 @@ def write_json(entry: Entry, screen: Screen) -> None:
 
 async def copy_console(
     engine: "Runtime", task: Task, screen: Screen, write: Write, *, follow: bool, last: int | None = None
-) -> None:
-    """Write what there is, and with `follow` what comes until the task has ended."""
+) -> int:
+    """Write what there is, and with `follow` what comes until the task has ended; the number of lines."""
+    count = 0
     async with aclosing(engine.console(task, follow=follow, last=last)) as entries:
         async for entry in entries:
             write(entry, screen)
+            count += 1
+    return count

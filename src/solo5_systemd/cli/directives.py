@@ -6,6 +6,8 @@ ten million.
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from signal import Signals
 from typing import Any
 
 from solo5_systemd.cli.render import size
@@ -112,6 +114,14 @@ def _processors(value: Any) -> str:
     return " ".join(str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
+def _addresses(value: Any) -> str:
+    """a(iayu): family, address, length of the prefix; `any` stands for both families' whole."""
+    networks = [ip_network((bytes(address), length)) for _, address, length in value]
+    if len(networks) == 2 and not any(network.prefixlen for network in networks):
+        return "any"
+    return " ".join(map(str, networks))
+
+
 def _commands(value: Any) -> str:
     return "; ".join(_words(words) for _, words, _ in value)
 
@@ -131,6 +141,9 @@ _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
 _SPECIAL: Mapping[str, Callable[[Any], str]] = {
     "AllowedCPUs": _processors,
     "AllowedMemoryNodes": _processors,
+    "IPAddressAllow": _addresses,
+    "IPAddressDeny": _addresses,
+    "KillSignal": lambda value: Signals(value).name,
     "CapabilityBoundingSet": lambda value: "" if value == 0 else f"{value:#x}",
     "RestrictNamespaces": lambda value: "yes" if value == 0 else f"{value:#x}",
     "TemporaryFileSystem": _pairs(":"),

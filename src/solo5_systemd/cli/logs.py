@@ -26,9 +26,11 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, session: Session) -> int:
     async def story(engine: "Runtime") -> int:
         task = await engine.task(arguments.name)
-        await copy_console(
+        count = await copy_console(
             engine, task, session.screen, _writer(arguments), follow=arguments.follow, last=arguments.tail
         )
+        if not count and not session.root:
+            session.screen.say("no line to show: only root and the group systemd-journal see what others run.")
         return 0
 
     return session.engine(story, needs_root=False)

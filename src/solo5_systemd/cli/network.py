@@ -56,7 +56,7 @@ def _inspect(arguments: Namespace, session: Session) -> int:
     async def story(engine: "Runtime") -> int:
         known = {network.name: network for network in await engine.networks()}
         wanted = [_known(name, known) for name in arguments.networks]
-        tasks = await engine.tasks()
+        tasks = await engine.tasks(ended=False)  # an ended task holds nothing
         if arguments.json:
             session.screen.json([_json(network) | {"leases": _leases_json(network, tasks)} for network in wanted])
         else:

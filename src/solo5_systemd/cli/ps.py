@@ -1,6 +1,7 @@
 """`solo5ctl ps`."""
 
 from argparse import Namespace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.describe import addresses, ports, status, task_json
@@ -8,7 +9,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
-from solo5_systemd.task import Phase, Task
+from solo5_systemd.task import Task
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
@@ -24,21 +25,23 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, session: Session) -> int:
     async def story(engine: "Runtime") -> int:
-        tasks = [task for task in await engine.tasks() if arguments.all or task.phase is not Phase.ENDED]
-        _show(tasks, arguments, session.screen)
+        if arguments.quiet and not arguments.json:
+            names = await engine.names(ended=arguments.all)
+            session.screen.write("".join(f"{name}\n" for name in names))
+            return 0
+        tasks = await engine.tasks(ended=arguments.all)
+        if arguments.json:
+            session.screen.json([task_json(task) for task in tasks])
+        else:
+            session.screen.write(_text(tasks, session.screen))
         return 0
 
     return session.engine(story, needs_root=False)
 
 
-def _show(tasks: list[Task], arguments: Namespace, screen: Screen) -> None:
-    if arguments.json:
-        screen.json([task_json(task) for task in tasks])
-    elif arguments.quiet:
-        screen.write("".join(f"{task.name}\n" for task in tasks))
-    else:
-        now = screen.now()
-        screen.write(table(HEADER, [_row(task, now) for task in tasks], lambda c, cell: _paint(c, cell, screen)))
+def _text(tasks: Iterable[Task], screen: Screen) -> str:
+    now = screen.now()
+    return table(HEADER, [_row(task, now) for task in tasks], lambda column, cell: _paint(column, cell, screen))
 
 
 def _row(task: Task, now: int) -> tuple[str, ...]:

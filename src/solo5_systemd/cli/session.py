@@ -36,7 +36,7 @@ class Session:
     def __init__(self, screen: Screen, *, connect: Connect = connect, root: bool | None = None) -> None:
         self.screen = screen
         self._connect = connect
-        self._root = os.geteuid() == 0 if root is None else root
+        self.root = os.geteuid() == 0 if root is None else root
 
     def engine(self, story: Story, *, needs_root: bool = True) -> int:
         """Tell a story with the engine; the exit status.
@@ -45,7 +45,7 @@ class Session:
             HostError: root is needed, and we are not.
             Solo5Error: whatever the story raises.
         """
-        if needs_root and not self._root:
+        if needs_root and not self.root:
             raise HostError("only root can do this: starting and ending units changes the machine.", "Try sudo.")
         import asyncio  # costs a third of what a quick verb may take
 

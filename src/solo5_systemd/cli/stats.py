@@ -13,7 +13,6 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.usage import HEADER, row, usage_json
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
-from solo5_systemd.task import Phase
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
@@ -52,7 +51,7 @@ def execute(arguments: Namespace, session: Session) -> int:
 
 
 async def _sample(engine: "Runtime", names: Sequence[TaskName]) -> Samples:
-    wanted = names or [task.name for task in await engine.tasks() if task.phase is not Phase.ENDED]
+    wanted = names or await engine.names(ended=False)
     usages = await asyncio.gather(*(_usage(engine, name) for name in wanted))
     return {name: usage for name, usage in zip(wanted, usages, strict=True) if usage is not None}
 

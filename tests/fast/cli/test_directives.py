@@ -35,11 +35,15 @@ KNOWN = [
     (Property("TemporaryFileSystem", "a(ss)", [("/", "ro")]), "TemporaryFileSystem=/:ro"),
     (Property("BindPaths", "a(ssbt)", [("/a", "/a", False, 0), ("/b", "/c", True, 0)]), "BindPaths=/a -/b:/c"),
     (Property("AllowedCPUs", "ay", b"\x4f"), "AllowedCPUs=0 1 2 3 6"),
+    (Property("KillSignal", "i", 15), "KillSignal=SIGTERM"),
+    (Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)]), "IPAddressDeny=any"),
+    (Property("IPAddressAllow", "a(iayu)", [(2, b"\x0a\x00\x00\x00", 8)]), "IPAddressAllow=10.0.0.0/8"),
     (Property("Unheard", "a{sv}", {"x": 1}), "Unheard={'x': 1}"),
 ]
 
 OPERATORS = [
-    "AllowedCPUs=0 3", "CPUQuota=150%", "CPUWeight=50", "IOReadBandwidthMax=/dev/sda 1048576", "Nice=-5",
+    "AllowedCPUs=0 3", "CPUQuota=150%", "CPUWeight=50", "IOReadBandwidthMax=/dev/sda 1048576",
+    "KillSignal=SIGINT", "Nice=-5",
     "LimitNOFILE=64", "MemoryHigh=64M", "MemoryDenyWriteExecute=yes", "OOMScoreAdjust=500", "RuntimeMaxSec=5s",
     "Slice=solo5-batch.slice", "SystemCallFilter=~fork", "TasksMax=32", "TimeoutStopSec=1500ms", "LimitCORE=infinity",
 ]  # fmt: skip

@@ -152,6 +152,13 @@ def test_logs_options(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl.engine.calls == [("console", "old", True, 3)]
 
 
+def test_an_empty_console_is_explained_to_whom_the_journal_may_be_closed(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("logs", "old").err == ""
+    assert solo5ctl("logs", "old", root=False).err.startswith("solo5ctl: no line to show: only root")
+    solo5ctl.engine.lines = [line("hello")]
+    assert solo5ctl("logs", "old", root=False).err == ""
+
+
 def test_logs_json_is_one_object_a_line(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("a"), line("b\n", Stream.STDERR)]
     first, second = map(json.loads, solo5ctl("logs", "--json", "old").out.splitlines())

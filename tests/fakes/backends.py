@@ -1,0 +1,221 @@
+"""The machine in memory: everything that `backends` asks for, readable as its documentation."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from ipaddress import IPv4Interface
+
+from tests.fakes.images import disk, stored
+from tests.fakes.pid1 import FakeUnits
+from tests.fakes.steps import Steps
+from tests.fakes.tasks import LEASE, STARTED
+
+from solo5_systemd.backends import Backends, Preview
+from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.errors import NotFoundError
+from solo5_systemd.image.manifest import StoredImage, Target
+from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.tender import Tender
+
+
+class FakeImages:
+    """`files`: the images that can be taken, by path. `collected`: what a collection was told to keep."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
+        self.collected: frozenset[str] | None = None
+
+    async def take(self, path: str) -> StoredImage:
+        async with self._steps.step("take image"):
+            if path not in self.files:
+                raise NotFoundError(f"image {path} is not there.")
+            return self.files[path]
+
+    async def collect(self, keep: frozenset[str], *, dry_run: bool) -> Sequence[str]:
+        async with self._steps.step("collect images"):
+            self.collected = keep
+            return ("ab" * 32,)
+
+
+class FakeTenders:
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def find(self, target: Target, abi_version: int) -> Tender:
+        async with self._steps.step("find tender"):
+            return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="0.12.1", abi_version=abi_version)
+
+    async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
+        async with self._steps.step("find groups"):
+            return ("kvm",) if target is Target.HVT else ()
+
+
+class FakeDisks:
+    """Locks are real descriptors, so that one that stays open is seen."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def inspect(self, request: DiskRequest) -> Disk:
+        async with self._steps.step("inspect disk"):
+            return disk(request.disk, path=request.path)
+
+    async def lock(self, disks: Sequence[Disk]) -> int:
+        async with self._steps.step("lock disks"):
+            pass
+        return os.open("/dev/null", os.O_RDONLY)
+
+
+class FakeNetworks:
+    """`held`: the reservations, by task."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.held: dict[TaskName, Reservation] = {}
+        self.released: list[TaskName] = []
+
+    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        async with self._steps.step("reserve"):
+            self.held[task] = self._reservation(task, nics, ports)
+        return self.held[task]
+
+    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+        async with self._steps.step("preview network"):
+            return Preview(reservation=self._reservation(task, nics, ports), nft="add element …")
+
+    def _reservation(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        leases = (
+            replace(LEASE, nic=nic.nic, network=nic.network, tap=f"tap{i}", ipv4=IPv4Interface(f"10.89.0.{i}/24"))
+            for i, nic in enumerate(nics, 2)
+        )
+        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports))
+
+    async def release(self, task: TaskName) -> None:
+        async with self._steps.step("release"):
+            self.released.append(task)
+            self.held.pop(task, None)
+
+    async def reservations(self) -> Sequence[Reservation]:
+        async with self._steps.step("reservations"):
+            return tuple(self.held.values())
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        async with self._steps.step("networks"):
+            return ()
+
+    async def collect(self, *, dry_run: bool) -> Sequence[str]:
+        async with self._steps.step("collect networks"):
+            return ("link s5-dead",)
+
+
+class FakeConsole:
+    """A journal.
+
+    Attributes:
+        lines: what it has written.
+        on_the_way: what it will have written by the next `sync`.
+        said: the complaints of each unit.
+        reader_dies: a follower's stream ends before the task does.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._wrote = asyncio.Event()
+        self.lines: list[Entry] = []
+        self.on_the_way: list[Entry] = []
+        self.said: dict[str, Sequence[str]] = {}
+        self.reader_dies = False
+
+    async def open_stderr(self, unit: str) -> int:
+        async with self._steps.step("open stderr"):
+            pass
+        return os.open("/dev/null", os.O_WRONLY)
+
+    async def entries(
+        self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        async with self._steps.step("follow console" if follow else "read console"):
+            cursors = [entry.cursor for entry in self.lines]
+            position = cursors.index(after) + 1 if after is not None else 0
+        if last is not None:
+            position = max(position, len(self.lines) - last)
+        while position < len(self.lines) or (follow and not self.reader_dies):
+            if position == len(self.lines):
+                await self._wrote.wait()
+            else:
+                yield self.lines[position]
+                position += 1
+
+    async def complaints(self, unit: str) -> Sequence[str]:
+        async with self._steps.step("complaints"):
+            return self.said.get(unit, ())
+
+    async def sync(self) -> None:
+        async with self._steps.step("sync"):
+            self.say(*self.on_the_way)
+            self.on_the_way = []
+
+    def say(self, *entries: Entry) -> None:
+        """The journal has written these."""
+        self.lines += entries
+        self._wrote.set()
+        self._wrote = asyncio.Event()
+
+
+def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
+    """A line whose cursor is its text."""
+    return Entry(cursor=text, realtime=STARTED, message=text.encode(), stream=stream, fields={})
+
+
+class FakeUsages:
+    """`zombies`: the process ids of tenders that hang as zombie leaders."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.zombies: set[int] = set()
+
+    async def usage(self, control_group: str) -> Usage | None:
+        async with self._steps.step(f"usage {control_group}"):
+            return Usage(time=1.0)
+
+    async def stalled(self, pid: int) -> bool:
+        async with self._steps.step("stalled"):
+            return pid in self.zombies
+
+
+class Machine:
+    """All of them, on one count of steps."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.images = FakeImages(self.steps)
+        self.tenders = FakeTenders(self.steps)
+        self.disks = FakeDisks(self.steps)
+        self.networks = FakeNetworks(self.steps)
+        self.units = FakeUnits(self.steps)
+        self.console = FakeConsole(self.steps)
+        self.usages = FakeUsages(self.steps)
+
+    @property
+    def backends(self) -> Backends:
+        return Backends(
+            images=self.images,
+            tenders=self.tenders,
+            disks=self.disks,
+            networks=self.networks,
+            units=self.units,
+            console=self.console,
+            usages=self.usages,
+        )
+
+    @property
+    def holds(self) -> tuple[set[str], set[TaskName]]:
+        """The units and reservations that there are."""
+        return set(self.units.loaded), set(self.networks.held)

@@ -1,0 +1,180 @@
+"""PID 1 in memory, with the tenders that it runs."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+
+from tests.fakes.steps import Steps
+
+from solo5_systemd.backends import JobFailedError, UnitFiles
+from solo5_systemd.errors import NoSuchTaskError, TakenError
+from solo5_systemd.names import TaskName, outcome_target, task_of_unit
+from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
+from solo5_systemd.workload import UnitKind
+
+SIGKILL = 9
+
+
+class FakeUnits:
+    """Fulfils `backends.Units`.
+
+    Attributes:
+        loaded: the task units that PID 1 knows.
+        started: every unit that it was given.
+        sent: every signal: unit, number, whether to everyone.
+        forgotten: what ResetFailedUnit was called for.
+        job_result: how a start job ends.
+        heeds: the signals that end a tender; SIGKILL to everyone always does.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._changed = asyncio.Event()
+        self._clock = 100
+        self._kept: set[str] = set()
+        self.loaded: dict[str, UnitState] = {}
+        self.started: list[TransientUnit] = []
+        self.sent: list[tuple[str, int, bool]] = []
+        self.forgotten: list[str] = []
+        self.job_result = "done"
+        self.heeds: tuple[int, ...] = (2, 15)
+
+    # --- what it is asked ------------------------------------------------------------------------------------
+
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> None:
+        async with self._steps.step("start unit"):
+            if unit.name in self.loaded:
+                raise TakenError(f"unit {unit.name} exists already.")
+            self.started.append(unit)
+            made = self._made(unit)
+            if self.job_result == "done":
+                self.put(made)
+            else:
+                self.put(replace(made, active=ActiveState.FAILED, main_pid=0))
+                raise JobFailedError(unit.name, self.job_result)
+
+    async def stop(self, unit: str) -> None:
+        async with self._steps.step(f"stop {unit}"):
+            self._kept.discard(unit)
+            self._unload()
+            state = self.loaded.get(unit)
+            if state is None or state.over:
+                return
+            self.put(replace(state, active=ActiveState.DEACTIVATING, active_exit=self._now()))
+            if 15 in self.heeds:
+                self.end(unit, MainCode.KILLED, 15)
+            while unit in self.loaded and not self.loaded[unit].over:
+                await self._changed.wait()
+
+    async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
+        async with self._steps.step(f"kill {unit}"):
+            self.sent.append((unit, number, everyone))
+            if number in self.heeds or (number == SIGKILL and everyone):
+                self.end(unit, MainCode.KILLED, number)
+
+    async def forget(self, units: Sequence[str]) -> None:
+        async with self._steps.step("forget"):
+            self.forgotten += units
+            for state in [self.loaded[unit] for unit in units if unit in self.loaded]:
+                if state.active is ActiveState.FAILED:
+                    self.put(replace(state, active=ActiveState.INACTIVE))
+
+    async def freeze(self, unit: str) -> None:
+        async with self._steps.step("freeze"):
+            self._freeze(unit, frozen=True)
+
+    async def thaw(self, unit: str) -> None:
+        async with self._steps.step("thaw"):
+            self._freeze(unit, frozen=False)
+
+    async def state(self, task: TaskName) -> UnitState | None:
+        async with self._steps.step("state"):
+            return self.seen(task)
+
+    async def states(self) -> Sequence[UnitState]:
+        async with self._steps.step("states"):
+            return tuple(self.loaded.values())
+
+    async def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
+        async with self._steps.step("changes"):
+            now = self.seen(state.task)
+        while now is not None:
+            yield now
+            while self.seen(state.task) == now:
+                await self._changed.wait()
+            now = self.seen(state.task)
+
+    # --- what happens by itself ------------------------------------------------------------------------------
+
+    def seen(self, task: TaskName) -> UnitState | None:
+        return next((state for state in self.loaded.values() if state.task == task), None)
+
+    def put(self, state: UnitState) -> None:
+        """A unit comes, or changes."""
+        self.loaded[state.unit] = state
+        self._unload()
+
+    def end(self, unit: str, code: int, status: int, result: str = "") -> None:
+        """The main process ends, if it has not yet."""
+        state = self.loaded.get(unit)
+        if state is None or state.over:
+            return
+        clean = (code, status) in ((MainCode.EXITED, 0), (MainCode.KILLED, 15), (MainCode.KILLED, 2))
+        now = self._now()
+        self.put(
+            replace(
+                state,
+                active=ActiveState.INACTIVE if clean or state.kind is UnitKind.SCOPE else ActiveState.FAILED,
+                result=result or ("success" if clean else "exit-code" if code == MainCode.EXITED else "signal"),
+                main_pid=0,
+                main_code=code,
+                main_status=status,
+                main_exit=now,
+                active_exit=state.active_exit or now,
+                ended=now,
+            )
+        )
+
+    def vanish(self, unit: str) -> None:
+        """It is unloaded, whatever refers to it."""
+        del self.loaded[unit]
+        self._tell()
+
+    def _made(self, unit: TransientUnit) -> UnitState:
+        task = task_of_unit(unit.name)
+        assert task is not None
+        self._kept |= {outcome_target(task)} if unit.value("Wants") == [outcome_target(task)] else set()
+        fields = unit.value("LogExtraFields") or []
+        assert isinstance(fields, list)
+        now = self._now()
+        return UnitState(
+            task=task,
+            unit=unit.name,
+            active=ActiveState.ACTIVE,
+            invocation=f"{now:032x}",
+            main_pid=now if unit.name.endswith(".service") else 0,
+            started=now,
+            control_group=f"/solo5.slice/{unit.name}",
+            log_fields=dict(field.decode().split("=", 1) for field in fields),
+        )
+
+    def _unload(self) -> None:
+        """systemd forgets what is inactive and has nobody who refers to it."""
+        for unit, state in list(self.loaded.items()):
+            if state.active is ActiveState.INACTIVE and outcome_target(state.task) not in self._kept:
+                del self.loaded[unit]
+        self._tell()
+
+    def _freeze(self, unit: str, *, frozen: bool) -> None:
+        if unit not in self.loaded:
+            raise NoSuchTaskError(f"unit {unit} is not loaded.")
+        self.put(replace(self.loaded[unit], frozen=frozen))
+
+    def _now(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
