@@ -48,8 +48,7 @@ def booted(wanted: Wanted, run: Path) -> Iterator[Machine]:
             session.within(_BOOT_SECONDS, "the boot")
             yield Machine(session=session, console=console, state=session.ready())
         finally:
-            process.kill()
-            process.wait()
+            enclosure.end(process)
 
 
 def _command(wanted: Wanted, run: Path, delegated: list[str]) -> list[str]:

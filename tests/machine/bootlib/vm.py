@@ -75,8 +75,7 @@ def _running(emulator: Path, run: Path, words: list[str], seconds: float) -> Ite
             session.within(seconds, "the boot")
             yield session
         finally:
-            process.kill()
-            process.wait()
+            enclosure.end(process)
 
 
 def _seen(path: Path) -> str:
