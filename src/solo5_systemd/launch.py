@@ -118,7 +118,8 @@ class Launcher:
         for each in (unit, outcome_target(name)):
             await self._units.stop(each)
         await self._units.forget([unit, network_service(name)])
-        await self._networks.release(name)
+        if any(held.task == name for held in await self._networks.reservations()):
+            await self._networks.release(name)
 
     async def _check(self, workload: Workload) -> _Checked:
         """Preflight: everything that can be known to fail is found here, before anything is created."""

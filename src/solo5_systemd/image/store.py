@@ -182,7 +182,7 @@ def read_facts(path: str) -> ImageFacts:
 
 def _open_source(path: str) -> FileIO:
     try:
-        file = FileIO(os.open(path, _SOURCE), "r")
+        file = FileIO(path, "r", opener=lambda name, _: os.open(name, _SOURCE))  # closes a directory by itself
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"image {path!r} does not exist.") from error
     except IsADirectoryError as error:
