@@ -1,5 +1,6 @@
 """What is held, on disk below /run: read by anybody, written by the network service alone."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -61,16 +62,19 @@ class LeaseStore:
 
     def remove_holding(self, task: TaskName) -> None:
         (self._tasks / f"{task}.json").unlink(missing_ok=True)
+        (self._tasks / f"{task}.json{_DAMAGED}").unlink(missing_ok=True)
 
     def remove_network(self, name: NetworkName) -> None:
         (self._networks / f"{name}.json").unlink(missing_ok=True)
+        (self._networks / f"{name}.json{_DAMAGED}").unlink(missing_ok=True)
 
     def remove_sysctls(self) -> None:
         (self._sysctls / "before.json").unlink(missing_ok=True)
 
-    def damaged(self) -> tuple[str, ...]:
-        """The names of what was set aside in `holdings`."""
-        return tuple(sorted(path.name.removesuffix(_DAMAGED) for path in self._tasks.glob(f"*{_DAMAGED}")))
+    def damaged_tasks(self) -> tuple[TaskName, ...]:
+        """The tasks whose files have been set aside."""
+        names = sorted(path.name.removesuffix(f".json{_DAMAGED}") for path in self._tasks.glob(f"*.json{_DAMAGED}"))
+        return tuple(map(TaskName, names))
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
         return _read(directory, parse, _set_aside)
@@ -102,7 +106,8 @@ def _write(path: Path, document: object) -> None:
         new.write_text(json.dumps(document))
         new.replace(path)
     except OSError as error:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink()
         raise HostError(
             f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the space."
         ) from error

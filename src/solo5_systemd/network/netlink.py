@@ -19,6 +19,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac
 from solo5_systemd.network.nlsocket import NetlinkSocket, attributes
 from solo5_systemd.network.plan import Lease, Network
+from solo5_systemd.network.salvage import tap_alias
 from solo5_systemd.network.sysctls import set_for_link
 
 _SIOCETHTOOL = 0x8946
@@ -117,7 +118,7 @@ class Links:
                 index=tap,
                 master=index(lease.bridge),
                 mtu=lease.mtu,
-                ifalias=f"solo5 task {task} NIC {lease.nic}",
+                ifalias=tap_alias(task, lease.nic),
                 state="up",
             )
             self._route.brport("set", index=tap, mode=1)  # hairpin, see ruleset

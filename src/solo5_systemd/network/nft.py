@@ -60,6 +60,10 @@ class Tables:
         self._generation = generation
         return True
 
+    def elements(self) -> frozenset[Element]:
+        """What our tables hold; nothing where they are not there."""
+        return frozenset(self._listing()[1])
+
     def _change(self, commands: str) -> None:
         if not commands:
             return

@@ -30,6 +30,7 @@ from solo5_systemd.network.plan import (
 )
 from solo5_systemd.network.ports import check_ports
 from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.salvage import salvage
 from solo5_systemd.network.sockets import bound_ports
 from solo5_systemd.settings import NetworkSettings, Settings
 
@@ -168,6 +169,7 @@ class Keeper:
         self._networks = self._store.networks()
         self._holdings = self._store.holdings()
         self._complete_networks()
+        self._salvage()
         self._up = {network.name for network in self.networks() if self._links.is_ours(network)}
         for tap in sorted(self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}):
             _log.info("Removing tap %s, which no attached task holds.", tap)
@@ -293,6 +295,25 @@ class Keeper:
                     "NIC %s until it is started again.", lease.tap, task, lease.nic
                 )  # fmt: skip
                 self._links.make_tap(task, lease)
+
+    def _salvage(self) -> None:
+        """Rebuild damaged lease files from the kernel."""
+        damaged = [task for task in self._store.damaged_tasks() if task not in self._holdings]
+        if not damaged:
+            return
+        bridges = {netlink.index(network.bridge): network for network in self.networks()}
+        taps = {
+            name: (tap.alias, bridges[tap.master]) for name, tap in self._links.taps().items() if tap.master in bridges
+        }
+        elements = self._tables.elements()
+        for task in damaged:
+            holding = salvage(task, taps, elements)
+            if holding is None:
+                _log.warning("Nothing in the kernel belongs to task %s, whose lease file is damaged.", task)
+                self._store.remove_holding(task)
+            else:
+                _log.warning("The lease of task %s is rebuilt from the kernel.", task)
+                self._save(holding)
 
     def _complete_networks(self) -> None:
         """A lease tells enough of its network to do without the network's own file."""

@@ -1,0 +1,42 @@
+"""One real peer at a time: here, the kernel of a private network namespace and a private bus."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.netns import Outside, private_namespace
+from tests.contract.netservice import PrivateBus, Service, host_state
+
+
+@pytest.fixture
+def namespace() -> Iterator[None]:
+    with private_namespace():
+        yield
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[PrivateBus]:
+    tmp_path.chmod(0o755)
+    bus = PrivateBus(tmp_path)
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def service(namespace: None, bus: PrivateBus, tmp_path: Path) -> Iterator[Service]:
+    """The service, not yet started; in the end, with all tasks released, nothing of it is left."""
+    before = host_state()
+    service = Service(tmp_path, bus)
+    yield service
+    if service.is_alive:
+        service.end()
+    assert host_state() == before
+    assert [path for path in service.state.rglob("*") if path.is_file()] == []
+    assert "Traceback" not in service.log.read_text()
+
+
+@pytest.fixture
+def outside(namespace: None) -> Iterator[Outside]:
+    outside = Outside()
+    yield outside
+    outside.close()

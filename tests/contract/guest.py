@@ -1,0 +1,153 @@
+"""A guest at the other end of a tap: opens it as a tender does, and answers ARP, ping, UDP and TCP.
+
+UDP and TCP answers are what came, in capitals. Anything else can be sent frame by frame.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from typing import Self
+
+from solo5_systemd.network.plan import Lease
+
+_TUNSETIFF = 0x400454CA
+_IFF_TAP_NO_PI = 0x1002
+IPV4, ARP = 0x0800, 0x0806
+ICMP, TCP, UDP = 1, 6, 17
+_SYN, _FIN, _ACK, _PSH = 2, 1, 16, 8
+BROADCAST = b"\xff" * 6
+
+
+class Guest:
+    def __init__(self, lease: Lease, greeting: bytes = b"") -> None:
+        self.mac = bytes.fromhex(lease.mac.replace(":", ""))
+        self.ip = lease.ipv4.ip
+        self.gateway = lease.gateway4
+        self.greeting = greeting
+        self.frames: list[bytes] = []
+        self._arrived = asyncio.Event()
+        self._fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(self._fd, _TUNSETIFF, struct.pack("16sH22x", lease.tap.encode(), _IFF_TAP_NO_PI))
+        asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    def send(self, frame: bytes) -> None:
+        os.write(self._fd, frame)
+
+    async def heard(self, wanted: Callable[[bytes], bool], seconds: float = 5) -> bytes:
+        async with asyncio.timeout(seconds):
+            while True:
+                for frame in self.frames:
+                    if wanted(frame):
+                        return frame
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def resolve(self, address: IPv4Address) -> bytes:
+        """An address's MAC, asked for by ARP, and again where the bridge had not yet noticed us."""
+
+        def answers(frame: bytes) -> bool:
+            return frame[12:14] == ARP.to_bytes(2) and frame[20:22] == b"\0\2" and frame[28:32] == address.packed
+
+        for _ in range(20):
+            self.send(self.arp(1, BROADCAST, address))
+            with contextlib.suppress(TimeoutError):
+                return (await self.heard(answers, 0.3))[22:28]
+        raise TimeoutError(f"nobody answers for {address}")
+
+    async def send_udp(self, to: IPv4Address, port: int, data: bytes, source_port: int = 40000) -> None:
+        """Send by way of the gateway."""
+        self.send(self.ipv4(await self.resolve(self.gateway), to, UDP, _udp(source_port, port, data)))
+
+    async def heard_udp(self, data: bytes, seconds: float = 5) -> tuple[IPv4Address, int]:
+        """Who sent this."""
+        frame = await self.heard(lambda f: f[23:24] == bytes([UDP]) and f[42:] == data, seconds)
+        return IPv4Address(frame[26:30]), int.from_bytes(frame[34:36])
+
+    def arp(
+        self, kind: int, to: bytes, target: IPv4Address, *, mac: bytes = b"", ip: IPv4Address | None = None
+    ) -> bytes:
+        sender = (mac or self.mac) + (ip or self.ip).packed
+        body = struct.pack("!HHBBH", 1, IPV4, 6, 4, kind) + sender + bytes(6) + target.packed
+        return self.frame(to, ARP, body)
+
+    def ipv4(
+        self, mac: bytes, to: IPv4Address, protocol: int, body: bytes, *, source: IPv4Address | None = None
+    ) -> bytes:
+        ends = (source or self.ip).packed + to.packed
+        head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol)
+        return self.frame(mac, IPV4, head + _sum(head + b"\0\0" + ends) + ends + body)
+
+    def frame(self, to: bytes, kind: int, body: bytes, *, source: bytes = b"") -> bytes:
+        return to + (source or self.mac) + kind.to_bytes(2) + body.ljust(46, b"\0")
+
+    def _on_readable(self) -> None:
+        frame = os.read(self._fd, 65536)
+        self.frames.append(frame)
+        self._arrived.set()
+        kind = int.from_bytes(frame[12:14])
+        if kind == ARP and frame[20:22] == b"\0\1" and frame[38:42] == self.ip.packed:
+            self.send(self.arp(2, frame[22:28], IPv4Address(frame[28:32])))
+        elif kind == IPV4 and frame[30:34] == self.ip.packed:
+            self._on_ipv4(frame)
+
+    def _on_ipv4(self, frame: bytes) -> None:
+        body = frame[34 : 14 + int.from_bytes(frame[16:18])]
+        protocol = frame[23]
+        answer = {ICMP: self._on_icmp, UDP: self._on_udp, TCP: self._on_tcp}[protocol](frame, body)
+        if answer:
+            self.send(self.ipv4(frame[6:12], IPv4Address(frame[26:30]), protocol, answer))
+
+    def _on_icmp(self, _frame: bytes, body: bytes) -> bytes:
+        if body[0] != 8:
+            return b""
+        return b"\0\0" + _sum(b"\0\0\0\0" + body[4:]) + body[4:]
+
+    def _on_udp(self, _frame: bytes, body: bytes) -> bytes:
+        source, port = struct.unpack_from("!HH", body)
+        if body[8:] == body[8:].upper():  # an answer is not answered
+            return b""
+        return _udp(port, source, self.greeting + body[8:].upper())
+
+    def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
+        source, port, sequence, acknowledged, offset, flags = struct.unpack_from("!HHIIBB", body)
+        data = body[offset >> 4 << 2 :]
+        ends = frame[30:34] + frame[26:30]
+        if flags & _SYN:
+            return _tcp(ends, port, source, 1000, sequence + 1, _SYN | _ACK)
+        if data:
+            return _tcp(ends, port, source, acknowledged, sequence + len(data), _PSH | _FIN | _ACK, data.upper())
+        if flags & _FIN:
+            return _tcp(ends, port, source, acknowledged, sequence + 1, _ACK)
+        return b""
+
+
+def _udp(source: int, port: int, data: bytes) -> bytes:
+    return struct.pack("!HHHH", source, port, 8 + len(data), 0) + data  # 0: no checksum (RFC 768)
+
+
+def _tcp(ends: bytes, source: int, port: int, sequence: int, acknowledge: int, flags: int, data: bytes = b"") -> bytes:
+    head = struct.pack("!HHIIBBH", source, port, sequence, acknowledge & 0xFFFFFFFF, 5 << 4, flags, 8192)
+    pseudo = ends + struct.pack("!HH", TCP, 20 + len(data))
+    return head + _sum(pseudo + head + b"\0\0\0\0" + data) + b"\0\0" + data
+
+
+def _sum(data: bytes) -> bytes:
+    """The internet checksum (RFC 1071)."""
+    words = struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2))
+    total: int = sum(words)
+    total = (total & 0xFFFF) + (total >> 16)
+    return (~((total & 0xFFFF) + (total >> 16)) & 0xFFFF).to_bytes(2)

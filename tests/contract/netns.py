@@ -1,0 +1,66 @@
+"""Network namespaces for the test process: in, and out again."""
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CLONE_NEWNET = 0x40000000
+_HERE = Path("/proc/thread-self/ns/net")
+
+
+def run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def private_namespace() -> Iterator[None]:
+    """This thread, and what it starts, in a network namespace of its own with nothing but `lo`."""
+    with _HERE.open() as home:
+        _call("unshare", _CLONE_NEWNET)
+        try:
+            run("ip", "link", "set", "lo", "up")
+            yield
+        finally:
+            _call("setns", home.fileno(), _CLONE_NEWNET)
+
+
+class Outside:
+    """A neighbour of the host: 192.0.2.2, joined to the host's 192.0.2.1 by a veth."""
+
+    host, address = "192.0.2.1", "192.0.2.2"
+
+    def __init__(self) -> None:
+        self._holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._holder.stdin is not None
+        assert self._holder.stdout is not None
+        self._holder.stdin.write(b"\n")
+        self._holder.stdin.flush()
+        self._holder.stdout.readline()  # cat runs, so that its namespace is there
+        pid = str(self._holder.pid)
+        run("ip", "link", "add", "veth-in", "type", "veth", "peer", "name", "veth-out", "netns", pid)
+        run("ip", "address", "add", f"{self.host}/24", "dev", "veth-in")
+        run("ip", "link", "set", "veth-in", "up")
+        inside = ("nsenter", "-t", pid, "-n", "ip")
+        run(*inside, "address", "add", f"{self.address}/24", "dev", "veth-out")
+        run(*inside, "link", "set", "veth-out", "up")
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Sockets made in here belong to the neighbour, and stay there."""
+        with _HERE.open() as home, Path(f"/proc/{self._holder.pid}/ns/net").open() as there:
+            _call("setns", there.fileno(), _CLONE_NEWNET)
+            try:
+                yield
+            finally:
+                _call("setns", home.fileno(), _CLONE_NEWNET)
+
+    def close(self) -> None:
+        run("ip", "link", "del", "veth-in")
+        self._holder.communicate()
+
+
+def _call(function: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert getattr(libc, function)(*arguments) == 0, f"{function}: errno {ctypes.get_errno()}"

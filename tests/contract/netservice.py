@@ -1,0 +1,198 @@
+"""solo5-networkd on a private bus, in a private network namespace: started, killed, called."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dbus_next.aio import MessageBus
+from tests.contract.netns import run
+
+import solo5_systemd
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.networkd import Networkd
+from solo5_systemd.names import TaskName, device_name, network_name
+from solo5_systemd.network.plan import (
+    Lease,
+    NicRequest,
+    PortRequest,
+    Protocol,
+    Reservation,
+    ipv4_address,
+    mac_address,
+)
+
+NAME = "org.solo5.Network1"
+PATH = "/org/solo5/Network1"
+POLICY = Path("units/org.solo5.Network1.conf")
+_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path={socket}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/> <allow own="*"/> <allow send_destination="*"/> <allow receive_sender="*"/>
+    <allow send_requested_reply="true"/> <allow receive_requested_reply="true"/>
+  </policy>
+  <include>{policy}</include>
+</busconfig>
+"""
+
+
+class PrivateBus:
+    """A dbus-daemon that stands for the system's, with our policy."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = f"unix:path={directory}/bus"
+        config = directory / "bus.conf"
+        policy = next(
+            path
+            for path in (Path(__file__).parents[2] / POLICY, Path("/usr/share/dbus-1/system.d", POLICY.name))
+            if path.exists()
+        )
+        config.write_text(_CONFIG.format(socket=directory / "bus", policy=policy))
+        self._process = subprocess.Popen(
+            ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile", "--print-address"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline()
+        (directory / "bus").chmod(0o666)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+class Service:
+    """The daemon, which a test starts and kills as it likes."""
+
+    def __init__(self, directory: Path, bus: PrivateBus) -> None:
+        self.settings, self.state = directory / "etc", directory / "state"
+        self.settings.mkdir()
+        self.log = directory / "log"
+        self.bus = bus
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert self._process is None
+        environment = {
+            **os.environ,
+            "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
+            "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
+        }
+        command = [sys.executable, "-m", "solo5_systemd.networkd", "--owner", "nobody"]
+        command += ["--settings", str(self.settings), "--state", str(self.state)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stderr=log)
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(10), self.connected() as connection:
+            while not (await connection.call(*_DBUS, "NameHasOwner", "s", [NAME]))[0]:
+                assert self._process is not None
+                assert self._process.poll() is None, self.log.read_text()
+                await asyncio.sleep(0.02)
+
+    async def restart(self) -> None:
+        self.start()
+        await self.ready()
+
+    def kill(self) -> None:
+        """kill -9: nothing of the daemon's runs any more."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(number)
+        return process.wait(10)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        """Its exit status, when it ends by itself."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        return process.wait(seconds)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Connection]:
+        bus = await MessageBus(bus_address=self.bus.address).connect()
+        connection = Connection(bus)
+        try:
+            yield connection
+        finally:
+            bus.disconnect()
+            await connection.lost
+            bus._sock.close()  # the library leaves that to the garbage collector, which warns
+
+    @asynccontextmanager
+    async def client(self) -> "AsyncIterator[Client]":
+        async with self.connected() as connection:
+            yield Client(connection, self.state)
+
+
+class Client(Networkd):
+    """The engine's own client, and the call that is systemd's."""
+
+    async def attach(self, task: str) -> None:
+        await self._call("Attach", "s", task)
+
+    async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
+        reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
+        await self.attach(task)
+        return reservation
+
+    async def lease(self, task: str, *ports: PortRequest) -> Lease:
+        return (await self.have(task, *ports)).leases[0]
+
+    async def drop(self, task: str) -> None:
+        await self.release(TaskName(task))
+
+
+_DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+
+
+def nic(name: str, network: str = "default", ip: str | None = None, mac: str | None = None) -> NicRequest:
+    return NicRequest(
+        nic=device_name(name),
+        network=network_name(network),
+        ipv4=ipv4_address(ip) if ip else None,
+        mac=mac_address(mac) if mac else None,
+    )
+
+
+def udp(host_port: int, port: int = 53, host_ip: str | None = None, nic_name: str = "service") -> PortRequest:
+    return _port(Protocol.UDP, host_port, port, host_ip, nic_name)
+
+
+def tcp(host_port: int, port: int = 80, host_ip: str | None = None, nic_name: str = "service") -> PortRequest:
+    return _port(Protocol.TCP, host_port, port, host_ip, nic_name)
+
+
+def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, nic_name: str) -> PortRequest:
+    return PortRequest(
+        nic=device_name(nic_name),
+        host_ip=ipv4_address(host_ip) if host_ip else None,
+        host_port=host_port,
+        port=port,
+        protocol=protocol,
+    )
+
+
+def host_state() -> tuple[str, ...]:
+    """All of this namespace that the service may touch."""
+    links = sorted(link["ifname"] for link in json.loads(run("ip", "-j", "link")))
+    forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
+    # Without their flags: whether a route is "linkdown" changes by itself.
+    routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
+    return (*links, run("nft", "list", "ruleset"), routes, forwarding)

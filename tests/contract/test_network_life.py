@@ -1,0 +1,426 @@
+"""What is held, by whom, for how long; and that a killed service, or a stranger's hand, changes nothing."""
+
+import array
+import asyncio
+import fcntl
+import json
+import random
+import socket
+import struct
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbus_next import Message, RequestNameReply
+from dbus_next.aio import MessageBus
+from tests.contract.guest import Guest
+from tests.contract.netns import run
+from tests.contract.netservice import NAME, PATH, Service, host_state, nic, tcp, udp
+from tests.contract.test_network_paths import ask_udp
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.names import TaskName
+
+
+async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        tap, bridge = _link(lease.tap), _link(lease.bridge)
+        assert tap["master"] == lease.bridge
+        assert tap["ifalias"] == "solo5 task a NIC service"
+        assert tap["mtu"] == bridge["mtu"] == 1500
+        assert "UP" in tap["flags"]
+        assert tap["linkinfo"]["info_data"]["persist"]
+        assert tap["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
+        assert "group" not in tap["linkinfo"]["info_data"]
+        assert (bridge["linkinfo"]["info_data"]["stp_state"], bridge["linkinfo"]["info_data"]["forward_delay"]) == (
+            0,
+            0,
+        )
+        for link in (lease.tap, lease.bridge):
+            assert run("ip", "-6", "address", "show", "dev", link) == ""
+        assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
+        await client.drop("a")
+
+
+async def test_everything_may_be_said_twice(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        request = (TaskName("a"), (nic("service"),), (udp(5353),))
+        assert await client.reserve(*request) == await client.reserve(*request)
+        await client.attach("a")
+        before = host_state()
+        await client.attach("a")
+        assert await client.reserve(*request) == (await client.reservations())[0]
+        assert host_state() == before
+        await client.drop("a")
+        await client.drop("a")
+        await client.drop("never")
+
+
+async def test_the_same_task_gets_the_same_again(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        first = await client.lease("a")
+        await client.drop("a")
+        assert await client.lease("a") == first
+        await client.drop("a")
+
+
+async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.77.0.0/29"\n')
+    await service.restart()
+    with socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        listener.bind(("127.0.0.1", 8000))
+        listener.listen()
+        bound.bind(("0.0.0.0", 5300))
+        async with service.client() as client:
+            await client.have("a", udp(5353), nics=(nic("service", ip="10.77.0.3"),))
+            for error, words, nics, ports in (
+                (TakenError, "8000/tcp is taken by another process", (nic("service"),), (tcp(8000),)),
+                (TakenError, "5300/udp is taken by another process", (nic("service"),), (udp(5300),)),
+                (TakenError, "5353/udp is taken by task a", (nic("service"),), (udp(5353),)),
+                (TakenError, "10.77.0.3 for NIC service is taken by task a", (nic("service", ip="10.77.0.3"),), ()),
+                (InvalidRequestError, "its gateway's", (nic("service", ip="10.77.0.1"),), ()),
+                (InvalidRequestError, "network nope does not exist", (nic("service", "nope"),), ()),
+                (InvalidRequestError, "192.0.2.9 is not an address", (nic("service"),), (udp(1, host_ip="192.0.2.9"),)),
+                (InvalidRequestError, "NIC other, which is not", (nic("service"),), (udp(1, nic_name="other"),)),
+            ):
+                with pytest.raises(error, match=words):
+                    await client.reserve(TaskName("b"), nics, ports)
+                with pytest.raises(error, match=words):
+                    await client.preview(TaskName("b"), nics, ports)
+            with pytest.raises(TakenError, match="holds another reservation"):
+                await client.reserve(TaskName("a"), (nic("service"),), ())
+            with pytest.raises(NotFoundError, match="task b has no reservation"):
+                await client.attach("b")
+            assert [held.task for held in await client.reservations()] == ["a"]
+            await client.drop("a")
+
+
+async def test_a_range_in_use_is_left_alone(service: Service) -> None:
+    run("ip", "address", "add", "10.153.0.7/24", "dev", "lo")
+    await service.restart()
+    async with service.client() as client:
+        assert str((await client.lease("a")).ipv4.network) == "10.153.1.0/24"
+        await client.drop("a")
+        (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.153.0.0/16"\n')
+        with pytest.raises(HostError, match=r"it overlaps 10\.153\.0\.\d+/\d+ of the host's own routes"):
+            await client.reserve(TaskName("a"), (nic("service"),), ())
+    run("ip", "address", "del", "10.153.0.7/24", "dev", "lo")
+
+
+async def test_somebody_elses_bridge_is_left_alone(service: Service) -> None:
+    run("ip", "link", "add", "solo5-default", "type", "bridge")
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(TakenError, match="solo5-default is there already and not ours"):
+            await client.have("a")
+        await client.drop("a")
+    assert "solo5-default" in run("ip", "link")
+    run("ip", "link", "del", "solo5-default")
+
+
+async def test_a_preview_changes_nothing(service: Service) -> None:
+    await service.restart()
+    before = host_state()
+    async with service.client() as client:
+        preview = await client.preview(TaskName("a"), (nic("service"),), (udp(5353),))
+        assert host_state() == before
+        lease = await client.lease("a", udp(5353))
+        assert preview.reservation.leases == (lease,)
+        added = preview.nft.splitlines()
+        run("nft", *added[-1].replace("add ", "get ").split())
+        await client.drop("a")
+    assert "add element ip solo5 masqueraded { 10.153.0.0/24 }" in added
+
+
+async def test_fifty_at_once_share_nothing(service: Service) -> None:
+    await service.restart()
+    calls = [_busctl(service, "Reserve", "sa(ssss)a(ssqqs)", f"t{n}", *ONE_NIC, "0") for n in range(50)]
+    calls += [_busctl(service, "Reserve", "sa(ssss)a(ssqqs)", f"p{n}", *ONE_NIC, *PORT_80) for n in range(10)]
+    answers = await asyncio.gather(*map(_finished, calls))
+    leases = [json.loads(out)["data"][0][0] for code, out, _ in answers if code == 0]
+    assert len(leases) == 51
+    for field in (3, 4, 6):  # tap, address, MAC
+        assert len({lease[field] for lease in leases}) == 51
+    refused = [error for code, _, error in answers if code]
+    assert all("80/tcp is taken by task p" in error for error in refused)
+    async with service.client() as client:
+        names = [held.task for held in await client.reservations()]
+        await asyncio.gather(*(client.attach(name) for name in names))
+        assert len([link for link in host_state()[:-3] if link.startswith("s5-")]) == 51
+        await asyncio.gather(*(client.release(name) for name in names))
+
+
+async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", udp(5353))
+        before = host_state()
+        for harm in (
+            ("flush", "ruleset"),
+            ("delete", "table", "bridge", "solo5"),
+            ("flush", "chain", "bridge", "solo5", "prerouting"),
+            ("flush", "map", "ip", "solo5", "published"),
+            ("add", "rule", "ip", "solo5", "output", "drop"),
+        ):
+            run("nft", *harm)
+            await _until(lambda: host_state() == before)
+        async with Guest(lease):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+
+
+async def test_deleted_links_are_rebuilt(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", udp(5353))
+        before = host_state()
+        for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
+            run("ip", "link", *harm)
+            await _until(lambda: host_state() == before and _link(lease.tap).get("master") == lease.bridge)
+        async with Guest(lease):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+
+
+async def test_a_client_does_not_stick_to_a_guest_that_is_gone(service: Service) -> None:
+    await service.restart()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
+        client_socket.bind(("127.0.0.1", 6000))
+
+        async def ask() -> bytes:
+            return await ask_udp("127.0.0.1", 5353, sock=client_socket.dup())
+
+        async with service.client() as client:
+            client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
+            for name in ("a", "b"):
+                async with Guest(await client.lease(name, udp(5353)), greeting=name.encode()):
+                    assert await ask() == name.encode() + b"HELLO"
+                await client.drop(name)
+
+
+async def test_a_running_guest_does_not_notice_a_kill(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", udp(5353))
+    async with Guest(lease) as guest:
+        assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        before = host_state()
+        service.kill()
+        assert host_state() == before
+        assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        run("nft", "flush", "ruleset")
+        await service.restart()
+        assert host_state() == before
+        assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await guest.resolve(guest.gateway)
+    async with service.client() as client:
+        await client.attach("a")
+        await client.drop("a")
+
+
+async def test_killed_again_and_again_between_any_two_steps(service: Service) -> None:
+    chance = random.Random(5)
+    for _ in range(12):
+        await service.restart()
+        async with asyncio.TaskGroup() as tasks:
+            bustle = tasks.create_task(_bustle(service))
+            await asyncio.sleep(chance.uniform(0.0, 0.15))
+            service.kill()
+            bustle.cancel()
+    await service.restart()
+    async with service.client() as client:
+        for held in await client.reservations():
+            await client.release(held.task)
+
+
+@pytest.mark.parametrize("state", ["reserved", "releasing"])
+async def test_half_done_work_is_finished_or_undone(service: Service, state: str) -> None:
+    """Taps, rules and bridge are all there, and the file says that the attach was not done, or the release not."""
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5353))
+        lease = await client.lease("b")
+    service.kill()
+    _rewrite(service.state / "tasks/a.json", state=state, expires=1 << 40)
+    await service.restart()
+    async with service.client() as client:
+        await _until(lambda: len([link for link in host_state()[:-3] if link.startswith("s5-")]) == 1)
+        assert "5353" not in run("nft", "list", "ruleset")
+        assert _link(lease.tap)["master"] == lease.bridge
+        assert [held.task for held in await client.reservations()] == (["a", "b"] if state == "reserved" else ["b"])
+        if state == "reserved":
+            await client.attach("a")
+            assert "5353" in run("nft", "list", "ruleset")
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_a_reservation_that_nobody_picks_up_expires(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.reserve(TaskName("a"), (nic("service"),), ())
+    service.kill()
+    _rewrite(service.state / "tasks/a.json", expires=0)
+    await service.restart()
+    await _until(lambda: not list(service.state.rglob("*.json")))
+
+
+async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
+        await client.reserve(TaskName("b"), (nic("service"),), ())
+    before = host_state()
+    service.kill()
+    for file in ("tasks/a.json", "tasks/b.json"):
+        (service.state / file).write_text('{"version": 1, "leases": [["')
+    await service.restart()
+    async with service.client() as client:
+        found = (await client.reservations())[0]
+        assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
+        assert host_state() == before
+        assert "is set aside" in service.log.read_text()
+        await client.drop("a")
+
+
+async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5353))
+    before = host_state()
+    service.kill()
+    (service.state / "networks/default.json").write_bytes(b"\xff\xfe")
+    await service.restart()
+    assert host_state() == before
+    async with service.client() as client:
+        await client.drop("a")
+
+
+async def test_an_orphan_is_taken_back(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client, _systemd(service, standing={"solo5-network@b.service"}):
+        await client.lease("a")
+        await client.lease("b")
+        assert await client.collect(dry_run=True) == ("network lease of task a",)
+        assert len(await client.reservations()) == 2
+        await client.collect(dry_run=False)
+        assert [held.task for held in await client.reservations()] == ["b"]
+        await client.drop("b")
+
+
+async def test_it_leaves_when_nobody_needs_it(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        await client.drop("a")
+    assert await asyncio.to_thread(service.wait, 15) == 0
+
+
+async def test_only_root_may_call(service: Service) -> None:
+    await service.restart()
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *_busctl(service, "Leases")]
+    code, _, error = await _finished(command)
+    assert code != 0
+    assert "denied" in error.lower()
+
+
+async def test_a_state_directory_that_cannot_be_written_is_said(service: Service) -> None:
+    service.state.mkdir()
+    (service.state / "networks").write_text("in the way")
+    await service.restart()
+    before = host_state()
+    async with service.client() as client:
+        with pytest.raises(HostError, match=r"networks/default\.json cannot be written: "):
+            await client.reserve(TaskName("a"), (nic("service"),), ())
+        assert await client.reservations() == ()
+    assert host_state() == before
+    (service.state / "networks").unlink()
+
+
+async def test_a_wrong_setting_is_said(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nmtuu = 9000\n")
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(Exception, match="network.default.mtuu is not a known key"):
+            await client.reserve(TaskName("a"), (nic("service"),), ())
+
+
+SIOCETHTOOL, ETHTOOL_GGSO, ETHTOOL_GGRO = 0x8946, 0x23, 0x2B
+ONE_NIC = ("1", "service", "default", "", "")
+PORT_80 = ("1", "service", "", "80", "80", "tcp")
+
+
+async def _bustle(service: Service) -> None:
+    """Start and end tasks until the service is killed under us."""
+    async with service.client() as client:
+        for number in range(1000):
+            try:
+                await client.have(f"t{number % 3}", udp(5300 + number % 3))
+                await client.drop(f"t{(number + 1) % 3}")
+            except (HostError, NotFoundError):
+                return
+
+
+def _busctl(service: Service, member: str, signature: str = "", *arguments: str) -> list[str]:
+    command = ["busctl", f"--address={service.bus.address}", "--json=short", "call", NAME, PATH, NAME, member]
+    return [*command, signature, *arguments] if signature else command
+
+
+async def _finished(command: list[str]) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, error = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), error.decode()
+
+
+async def _until(holds: Callable[[], bool], seconds: float = 5) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - what another process does is looked at, not told
+            await asyncio.sleep(0.05)
+
+
+def _link(name: str) -> dict[str, Any]:
+    found = subprocess.run(["ip", "-j", "-d", "link", "show", name], capture_output=True, check=False)
+    return json.loads(found.stdout)[0] if found.returncode == 0 else {}
+
+
+def _offload(link: str, command: int) -> int:
+    value = array.array("I", [command, 7])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCETHTOOL, struct.pack("16sP16x", link.encode(), value.buffer_info()[0]))
+    return value[1]
+
+
+def _rewrite(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@asynccontextmanager
+async def _systemd(service: Service, standing: set[str]) -> AsyncIterator[None]:
+    """A PID 1 that knows these units."""
+    bus = await MessageBus(bus_address=service.bus.address).connect()
+
+    def answer(message: Message) -> Message | None:
+        if message.member != "ListUnitsByNames":
+            return None
+        rows = [
+            [name, "", "loaded", "active" if name in standing else "inactive", "", "", "/", 0, "", "/"]
+            for name in message.body[0]
+        ]
+        return Message.new_method_return(message, "a(ssssssouso)", [rows])
+
+    bus.add_message_handler(answer)
+    assert await bus.request_name("org.freedesktop.systemd1") is RequestNameReply.PRIMARY_OWNER
+    try:
+        yield
+    finally:
+        bus.disconnect()
+        await bus.wait_for_disconnect()
+        bus._sock.close()

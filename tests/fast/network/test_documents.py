@@ -1,0 +1,77 @@
+"""Lease and network files."""
+
+import json
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from tests.fast.network.test_ruleset import RESERVATION
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.documents import (
+    holding_document,
+    network_document,
+    parse_holding,
+    parse_network,
+    parse_texts,
+)
+from solo5_systemd.network.plan import Holding, HoldingState, Network, NicRequest
+
+HOLDING = Holding(
+    reservation=RESERVATION,
+    nics=(NicRequest(nic=DeviceName("service")),),
+    state=HoldingState.ATTACHED,
+    expires=77,
+)
+NETWORK = Network(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.77.0.0/24"),
+    gateway4=IPv4Network("10.77.0.0/24")[1],
+    mtu=1400,
+    masquerade=False,
+)
+
+
+def written(document: object) -> Any:
+    return json.loads(json.dumps(document))
+
+
+def test_what_is_written_is_read() -> None:
+    assert parse_holding(written(holding_document(HOLDING))) == HOLDING
+    assert parse_network(written(network_document(NETWORK))) == NETWORK
+    assert parse_texts({"a": "b"}) == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"task": "../x"}, "task"),
+        ({"state": "lost"}, "state"),
+        ({"expires": -1}, "expires is -1"),
+        ({"nics": None}, "nics is None: expected a list of"),
+        ({"leases": [["service"]]}, "leases"),
+        ({"leases": ["service"]}, "leases"),
+        ({"leases": [["a", "b", "c", "d", "10.0.0.1/99", "f", "g", 1]]}, "lease address '10.0.0.1/99'"),
+        ({"ports": [["service", "", "80", 80, "tcp"]]}, "ports"),
+        ({"ports": [["web", "", 80, 80, "tcp"]]}, "ports of its own NICs"),
+    ],
+)
+def test_a_damaged_lease_file(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        parse_holding(written(holding_document(HOLDING)) | change)
+
+
+@pytest.mark.parametrize("document", [None, [], "x", 7, {}])
+def test_something_else_altogether(document: object) -> None:
+    for parse in (parse_holding, parse_network):
+        with pytest.raises(InvalidRequestError):
+            parse(document)
+
+
+def test_a_damaged_network_file() -> None:
+    for change in ({"ipv4": "10.0.0.0/77"}, {"gateway4": "x"}, {"mtu": 0}, {"masquerade": "yes"}):
+        with pytest.raises(InvalidRequestError):
+            parse_network(written(network_document(NETWORK)) | change)

@@ -1,0 +1,201 @@
+"""Ranges, addresses, MACs and tap names."""
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.ipam import (
+    CANDIDATES,
+    assign,
+    bridge_mac,
+    choose_network,
+    free_addresses,
+    tap_name,
+)
+from solo5_systemd.network.plan import Lease, MacAddress, Network, NicRequest, Reservation, mac_address
+from solo5_systemd.settings import NetworkSettings
+
+DEFAULT = NetworkName("default")
+
+
+def network(ipv4: str = "10.77.0.0/29", name: str = "default") -> Network:
+    return Network(
+        name=NetworkName(name),
+        bridge=f"solo5-{name}",
+        ipv4=IPv4Network(ipv4),
+        gateway4=IPv4Network(ipv4)[1],
+        mtu=1500,
+        masquerade=True,
+    )
+
+
+def nic(name: str = "service", *, ip: str | None = None, mac: str | None = None, of: str = "default") -> NicRequest:
+    return NicRequest(
+        nic=DeviceName(name),
+        network=NetworkName(of),
+        ipv4=IPv4Address(ip) if ip else None,
+        mac=MacAddress(mac) if mac else None,
+    )
+
+
+def leases(
+    task: str,
+    *nics: NicRequest,
+    networks: Sequence[Network] = (network(),),
+    held: Sequence[Reservation] = (),
+    links: Sequence[str] = (),
+) -> tuple[Lease, ...]:
+    return assign(TaskName(task), nics or (nic(),), networks, held, lambda link: link in links)
+
+
+def fill(count: int, on: Network) -> list[Reservation]:
+    held: list[Reservation] = []
+    for number in range(count):
+        task = f"t{number}"
+        held.append(Reservation(task=TaskName(task), leases=leases(task, networks=(on,), held=held)))
+    return held
+
+
+def settings(name: str = "default", ipv4: str | None = None, gateway4: str | None = None) -> NetworkSettings:
+    return NetworkSettings(
+        name=NetworkName(name),
+        bridge=f"solo5-{name}",
+        ipv4=IPv4Network(ipv4) if ipv4 else None,
+        gateway4=IPv4Address(gateway4) if gateway4 else None,
+    )
+
+
+def test_a_lease_says_all_that_a_guest_needs() -> None:
+    (lease,) = leases("a")
+    assert (lease.nic, lease.network, lease.bridge, lease.mtu) == ("service", "default", "solo5-default", 1500)
+    assert str(lease.gateway4) == "10.77.0.1"
+    assert lease.ipv4.network == IPv4Network("10.77.0.0/29")
+    assert mac_address(lease.mac) == lease.mac
+    assert lease.tap == tap_name(TaskName("a"), DeviceName("service"))
+
+
+def test_what_is_derived_comes_again() -> None:
+    assert leases("a") == leases("a")
+    assert leases("a")[0].mac != leases("b")[0].mac
+    assert tap_name(TaskName("a"), DeviceName("bc")) != tap_name(TaskName("ab"), DeviceName("c"))
+
+
+@given(st.text("abc.-_9", min_size=1, max_size=128), st.text("abc9", min_size=1, max_size=67))
+def test_a_tap_name_is_a_link_name(task: str, device: str) -> None:
+    name = tap_name(TaskName(task), DeviceName(device))
+    assert len(name) == 15
+    assert name.isascii()
+    assert name.startswith("s5-")
+    assert name[3:].isalnum()
+    assert name == name.lower()
+
+
+def test_a_full_range_is_all_used_and_nothing_twice() -> None:
+    on = network()
+    held = fill(5, on)
+    addresses = {lease.ipv4.ip for reservation in held for lease in reservation.leases}
+    assert addresses == {IPv4Address(f"10.77.0.{n}") for n in range(2, 7)}
+    assert free_addresses(on, held) == 0
+    with pytest.raises(TakenError, match=r"no free address for NIC service: all 5 of 10\.77\.0\.0/29 are taken"):
+        leases("more", networks=(on,), held=held)
+
+
+@given(st.integers(0, 2**16))
+def test_clashes_are_walked_round(seed: int) -> None:
+    held = fill(4, network())
+    (lease,) = leases(f"x{seed}", held=held)
+    others = [other for reservation in held for other in reservation.leases]
+    assert lease.ipv4 not in {other.ipv4 for other in others}
+    assert lease.mac not in {other.mac for other in others}
+
+
+def test_a_taken_mac_is_followed_by_the_next() -> None:
+    first = leases("a")[0].mac
+    held = [Reservation(task=TaskName("b"), leases=leases("b", nic(mac=first)))]
+    assert int(leases("a", held=held)[0].mac.replace(":", ""), 16) == int(first.replace(":", ""), 16) + 1
+
+
+def test_a_link_name_in_use_is_not_taken() -> None:
+    names = [tap_name(TaskName("a"), DeviceName("service"), number) for number in range(3)]
+    assert leases("a", links=names[:1])[0].tap == names[1]
+    held = [Reservation(task=TaskName("b"), leases=leases("a"))]
+    assert leases("a", held=held, links=names[1:2])[0].tap == names[2]
+
+
+def test_what_is_asked_for_is_given_before_anything_is_derived() -> None:
+    wanted = str(leases("a")[0].ipv4.ip)
+    first, second = leases("a", nic(), nic("management", ip=wanted))
+    assert str(second.ipv4.ip) == wanted
+    assert first.ipv4 != second.ipv4
+
+
+def test_nics_of_two_networks() -> None:
+    networks = (network(), network("10.78.0.0/24", "back"))
+    one, two = leases("a", nic("one"), nic("two", of="back"), networks=networks)
+    assert (one.bridge, two.bridge) == ("solo5-default", "solo5-back")
+    assert two.ipv4.ip in IPv4Network("10.78.0.0/24")
+
+
+@pytest.mark.parametrize(
+    ("ip", "words"),
+    [
+        ("10.77.0.0", "the network's own"),
+        ("10.77.0.7", "its broadcast address"),
+        ("10.77.0.1", "its gateway's"),
+        ("10.77.0.8", "outside network default: expected one in 10.77.0.0/29"),
+    ],
+)
+def test_an_address_that_no_guest_can_have(ip: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        leases("a", nic(ip=ip))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (nic(ip="10.77.0.5"), "address 10.77.0.5 for NIC service is taken by task b"),
+        (nic(mac="02:00:00:00:00:09"), "MAC address 02:00:00:00:00:09 for NIC service is taken by task b"),
+        (nic(mac=bridge_mac(DEFAULT)), "taken by network default, as its bridge's"),
+    ],
+)
+def test_what_somebody_holds(asked: NicRequest, words: str) -> None:
+    held = Reservation(task=TaskName("b"), leases=leases("b", nic(ip="10.77.0.5", mac="02:00:00:00:00:09")))
+    with pytest.raises(TakenError, match=words):
+        leases("a", asked, held=[held])
+
+
+def test_a_request_that_contradicts_itself() -> None:
+    with pytest.raises(InvalidRequestError, match="NIC service is asked for twice"):
+        leases("a", nic(), nic())
+    with pytest.raises(TakenError, match="taken by task a"):
+        leases("a", nic("one", ip="10.77.0.5"), nic("two", ip="10.77.0.5"))
+
+
+def test_a_range_is_chosen_once_for_all() -> None:
+    assert choose_network(settings(), (), ()).ipv4 == CANDIDATES[0]
+    assert choose_network(settings("back"), (), ()) == choose_network(settings("back"), (), ())
+    assert choose_network(settings("back"), (), ()).ipv4 != CANDIDATES[0]
+    assert choose_network(settings(), (), ()).gateway4 == CANDIDATES[0][1]
+
+
+def test_a_range_in_use_is_passed_over() -> None:
+    default_route, vpn = IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")
+    assert choose_network(settings(), (), (default_route,)).ipv4 == CANDIDATES[0]
+    assert choose_network(settings(), (network(str(CANDIDATES[0]), "back"),), ()).ipv4 == CANDIDATES[1]
+    assert choose_network(settings(), (), (vpn,)).ipv4 == IPv4Network("172.29.0.0/24")
+    with pytest.raises(HostError, match="network default has no range"):
+        choose_network(settings(), (), (IPv4Network("0.0.0.0/1"), IPv4Network("128.0.0.0/1")))
+
+
+def test_a_configured_range_is_taken_as_it_is_or_refused() -> None:
+    chosen = choose_network(settings(ipv4="10.9.0.0/24", gateway4="10.9.0.254"), (), ())
+    assert (str(chosen.ipv4), str(chosen.gateway4)) == ("10.9.0.0/24", "10.9.0.254")
+    with pytest.raises(HostError, match=r"cannot use 10\.9\.0\.0/24: it overlaps 10\.9\.0\.0/16 of the host's own"):
+        choose_network(settings(ipv4="10.9.0.0/24"), (), (IPv4Network("10.9.0.0/16"),))
+    with pytest.raises(HostError, match="of network back"):
+        choose_network(settings(ipv4="10.9.0.0/24"), (network("10.9.0.0/28", "back"),), ())

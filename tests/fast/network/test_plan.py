@@ -1,0 +1,68 @@
+"""Values of the network as they cross a border."""
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from tests.fast.network.test_ruleset import RESERVATION
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.plan import Lease, MacAddress, NicRequest, PortRequest, mac_address
+
+NIC = NicRequest(
+    nic=DeviceName("service"),
+    network=NetworkName("back"),
+    ipv4=IPv4Address("10.77.0.5"),
+    mac=MacAddress("02:00:00:00:00:09"),
+)
+IN_USE = NetworkOverview(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.77.0.0/24"),
+    gateway4=IPv4Address("10.77.0.1"),
+    mtu=1500,
+    masquerade=True,
+    up=True,
+    leases=1,
+    free=252,
+)
+UNUSED = NetworkOverview(
+    name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
+)
+
+
+def test_what_crosses_the_bus_comes_out_the_same() -> None:
+    (lease,) = RESERVATION.leases
+    assert Lease.from_wire(lease.to_wire()) == lease
+    assert [PortRequest.from_wire(port.to_wire()) for port in RESERVATION.ports] == list(RESERVATION.ports)
+    for nic in (NIC, NicRequest(nic=DeviceName("service"))):
+        assert NicRequest.from_wire(nic.to_wire()) == nic
+    for overview in (IN_USE, UNUSED):
+        assert NetworkOverview.from_wire(overview.to_wire()) == overview
+
+
+@pytest.mark.parametrize("text", ["", "02:00", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])
+def test_a_mac_that_no_guest_can_have(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="MAC address"):
+        mac_address(text)
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        (("ser-vice", "", 80, 80, "tcp"), "device name"),
+        (("service", "localhost", 80, 80, "tcp"), "address 'localhost' is not an IPv4 address"),
+        (("service", "", 0, 80, "tcp"), "port 0 does not exist"),
+        (("service", "", 80, 65536, "tcp"), "port 65536 does not exist"),
+        (("service", "", 80, 80, "sctp"), "protocol 'sctp' cannot be published"),
+    ],
+)
+def test_a_port_that_cannot_be_published(wire: tuple[str, str, int, int, str], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        PortRequest.from_wire(wire)
+
+
+def test_a_range_that_is_none() -> None:
+    with pytest.raises(InvalidRequestError, match="range '10.0.0.0/77' of network default"):
+        NetworkOverview.from_wire(("default", "b", "10.0.0.0/77", "", 1500, True, True, 0, 0))

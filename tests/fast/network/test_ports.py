@@ -1,0 +1,74 @@
+"""Which published ports stand beside each other."""
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
+from solo5_systemd.network.ports import BoundPort, check_ports
+
+SERVICE = DeviceName("service")
+HOST = IPv4Address("192.0.2.1")
+
+
+def port(
+    number: int, protocol: Protocol = Protocol.TCP, host_ip: str | None = None, nic: str = "service"
+) -> PortRequest:
+    address = IPv4Address(host_ip) if host_ip else None
+    return PortRequest(nic=DeviceName(nic), host_ip=address, host_port=number, port=1, protocol=protocol)
+
+
+def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
+    others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
+    check_ports(ports, [SERVICE], others, bound, [HOST])
+
+
+def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
+    return BoundPort(protocol=protocol, address=IPv4Address(address) if address else None, port=number)
+
+
+def test_what_can_stand_together() -> None:
+    check(
+        port(80),
+        port(80, Protocol.UDP),
+        port(81, host_ip="192.0.2.1"),
+        port(81, host_ip="127.0.0.1"),
+        port(82, host_ip="127.0.0.53"),
+        held=[port(83), port(82, host_ip="192.0.2.1"), port(84)],
+    )
+    check(port(80, host_ip="127.0.0.1"), bound=[bound(80, "192.0.2.1"), bound(80, None, Protocol.UDP), bound(81)])
+
+
+@pytest.mark.parametrize("other", [port(80), port(80, host_ip="192.0.2.1")])
+def test_one_port_twice(other: PortRequest) -> None:
+    with pytest.raises(InvalidRequestError, match="80/tcp is published twice"):
+        check(port(80), other)
+
+
+def test_a_nic_that_is_not_asked_for() -> None:
+    with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not asked for: expected one of service"):
+        check(port(80, nic="web"))
+    with pytest.raises(InvalidRequestError, match="of which there are none"):
+        check_ports([port(80)], [], [], [], [])
+
+
+def test_an_address_that_is_not_the_hosts() -> None:
+    with pytest.raises(InvalidRequestError, match=r"198\.51\.100\.1 is not an address of this host"):
+        check(port(80, host_ip="198.51.100.1"))
+
+
+@pytest.mark.parametrize("mine", [port(80), port(80, host_ip="192.0.2.1")])
+@pytest.mark.parametrize("theirs", [port(80), port(80, host_ip="192.0.2.1")])
+def test_a_port_of_another_task(mine: PortRequest, theirs: PortRequest) -> None:
+    with pytest.raises(TakenError, match="80/tcp is taken by task other"):
+        check(mine, held=[theirs])
+
+
+@pytest.mark.parametrize("mine", [port(80), port(80, host_ip="192.0.2.1")])
+@pytest.mark.parametrize("theirs", [bound(80), bound(80, "192.0.2.1")])
+def test_a_port_of_a_process(mine: PortRequest, theirs: BoundPort) -> None:
+    with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
+        check(mine, bound=[theirs])

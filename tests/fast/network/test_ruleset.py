@@ -1,0 +1,68 @@
+"""What is added to and taken from nftables."""
+
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network import ruleset
+from solo5_systemd.network.plan import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
+
+SERVICE = DeviceName("service")
+RESERVATION = Reservation(
+    task=TaskName("a"),
+    leases=(
+        Lease(
+            nic=SERVICE,
+            network=NetworkName("default"),
+            bridge="solo5-default",
+            tap="s5-abcdefghijkl",
+            ipv4=IPv4Interface("10.77.0.5/24"),
+            gateway4=IPv4Address("10.77.0.1"),
+            mac=MacAddress("02:00:00:00:00:09"),
+            mtu=1500,
+        ),
+    ),
+    ports=(
+        PortRequest(nic=SERVICE, host_port=8080, port=80, protocol=Protocol.TCP),
+        PortRequest(nic=SERVICE, host_ip=IPv4Address("127.0.0.1"), host_port=53, port=5353, protocol=Protocol.UDP),
+    ),
+)
+GUEST = '"s5-abcdefghijkl"'
+ELEMENTS = [
+    f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
+    f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
+    "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
+    "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
+]
+
+
+def network(*, masquerade: bool) -> Network:
+    ipv4 = IPv4Network("10.77.0.0/24")
+    return Network(
+        name=NetworkName("default"), bridge="solo5-x.y", ipv4=ipv4, gateway4=ipv4[1], mtu=1500, masquerade=masquerade
+    )
+
+
+def test_a_task_is_elements_alone() -> None:
+    elements = ruleset.elements_for(RESERVATION)
+    assert list(map(str, elements)) == ELEMENTS
+    assert ruleset.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
+    assert ruleset.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
+
+
+def test_a_network_is_elements_alone() -> None:
+    elements = [
+        'element ip solo5 bridges { "solo5-x.y" }',
+        "element ip solo5 within { 10.77.0.0/24 . 10.77.0.0/24 }",
+        "element ip solo5 masqueraded { 10.77.0.0/24 }",
+    ]
+    assert list(map(str, ruleset.elements_of(network(masquerade=True)))) == elements
+    assert list(map(str, ruleset.elements_of(network(masquerade=False)))) == elements[:2]
+
+
+def test_everything_is_replaced_in_one_transaction() -> None:
+    commands = ruleset.replace(ruleset.elements_for(RESERVATION))
+    assert commands.startswith(ruleset.remove())
+    assert commands.endswith(f"add {ELEMENTS[-1]}")
+    for family in ("ip", "bridge"):
+        assert f"add table {family} solo5\ndelete table {family} solo5" in ruleset.remove()
+        assert f"\ntable {family} solo5 {{" in commands

@@ -1,0 +1,35 @@
+"""Rebuilding a lease from the kernel."""
+
+from dataclasses import replace
+
+from tests.fast.network.test_documents import NETWORK
+from tests.fast.network.test_ruleset import RESERVATION, SERVICE
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import HoldingState
+from solo5_systemd.network.ruleset import elements_for, elements_of
+from solo5_systemd.network.salvage import salvage, tap_alias
+
+(LEASE,) = RESERVATION.leases
+ELEMENTS = [
+    replace(e, key=tuple(w.strip('"') for w in e.key)) for e in (*elements_of(NETWORK), *elements_for(RESERVATION))
+]
+
+
+def test_all_of_it_is_found() -> None:
+    taps = {
+        LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK),
+        "s5-other": ("solo5 task b NIC service", NETWORK),
+    }
+    holding = salvage(RESERVATION.task, taps, ELEMENTS)
+    assert holding is not None
+    assert holding.reservation.leases == (replace(LEASE, mtu=NETWORK.mtu),)
+    assert set(holding.reservation.ports) == set(RESERVATION.ports)
+    assert holding.state is HoldingState.ATTACHED
+
+
+def test_what_is_not_there_is_not_invented() -> None:
+    ours = {LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK)}
+    assert salvage(TaskName("b"), ours, ELEMENTS) is None
+    assert salvage(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
+    assert salvage(RESERVATION.task, ours, elements_of(NETWORK)) is None
