@@ -1,6 +1,7 @@
 """The command line of ``boot``."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from .session import Copy
@@ -36,6 +37,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if not arguments.command and not arguments.shell:
         parser.error("COMMAND is missing; --shell opens a shell instead")
+    if arguments.shell and not sys.stdin.isatty():
+        parser.error("--shell needs a terminal as standard input; give a COMMAND instead")
     return arguments
 
 
