@@ -11,9 +11,10 @@ class Steps:
     Attributes:
         taken: the names of all steps, in order.
         errors: raised by the step of that name, before anything has happened.
-        hang_at: the number of the step that never answers; None: all answer.
+        hang_at: the number of the step that hangs; None: none does.
         late: it hangs after its effect instead of before: the answer is lost.
-        hanging: set while it hangs.
+        hanging: set when it hangs.
+        go_on: set to have it end after all.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,7 @@ class Steps:
         self.hang_at: int | None = None
         self.late = False
         self.hanging = asyncio.Event()
+        self.go_on = asyncio.Event()
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncGenerator[None, None]:
@@ -39,4 +41,4 @@ class Steps:
 
     async def _hang(self) -> None:
         self.hanging.set()
-        await asyncio.Event().wait()
+        await self.go_on.wait()

@@ -1,0 +1,307 @@
+"""The beginning of a task: all of it, or nothing."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.images import stored
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError, TakenError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.plan import NicRequest
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.task import Phase
+from solo5_systemd.unit.state import ActiveState
+from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
+
+WEB = TaskName("web")
+UNIT = "solo5-task-web.service"
+WORKLOAD = Workload(
+    name=WEB,
+    image="/srv/full",
+    disks=(DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img"),),
+    publish=(Publish(host_port=8080, port=80),),
+)
+NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
+CHANGES = {"reserve", "lock disks", "open stderr", "start unit", "release", "collect images"}
+"""Steps that make, take or remove anything."""
+
+
+@pytest.fixture
+def machine() -> Machine:
+    machine = Machine()
+    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
+    machine.images.files["/srv/plain"] = stored(Target.SPT)
+    machine.images.files["/srv/two"] = stored(nics="service admin")
+    machine.images.files["/srv/odd"] = stored(nics="left right")
+    return machine
+
+
+@pytest.fixture
+def runtime(machine: Machine) -> Runtime:
+    return Runtime(machine.backends)
+
+
+async def test_a_start_is_check_reserve_start_and_look(machine: Machine, runtime: Runtime) -> None:
+    task = await runtime.start(WORKLOAD)
+    assert machine.steps.taken == [
+        *("state", "take image", "find tender", "find groups", "inspect disk"),
+        *("reserve", "lock disks", "open stderr", "start unit"),
+        *("state", "reservations", "stalled"),
+    ]
+    assert (task.phase, task.reservation) == (Phase.RUNNING, machine.networks.held[WEB])
+    assert machine.holds == ({UNIT}, {WEB})
+
+
+async def test_a_task_without_nics_never_wakes_the_network(machine: Machine, runtime: Runtime) -> None:
+    task = await runtime.start(Workload(name=WEB, image="/srv/plain"))
+    assert (task.reservation, machine.networks.held) == (None, {})
+    await runtime.remove(WEB, force=True)
+    assert not {"reserve", "release"} & set(machine.steps.taken)
+
+
+@pytest.mark.parametrize("image, nics", [("/srv/app", ["service"]), ("/srv/two", ["service", "admin"])])
+async def test_nics_that_nobody_speaks_of_join_the_default_network(
+    machine: Machine, runtime: Runtime, image: str, nics: list[str]
+) -> None:
+    await runtime.start(Workload(name=WEB, image=image))
+    leases = machine.networks.held[WEB].leases
+    assert [(lease.nic, lease.network) for lease in leases] == [(nic, "default") for nic in nics]
+
+
+@pytest.mark.parametrize(
+    "image, named, reached",
+    [
+        ("/srv/app", None, "service"),
+        ("/srv/two", None, "service"),
+        ("/srv/two", "admin", "admin"),
+        ("/srv/odd", "left", "left"),
+    ],
+)
+async def test_a_port_reaches_the_nic_that_is_named_or_the_only_one_or_service(
+    machine: Machine, runtime: Runtime, image: str, named: str | None, reached: str
+) -> None:
+    nic = DeviceName(named) if named else None
+    publish = Publish(nic=nic, host_ip=IPv4Address("127.0.0.1"), host_port=8080, port=80)
+    await runtime.start(Workload(name=WEB, image=image, publish=(publish,)))
+    assert machine.networks.held[WEB].ports == (publish.to(DeviceName(reached)),)
+
+
+def _nic(name: str) -> NicRequest:
+    return NicRequest(nic=DeviceName(name), network=NetworkName("default"))
+
+
+@pytest.mark.parametrize(
+    "changes, error, words",
+    [
+        ({"image": "/srv/none"}, NotFoundError, "/srv/none"),
+        ({"image": "/srv/plain"}, InvalidRequestError, "disk storage is not declared"),
+        ({"disks": ()}, InvalidRequestError, "disk storage is not offered"),
+        ({"nics": (_nic("service"), _nic("more"))}, InvalidRequestError, "NIC more is not declared"),
+        ({"nics": (_nic("service"), _nic("service"))}, InvalidRequestError, "NIC service is offered 2 times"),
+        ({"tender": Target.SPT}, InvalidRequestError, "tender spt was asked for, and /srv/full is built for hvt."),
+        ({"memory": MIB}, InvalidRequestError, "memory 1M leaves the guest 0 MiB"),
+        ({"properties": (("User", "root"),)}, InvalidRequestError, "unit property 'User' cannot be set"),
+        (
+            {"publish": (Publish(nic=DeviceName("x"), host_port=1, port=1),)},
+            InvalidRequestError,
+            "port 1 is published to NIC x: expected one of the image's NICs (service). Write it as",
+        ),
+        (
+            {"image": "/srv/odd", "disks": ()},
+            InvalidRequestError,
+            "port 8080 is published to NIC (not named): expected one of the image's NICs (left, right).",
+        ),
+        (
+            {"image": "/srv/plain", "disks": ()},
+            InvalidRequestError,
+            "port 8080 is published to NIC (not named): expected one of the image's NICs (none).",
+        ),
+        ({"arguments": ("a", "\udcff")}, InvalidRequestError, "argument '\\udcff' is not UTF-8"),
+        ({"image": "/srv/\udc80"}, InvalidRequestError, "image path '/srv/\\udc80' is not UTF-8"),
+        ({"log_fields": (("K", "\udcff"),)}, InvalidRequestError, "journal field 'K=\\udcff' is not UTF-8"),
+    ],
+)
+async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
+    machine: Machine, runtime: Runtime, changes: dict[str, object], error: type[Solo5Error], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        await runtime.start(replace(WORKLOAD, **changes))  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert not CHANGES & set(machine.steps.taken)
+
+
+async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(WORKLOAD)
+    before, steps = machine.holds, len(machine.steps.taken)
+    with pytest.raises(TakenError, match="task name 'web' is taken.*solo5ctl rm web"):
+        await runtime.start(WORKLOAD)
+    assert (machine.holds, machine.steps.taken[steps:]) == (before, ["state"])
+
+
+@pytest.mark.parametrize(
+    "step", ["take image", "find tender", "find groups", "inspect disk", "reserve", "lock disks", "open stderr"]
+)
+@pytest.mark.parametrize("error", [HostError("broken."), TakenError("locked.")], ids=["host", "taken"])
+async def test_a_part_that_fails_leaves_nothing(
+    machine: Machine, runtime: Runtime, step: str, error: Solo5Error
+) -> None:
+    machine.steps.errors[step] = error
+    with pytest.raises(type(error), match=error.sentence):
+        await runtime.start(WORKLOAD)
+    assert machine.holds == NOTHING
+
+
+async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_nothing(
+    machine: Machine, runtime: Runtime
+) -> None:
+    with pytest.raises(InvalidRequestError, match="unknown placeholder"):
+        await runtime.start(replace(WORKLOAD, arguments=("{net.service.nope}",)))
+    assert machine.holds == NOTHING
+
+
+@pytest.mark.parametrize(
+    "result, unit, said, words",
+    [
+        ("failed", UNIT, ["older", "exec: no"], "task web did not start: its tender failed: exec: no"),
+        ("failed", UNIT, [], "task web did not start: its tender failed: systemd says only 'failed'"),
+        (
+            "dependency",
+            "solo5-network@web.service",
+            ["port 80 is taken."],
+            "task web did not start: its network failed: port 80 is taken.",
+        ),
+    ],
+)
+async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_nothing(
+    machine: Machine, runtime: Runtime, result: str, unit: str, said: list[str], words: str
+) -> None:
+    machine.units.job_result = result
+    machine.console.said[unit] = said
+    with pytest.raises(StartError) as caught:
+        await runtime.start(WORKLOAD)
+    assert str(caught.value) == f"{words} See: journalctl -u {unit}"
+    assert machine.holds == NOTHING
+    assert "solo5-network@web.service" in machine.units.forgotten
+
+
+@pytest.mark.parametrize("step", ["start unit", "complaints"])
+async def test_a_bus_that_breaks_in_the_middle_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
+    machine.units.job_result = "failed"
+    machine.steps.errors[step] = HostError("the bus broke.")
+    with pytest.raises(HostError, match="the bus broke"):
+        await runtime.start(WORKLOAD)
+    assert machine.holds == NOTHING
+
+
+async def test_an_undoing_that_fails_does_not_hide_why_it_was_needed(machine: Machine, runtime: Runtime) -> None:
+    machine.units.job_result = "failed"
+    machine.console.said[UNIT] = ["the reason"]
+    machine.steps.errors["release"] = HostError("the network service is gone.")
+    with pytest.raises(StartError, match="the reason"):
+        await runtime.start(WORKLOAD)
+
+
+async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: Machine) -> None:
+    first, second = Runtime(machine.backends), Runtime(machine.backends)
+    results = await asyncio.gather(first.start(WORKLOAD), second.start(WORKLOAD), return_exceptions=True)
+    lost = [result for result in results if isinstance(result, TakenError)]
+    assert [str(error) for error in lost] == [
+        "task name 'web' has just been taken: expected a name that no task has. "
+        "See: systemctl status solo5-task-web.service"
+    ]
+    assert machine.holds == ({UNIT}, {WEB})
+    assert machine.units.loaded[UNIT].active is ActiveState.ACTIVE
+    assert machine.networks.released == []
+
+
+def _full(job_result: str, hang_at: int | None, *, late: bool = False) -> Machine:
+    machine = Machine()
+    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
+    machine.units.job_result = job_result
+    machine.steps.hang_at, machine.steps.late = hang_at, late
+    return machine
+
+
+async def _steps_of_a_start(job_result: str) -> list[str]:
+    machine = _full(job_result, None)
+    with suppress(StartError):
+        await Runtime(machine.backends).start(WORKLOAD)
+    return machine.steps.taken
+
+
+async def _cancelled_while_it_hangs(machine: Machine) -> None:
+    task = asyncio.ensure_future(Runtime(machine.backends).start(WORKLOAD))
+    await machine.steps.hanging.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
+async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: bool) -> None:
+    steps = await _steps_of_a_start("done")
+    assert steps[-1] == "stalled"
+    for number, step in enumerate(steps):
+        machine = _full("done", number, late=late)
+        await _cancelled_while_it_hangs(machine)
+        assert machine.holds == NOTHING, f"cancelled in {step!r}"
+
+
+async def test_a_failed_start_that_is_cancelled_while_it_asks_why_leaves_nothing() -> None:
+    steps = await _steps_of_a_start("failed")
+    machine = _full("failed", steps.index("complaints"))
+    await _cancelled_while_it_hangs(machine)
+    assert machine.holds == NOTHING
+
+
+async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
+    steps = await _steps_of_a_start("failed")
+    for number in range(steps.index(f"stop {UNIT}"), len(steps)):
+        machine = _full("failed", number)
+        await _cancelled_while_it_hangs(machine)
+        machine.steps.go_on.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert machine.holds == NOTHING, f"cancelled in {steps[number]!r}"
+
+
+async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_execute(
+    machine: Machine, runtime: Runtime
+) -> None:
+    workload = replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",))
+    line = await runtime.start_scope(workload, 4711)
+    assert (line[0], line[-1]) == ("/usr/bin/solo5-hvt", "web")
+    (unit,) = machine.units.started
+    assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
+    assert not {"lock disks", "open stderr"} & set(machine.steps.taken)
+
+
+async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime) -> None:
+    machine.units.job_result = "failed"
+    with pytest.raises(StartError):
+        await runtime.start_scope(WORKLOAD, 4711)
+    assert machine.holds == NOTHING
+
+
+@pytest.mark.parametrize("kind", UnitKind)
+async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
+    machine: Machine, runtime: Runtime, kind: UnitKind
+) -> None:
+    plan = await runtime.preview(replace(WORKLOAD, kind=kind))
+    assert plan.unit.name == f"solo5-task-web.{kind}"
+    assert plan.argv[0] == plan.tender.path == "/usr/bin/solo5-hvt"
+    assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
+    assert plan.image == machine.images.files["/srv/full"]
+    assert not CHANGES & set(machine.steps.taken)
+
+
+async def test_a_preview_without_nics_asks_no_network(machine: Machine, runtime: Runtime) -> None:
+    plan = await runtime.preview(Workload(name=WEB, image="/srv/plain"))
+    assert (plan.reservation.leases, plan.nft) == ((), "")
+    assert "preview network" not in machine.steps.taken
