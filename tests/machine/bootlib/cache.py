@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,19 @@ def entry(name: str, key: str, make: Callable[[Path], None]) -> Path:
     return final
 
 
+def identity(made: Path) -> str:
+    """Return a name for this very making of an entry.
+
+    What is derived from an entry byte by byte, as a snapshot is from a disk, must not meet another making of it: two
+    of the same key hold the same files, but neither the same disk blocks nor, days apart, the same Debian packages.
+    """
+    return _identity_file(made).read_text()
+
+
+def _identity_file(made: Path) -> Path:
+    return made.with_name(f".{made.name}.id")
+
+
 @contextmanager
 def in_use(*entries: Path) -> Iterator[None]:
     """Keep *entries* from being pruned by another process meanwhile."""
@@ -74,6 +88,7 @@ def _make(final: Path, make: Callable[[Path], None]) -> None:
     partial.mkdir()
     try:
         make(partial)
+        _identity_file(final).write_text(uuid.uuid4().hex)
         partial.rename(final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -96,5 +111,6 @@ def _remove_unless_in_use(path: Path) -> None:
         return
     else:
         shutil.rmtree(path)
+        _identity_file(path).unlink(missing_ok=True)
     finally:
         os.close(handle)

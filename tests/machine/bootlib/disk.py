@@ -25,4 +25,4 @@ def disk(tree: Path, layer: Path) -> Path:
         progress("making the disk …")
         enclosure.run(_FORMAT, f"{layer}:{tree}", target, _SIZE, doing="making the disk")
 
-    return cache.entry("disk", cache.digest(_FORMAT, _SIZE, tree.name, layer.parent.name), make)
+    return cache.entry("disk", cache.digest(_FORMAT, _SIZE, cache.identity(layer.parent)), make)

@@ -57,7 +57,7 @@ def layer(tree: Path, contents: Contents) -> Path:
         _gather(contents, target / "add")
         enclosure.run(_INSTALL, tree, target, doing="installing the checkout into the machine")
 
-    return cache.entry("layer", cache.digest(tree.name, contents.key()), make) / "upper"
+    return cache.entry("layer", cache.digest(cache.identity(tree), contents.key()), make) / "upper"
 
 
 def _gather(contents: Contents, root: Path) -> None:

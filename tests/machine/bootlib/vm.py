@@ -50,7 +50,7 @@ def booted(wanted: Wanted, run: Path) -> Iterator[Machine]:
 
 
 def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
-    key = cache.digest(made.name, emulator.name, _KERNEL_LINE, *_hardware(wanted))
+    key = cache.digest(cache.identity(made), cache.identity(emulator), _KERNEL_LINE, *_hardware(wanted))
 
     def make(target: Path) -> None:
         progress("booting the machine to take a snapshot of it …")
