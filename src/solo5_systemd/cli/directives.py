@@ -25,16 +25,12 @@ def directive(entry: Property) -> str:
     A value of a shape that is not known is shown as Python has it: a preview may be ugly, never wrong.
     """
     name, value = entry.name, entry.value
-    if name == "CPUQuotaPerSecUSec":
-        return f"CPUQuota={_number(value) * 100 / _SECOND:g}%"
-    if name.endswith("USec"):
-        return f"{name.removesuffix('USec')}Sec={_time(_number(value))}"
     special = _SPECIAL.get(name)
     if special is not None:
-        return f"{name}={special(value)}"
-    write = _BY_SIGNATURE.get(entry.signature, str)
-    if _SIZES.fullmatch(name):
-        write = _size
+        return f"{_NAMES.get(name, name)}={special(value)}"
+    if name.endswith("USec"):
+        return f"{name.removesuffix('USec')}Sec={_time(_number(value))}"
+    write = _size if _SIZES.fullmatch(name) else _BY_SIGNATURE.get(entry.signature, str)
     return f"{name}={write(value)}"
 
 
@@ -123,7 +119,8 @@ def _addresses(value: Any) -> str:
 
 
 def _commands(value: Any) -> str:
-    return "; ".join(_words(words) for _, words, _ in value)
+    """a(sasas): path, words, flags; a `:` before the path keeps systemd from expanding variables."""
+    return "; ".join((":" if "no-env-expand" in flags else "") + _words(words) for _, words, flags in value)
 
 
 _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
@@ -135,15 +132,18 @@ _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
     "a(ss)": _pairs(" "),
     "a(st)": _pairs(" "),
     "a(ssbt)": _binds,
-    "a(sasb)": _commands,
 }
+
+_NAMES = {"CPUQuotaPerSecUSec": "CPUQuota", "ExecStartEx": "ExecStart"}
 
 _SPECIAL: Mapping[str, Callable[[Any], str]] = {
     "AllowedCPUs": _processors,
     "AllowedMemoryNodes": _processors,
+    "ExecStartEx": _commands,
     "IPAddressAllow": _addresses,
     "IPAddressDeny": _addresses,
     "KillSignal": lambda value: Signals(value).name,
+    "CPUQuotaPerSecUSec": lambda value: f"{value * 100 / _SECOND:g}%",
     "CapabilityBoundingSet": lambda value: "" if value == 0 else f"{value:#x}",
     "RestrictNamespaces": lambda value: "yes" if value == 0 else f"{value:#x}",
     "TemporaryFileSystem": _pairs(":"),

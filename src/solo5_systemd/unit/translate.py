@@ -68,7 +68,8 @@ def service(parts: Parts) -> TransientUnit:
     properties = (
         Property("Description", "s", _description(parts)),
         Property("Type", "s", "exec"),
-        Property("ExecStart", "a(sasb)", [(line[0], list(line), False)]),
+        # A guest's "$HOME" is its text: plain ExecStart= would put a variable of PID 1's in its place.
+        Property("ExecStartEx", "a(sasas)", [(line[0], list(line), ["no-env-expand"])]),
         Property("Wants", "as", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_ending(),

@@ -43,7 +43,7 @@ def test_the_units_command_is_the_tenders_whole_command_line() -> None:
         "web",
     )
     assert argv(parts) == line
-    assert service(parts).value("ExecStart") == [("/usr/bin/solo5-hvt", list(line), False)]
+    assert service(parts).value("ExecStartEx") == [("/usr/bin/solo5-hvt", list(line), ["no-env-expand"])]
 
 
 def test_a_service_says_once_what_it_says() -> None:
