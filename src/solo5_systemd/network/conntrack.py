@@ -28,7 +28,7 @@ def forget_udp(port: int) -> None:
 
     A UDP flow is kept for as long as its client goes on sending, and translates as it did at its first packet: a
     client would go on talking to a guest that is gone, or past one that has come. The kernel picks the flows (5.8
-    and later), so that the cost does not grow with what else is tracked.
+    and later): the cost is its walk through the table, some milliseconds whatever else is tracked.
 
     Raises:
         OSError: connection tracking cannot be reached.

@@ -12,7 +12,6 @@ from dataclasses import replace
 from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import netlink, ruleset, sysctls
-from solo5_systemd.network.conntrack import forget_udp
 from solo5_systemd.network.ipam import assign, choose_network, free_addresses
 from solo5_systemd.network.leases import LeaseStore
 from solo5_systemd.network.netlink import Links
@@ -25,7 +24,6 @@ from solo5_systemd.network.plan import (
     Network,
     NicRequest,
     PortRequest,
-    Protocol,
     Reservation,
 )
 from solo5_systemd.network.ports import check_ports
@@ -121,8 +119,8 @@ class Keeper:
         new = (element for network in networks for element in ruleset.elements_of(network))
         return reservation, (*new, *ruleset.elements_for(reservation))
 
-    def attach(self, task: TaskName) -> None:
-        """Make what the task has reserved.
+    def attach(self, task: TaskName) -> Reservation:
+        """Make what the task has reserved; forgetting older flows to its ports is the caller's.
 
         Raises:
             NotFoundError: it has reserved nothing.
@@ -135,26 +133,25 @@ class Keeper:
                 "Start the task again.",
             )
         self.repair()
-        if holding.state is HoldingState.ATTACHED:
-            return
-        try:
-            self._attach(holding)
-        except Solo5Error:
-            self._undo_attach(holding.reservation)
-            raise
+        if holding.state is HoldingState.RESERVED:
+            try:
+                self._attach(holding)
+            except Solo5Error:
+                self._undo_attach(holding.reservation)
+                raise
+        return holding.reservation
 
-    def begin_release(self, task: TaskName) -> Sequence[str]:
-        """Take back all but the taps, and name these: deleting them takes a while and is the caller's."""
+    def begin_release(self, task: TaskName) -> Reservation:
+        """Take back all but taps and flows: deleting these takes a while and is the caller's."""
         holding = self._holdings.get(task)
         if holding is None:
-            return ()
+            return Reservation(task=task)
         self.repair()
         attached = holding.state is HoldingState.ATTACHED
         self._save(replace(holding, state=HoldingState.RELEASING))
         if attached:
             self._tables.delete(ruleset.elements_for(holding.reservation))
-            _forget_flows(holding.reservation)
-        return tuple(lease.tap for lease in holding.reservation.leases)
+        return holding.reservation
 
     def end_release(self, task: TaskName) -> None:
         """Forget a task whose taps are gone, and networks that nobody uses any more."""
@@ -171,9 +168,10 @@ class Keeper:
         self._complete_networks()
         self._salvage()
         self._up = {network.name for network in self.networks() if self._links.is_ours(network)}
-        for tap in sorted(self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}):
-            _log.info("Removing tap %s, which no attached task holds.", tap)
-            netlink.delete_link(tap)
+        stray = self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}
+        if stray:
+            _log.info("Removing taps that no attached task holds: %s.", ", ".join(sorted(stray)))
+            netlink.delete_links(stray)
         for name in {lease.network for _, lease in self._attached_leases()}:
             self._bring_up(self._networks[name])
         if self._up:
@@ -211,7 +209,8 @@ class Keeper:
     ) -> tuple[Reservation, Sequence[Network]]:
         held = [h.reservation for h in self.holdings if h.reservation.task != task]
         names = [nic.nic for nic in nics]
-        bound, local = (bound_ports(), self._links.local_addresses()) if ports else ((), ())
+        bound = bound_ports() if ports else ()
+        local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
         check_ports(ports, names, held, bound, local)
         new = self._new_networks(nics)
         leases = assign(task, nics, (*self.networks(), *new), held, lambda link: bool(netlink.index(link)))
@@ -243,14 +242,12 @@ class Keeper:
         for lease in reservation.leases:
             self._links.make_tap(reservation.task, lease)
         self._tables.add(ruleset.elements_for(reservation))
-        _forget_flows(reservation)
         self._save(replace(holding, state=HoldingState.ATTACHED))
 
     def _undo_attach(self, reservation: Reservation) -> None:
         if self._up:
             self._tables.replace(self._elements())
-        for lease in reservation.leases:
-            netlink.delete_link(lease.tap)
+        netlink.delete_links(lease.tap for lease in reservation.leases)
 
     def _bring_up(self, network: Network) -> None:
         if network.name in self._up:
@@ -268,10 +265,8 @@ class Keeper:
     def _retire_networks(self) -> None:
         used = {lease.network for holding in self.holdings for lease in holding.reservation.leases}
         idle = [network for name, network in self._networks.items() if name not in used]
-        for network in idle:
-            if self._links.is_ours(network):
-                netlink.delete_link(network.bridge)
-            self._up.discard(network.name)
+        netlink.delete_links(network.bridge for network in idle if self._links.is_ours(network))
+        self._up -= {network.name for network in idle}
         if idle and self._up:
             self._tables.replace(self._elements())
         elif idle:
@@ -366,9 +361,3 @@ def _not_in_use(settings: NetworkSettings) -> NetworkOverview:
         leases=0,
         free=0,
     )
-
-
-def _forget_flows(reservation: Reservation) -> None:
-    for port in reservation.ports:
-        if port.protocol is Protocol.UDP:
-            forget_udp(port.host_port)

@@ -1,13 +1,13 @@
 """The service on the bus: calls come in, one thread answers them in their order, nobody waits for a deletion.
 
 The kernel's work is blocking, and short: all of it is done by one thread, which is what makes this the only writer.
-Deleting a tap is long (the kernel waits for a grace period) and needs no order beyond its own task's, so it has
-threads of its own.
+Two things are long and need no order beyond their own task's, and have threads of their own: deleting taps (the kernel
+waits for a grace period) and forgetting flows (it walks through the table of all connections).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -19,16 +19,16 @@ from dbus_next.aio import MessageBus
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import netlink
+from solo5_systemd.network.conntrack import forget_udp
 from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nft import Watch
-from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest
+from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.networkd.interface import METHODS, NAME, PATH, introspection
 from solo5_systemd.networkd.keeper import Keeper, now
 from solo5_systemd.networkd.units import without_unit
 
 IDLE_SECONDS = 10
 SWEEP_SECONDS = 120
-_DELETERS = 4
 _SETTLE_SECONDS = 0.05  # the kernel announces a bridge's end port by port
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ class Service:
         self._bus = bus
         self._make_keeper = make_keeper
         self._writer = ThreadPoolExecutor(1, "writer")
-        self._deleters = ThreadPoolExecutor(_DELETERS, "deleter")
+        self._doomed: frozenset[str] = frozenset()
+        self._deletion = asyncio.Lock()
         self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
         self._calls = 0
         self._stirred = asyncio.Event()
@@ -74,7 +75,7 @@ class Service:
         Args:
             ready: called as soon as calls are answered.
         """
-        self._keeper = await self._in(self._writer, self._make_keeper)
+        self._keeper = await self._work(self._make_keeper)
         unfinished = await self._work(self._keeper.recover)
         loop = asyncio.get_running_loop()
         rules, links = Watch(), LinkWatch()
@@ -98,9 +99,24 @@ class Service:
 
     async def release(self, task: TaskName) -> None:
         async with self._turn(task):
-            taps = await self._work(self._keeper.begin_release, task)
-            await asyncio.gather(*(self._in(self._deleters, netlink.delete_link, tap) for tap in taps))
+            reservation = await self._work(self._keeper.begin_release, task)
+            await self._forget_flows(reservation)
+            await self._delete(lease.tap for lease in reservation.leases)
             await self._work(self._keeper.end_release, task)
+
+    async def _delete(self, taps: Iterable[str]) -> None:
+        """Delete taps, together with those of everybody who waits for the deletion before."""
+        mine = frozenset(taps)
+        self._doomed |= mine
+        async with self._deletion:
+            doomed, self._doomed = self._doomed | mine, frozenset()
+            await asyncio.to_thread(netlink.delete_links, doomed)
+
+    @staticmethod
+    async def _forget_flows(reservation: Reservation) -> None:
+        for port in reservation.ports:
+            if port.protocol is Protocol.UDP:
+                await asyncio.to_thread(forget_udp, port.host_port)
 
     # -- methods: wire values in, wire values out -----------------------------------------------------------------
 
@@ -118,7 +134,7 @@ class Service:
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
         async with self._turn(task):
-            await self._work(self._keeper.attach, task)
+            await self._forget_flows(await self._work(self._keeper.attach, task))
         return []
 
     async def _release(self, name: str) -> Sequence[object]:
@@ -260,11 +276,8 @@ class Service:
             yield
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._in(self._writer, function, *args, **kwargs)
-
-    @staticmethod
-    async def _in(executor: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(executor, lambda: function(*args, **kwargs))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
 
 
 def _request(
