@@ -1,6 +1,7 @@
 """The entry: help, versions, mistakes, and what nobody foresaw."""
 
 import json
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -93,13 +94,19 @@ def test_what_nobody_foresaw_is_shown_whole_on_request(solo5ctl: Solo5ctl, monke
         solo5ctl("ps")
 
 
-def process(*words: str, code: str = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())") -> str:
+MAIN = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
+
+
+def process(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
+    """Another interpreter, that finds what this one finds."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
 def test_the_process_writes_to_its_own_streams() -> None:
-    assert process("--version") == f"solo5ctl {__version__}\n"
+    done = process("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"solo5ctl {__version__}\n", "")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["ps", "--help"], ["run", "--help"]])
@@ -110,7 +117,7 @@ def test_help_loads_neither_asyncio_nor_d_bus(words: list[str]) -> None:
         "try: main()\n"
         "except SystemExit: print(json.dumps(sorted(sys.modules)))"
     )
-    modules = json.loads(process(*words, code=code).splitlines()[-1])
+    modules = json.loads(process(*words, code=code).stdout.splitlines()[-1])
     assert "argparse" in modules
     assert not {"asyncio", "dbus_next", "elftools", "subprocess", "solo5_systemd.runtime"} & set(modules)
 
@@ -129,5 +136,5 @@ def test_a_reader_that_left_early_sees_no_traceback() -> None:
         "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
         "sys.exit(run(['ps'], Session(process_screen(), connect=connect)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
-    assert (done.returncode, done.stderr) == (141, b"")
+    done = process(code=code)
+    assert (done.returncode, done.stderr) == (141, "")
