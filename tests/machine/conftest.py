@@ -26,7 +26,14 @@ PATIENCE = 60.0
 def sh(*argv: str, timeout: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, output kept apart and as text."""
     return subprocess.run(
-        argv, check=False, capture_output=True, text=True, errors="replace", timeout=timeout, stdin=subprocess.DEVNULL, **options
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        **options,
     )
 
 
@@ -70,19 +77,32 @@ class Machine:
             "namespaces": ok("ip", "netns", "list"),
             "nft": ok("nft", "list", "ruleset"),
             "units": sorted(_units()),
-            "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and "lease" in str(p)),
+            "leases": sorted(
+                str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and "lease" in str(p)
+            ),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
             "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
-            "mounts": sorted(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()),
+            "mounts": sorted(_mounts()),
         }
+
+
+def _mounts() -> list[str]:
+    """Mount points; ip-netns(8) makes one for itself at its first use, and keeps it."""
+    points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    return [point for point in points if point != "/run/netns"]
 
 
 def _units() -> list[str]:
     """Loaded units of ours; the network service may stay a while after its last lease, the slice for ever."""
     listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5*")
     units = {line.split()[0] for line in listed.splitlines() if line.split()}
-    return [unit for unit in units if unit not in ("solo5-networkd.service", "solo5.slice", "system-solo5.slice") and not unit.startswith("system-")]
+    return [
+        unit
+        for unit in units
+        if unit not in ("solo5-networkd.service", "solo5.slice", "system-solo5.slice")
+        and not unit.startswith("system-")
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -175,7 +195,12 @@ def cable(other: Outside) -> Iterator[Outside]:
         ok("ip", "link", "add", "cable", "type", "veth", "peer", "name", "eth0", "netns", other.namespace)
         ok("ip", "address", "add", f"{other.here}/24", "dev", "cable")
         ok("ip", "link", "set", "cable", "up")
-        for line in ("link set lo up", "link set eth0 up", f"address add {other.there}/24 dev eth0", f"route add default via {other.here}"):
+        for line in (
+            "link set lo up",
+            "link set eth0 up",
+            f"address add {other.there}/24 dev eth0",
+            f"route add default via {other.here}",
+        ):
             ok("ip", "-netns", other.namespace, *line.split())
         yield other
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import GUESTS, Machine, Runner, ok, says, sh
+from .conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
 
 Damage = Callable[[bytearray], object]
 
@@ -180,8 +180,8 @@ def test_arguments_longer_than_a_tender_takes(machine: Machine) -> None:
 
 
 def test_addresses_that_are_spoken_for(run: Runner) -> None:
-    network = ok("solo5ctl", "network", "ls")
-    gateway = next(word for word in network.split() if word.count(".") == 3 and word.rpartition(".")[2] == "1")
+    name = run("net.spt")
+    gateway = inspect(name)["nics"][0]["gateway4"]
     refused(125, gateway, "gateway", of=("--net", f"service=default,ip={gateway}", f"{GUESTS}/net.hvt"))
     base = gateway.rpartition(".")[0]
     refused(125, f"{base}.0", of=("--net", f"service=default,ip={base}.0", f"{GUESTS}/net.hvt"))
@@ -237,7 +237,9 @@ def test_settings_with_an_unknown_key(machine: Machine) -> None:
 
 
 def test_not_root(machine: Machine) -> None:
-    done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "solo5ctl", "run", f"{GUESTS}/hello.spt")
+    done = sh(
+        "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "solo5ctl", "run", f"{GUESTS}/hello.spt"
+    )
     assert done.returncode == 125
     assert "root" in done.stderr
     assert "Traceback" not in done.stderr

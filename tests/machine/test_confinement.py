@@ -43,7 +43,19 @@ def test_neither_root_nor_capable(running: str) -> None:
 def test_sees_only_what_it_needs(running: str) -> None:
     pid = inspect(running)["pid"]
     root = Path(f"/proc/{pid}/root")
-    assert {p.name for p in root.iterdir()} <= {"dev", "lib64", "usr", "var", "run", "proc", "sys", "tmp", "etc", "root", "home"}
+    assert {p.name for p in root.iterdir()} <= {
+        "dev",
+        "lib64",
+        "usr",
+        "var",
+        "run",
+        "proc",
+        "sys",
+        "tmp",
+        "etc",
+        "root",
+        "home",
+    }
     assert not (root / "etc").exists() or not list((root / "etc").iterdir())
     assert [p.name for p in (root / "var/lib/solo5/images").iterdir()] == [inspect(running)["image_sha256"]]
     assert {p.name for p in (root / "dev").rglob("*") if not p.is_dir()} <= {"kvm", "tun"}

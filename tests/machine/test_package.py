@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-
 from .conftest import Machine, Runner, eventually, inspect, ok, says, sh
 
 PACKAGE = "solo5-systemd"

@@ -188,14 +188,28 @@ def _end_main_thread(pid: int) -> None:
 
 def test_json_is_json(run: Runner) -> None:
     name = run("sleeper.spt")
-    for verb in (("ps",), ("inspect", name), ("stats", "--no-stream"), ("network", "ls"), ("image", f"{GUESTS}/net.hvt")):
+    for verb in (
+        ("ps",),
+        ("inspect", name),
+        ("stats", "--no-stream"),
+        ("network", "ls"),
+        ("image", f"{GUESTS}/net.hvt"),
+    ):
         json.loads(ok("solo5ctl", verb[0], *verb[1:], "--json"))
 
 
 def test_dry_run_does_nothing(machine: Machine) -> None:
     before = machine.snapshot()
     shown = ok(
-        "solo5ctl", "run", "--dry-run", "--name", "dry", "-p", "8080:80", f"{GUESTS}/net.hvt", "--ipv4={net.service.ipv4_cidr}"
+        "solo5ctl",
+        "run",
+        "--dry-run",
+        "--name",
+        "dry",
+        "-p",
+        "8080:80",
+        f"{GUESTS}/net.hvt",
+        "--ipv4={net.service.ipv4_cidr}",
     )
     assert machine.snapshot() == before
     for part in ("solo5-task-dry.service", "MemoryMax", "--net:service=", "--ipv4=10.", "8080"):

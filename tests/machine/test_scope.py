@@ -10,8 +10,12 @@ def test_scope_is_the_callers_own_child(machine: Machine) -> None:
         ["solo5ctl", "run", "--scope", "--name", "mine", "-m", "32M", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1
     ) as tender:
         assert tender.stdout is not None
-        eventually(lambda: sh("systemctl", "is-active", "solo5-task-mine.scope").stdout.strip() == "active", "the scope")
-        eventually(lambda: sh("pidof", "solo5-hvt").stdout.strip() == str(tender.pid), "the tender has the caller's process")
+        eventually(
+            lambda: sh("systemctl", "is-active", "solo5-task-mine.scope").stdout.strip() == "active", "the scope"
+        )
+        eventually(
+            lambda: sh("pidof", "solo5-hvt").stdout.strip() == str(tender.pid), "the tender has the caller's process"
+        )
         assert unit_property("solo5-task-mine.scope", "Slice") == "solo5.slice"
         assert unit_property("solo5-task-mine.scope", "MemoryMax") == str(32 << 20)
         assert inspect("mine")["phase"] == "running"

@@ -11,6 +11,10 @@ from dbus_next.errors import DBusError
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
 
+IN_FLIGHT = 24
+"""Calls that wait for a reply at once. dbus-next gives a connection up when its socket's buffer is full (its writer
+takes EAGAIN for an error), and listing a hundred tasks is a thousand small calls."""
+
 CALL_TIMEOUT = 25.0
 """Seconds for one reply: dbus-daemon's own patience for a service that it activates."""
 
@@ -39,6 +43,7 @@ class Connection:
 
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
+        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
         self.lost: asyncio.Future[object] = asyncio.ensure_future(_disconnected(bus))
 
     def check(self) -> None:
@@ -80,7 +85,7 @@ class Connection:
             unix_fds=list(unix_fds),
         )
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
+            async with self._in_flight, asyncio.timeout(CALL_TIMEOUT):
                 reply = await self.bus.call(message)
         except TimeoutError as error:
             raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
@@ -113,7 +118,7 @@ def _error(reply: Message) -> Exception:
         "org.freedesktop.DBus.Error.AccessDenied",
         "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
     ):
-        return HostError(f"the system bus refuses: {text}.", "Run it as root.")
+        return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")
     return RemoteError(name, text)
 
 
