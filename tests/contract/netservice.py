@@ -67,8 +67,9 @@ class PrivateBus:
         (directory / "bus").chmod(0o666)
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.communicate()
+        if self._process.returncode is None:
+            self._process.terminate()
+            self._process.communicate()
 
 
 class Service:
@@ -133,12 +134,18 @@ class Service:
         finally:
             bus.disconnect()
             await connection.lost
-            bus._sock.close()  # the library leaves that to the garbage collector, which warns
+            hang_up(bus)
 
     @asynccontextmanager
     async def client(self) -> "AsyncIterator[Client]":
         async with self.connected() as connection:
             yield Client(connection, self.state)
+
+
+def hang_up(bus: MessageBus) -> None:
+    """Close what the library leaves to the garbage collector, which warns."""
+    bus._stream.close()
+    bus._sock.close()
 
 
 class Client(Networkd):

@@ -143,6 +143,14 @@ async def system_bus() -> AsyncIterator[Connection]:
         if bus.connected:
             bus.disconnect()
         await connection.lost
+        _close(bus)
+
+
+def _close(bus: MessageBus) -> None:
+    """The library shuts its socket down, and leaves closing it to the garbage collector."""
+    with suppress(OSError):  # words that could not be sent any more
+        bus._stream.close()  # noqa: SLF001
+    bus._sock.close()  # noqa: SLF001
 
 
 async def _disconnected(bus: MessageBus) -> None:

@@ -1,0 +1,40 @@
+from collections.abc import AsyncIterator
+
+import pytest
+from dbus_next.aio import MessageBus
+from tests.contract.bus.fake_systemd import FakeSystemd
+from tests.contract.netservice import PrivateBus
+from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
+
+from solo5_systemd.bus.connection import Connection, system_bus
+from solo5_systemd.bus.manager import Manager
+
+__all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
+
+
+@pytest.fixture(autouse=True)
+def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The private bus is everybody's system bus."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
+    return bus.address
+
+
+@pytest.fixture
+async def systemd(address: str) -> AsyncIterator[FakeSystemd]:
+    bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
+    systemd = FakeSystemd(bus)
+    await systemd.appear()
+    yield systemd
+    if bus.connected:
+        bus.disconnect()
+
+
+@pytest.fixture
+async def connection(address: str) -> AsyncIterator[Connection]:
+    async with system_bus() as connection:
+        yield connection
+
+
+@pytest.fixture
+def manager(connection: Connection) -> Manager:
+    return Manager(connection)

@@ -1,0 +1,179 @@
+"""PID 1 on a private bus: it records what it is asked, and sends real signals when a test says so."""
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dbus_next import Message, MessageType, Variant
+from dbus_next.aio import MessageBus
+
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD
+from solo5_systemd.bus.watch import unit_path
+
+UNITS = "a(ssssssouso)"
+PROPERTIES = "org.freedesktop.DBus.Properties"
+UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.UnknownProperty"
+
+
+class Report(Enum):
+    """When a job's JobRemoved is sent, seen from the reply that names the job."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    NEVER = "never"
+
+
+@dataclass
+class Unit:
+    """A loaded unit: its row in a listing, and its properties by name."""
+
+    name: str
+    active: str = "active"
+    load: str = "loaded"
+    job: str = ""
+    properties: dict[str, Variant] = field(default_factory=dict)
+
+    def row(self) -> list[Any]:
+        job = 7 if self.job else 0
+        return [self.name, "text", self.load, self.active, "sub", "", unit_path(self.name), job, self.job, "/"]
+
+
+class FakeSystemd:
+    """Fulfils as much of org.freedesktop.systemd1(5) as the engine calls.
+
+    Attributes:
+        calls: every Manager call: member and body, in order.
+        files: device and inode of every descriptor that came with a call.
+        units: what is loaded, by name.
+        errors: the D-Bus error name that a member answers with.
+        report: when jobs are reported.
+        result: how jobs end.
+        one_job: every call that makes a job is answered with the same one, as merged jobs are.
+        silent: members that are never answered.
+        on_list: called after a listing was made and before its reply is sent.
+    """
+
+    def __init__(self, bus: MessageBus) -> None:
+        self.bus = bus
+        self.calls: list[tuple[str, list[Any]]] = []
+        self.files: list[tuple[int, int]] = []
+        self.units: dict[str, Unit] = {}
+        self.errors: dict[str, str] = {}
+        self.report = Report.AFTER
+        self.result = "done"
+        self.one_job = False
+        self.silent: set[str] = set()
+        self.on_list = _nothing
+        self._jobs = 0
+        self._next_call = asyncio.Event()
+        self._subscribers: set[str] = set()
+        bus.add_message_handler(self._received)
+
+    async def appear(self) -> None:
+        await self.bus.request_name(SYSTEMD)
+
+    def called(self, member: str) -> list[list[Any]]:
+        return [body for name, body in self.calls if name == member]
+
+    async def until_called(self, member: str, times: int = 1) -> None:
+        while len(self.called(member)) < times:
+            await self._next_call.wait()
+
+    # --- signals ---------------------------------------------------------------------------------------------
+
+    def changed(self, unit: str) -> None:
+        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", ["x", {}, []])
+
+    def remove(self, unit: str) -> None:
+        del self.units[unit]
+        self._signal(MANAGER_PATH, MANAGER, "UnitRemoved", "so", [unit, unit_path(unit)])
+
+    def finish(self, job: str) -> None:
+        self._signal(MANAGER_PATH, MANAGER, "JobRemoved", "uoss", [1, job, "unit", self.result])
+
+    def _signal(self, path: str, interface: str, member: str, signature: str, body: list[Any]) -> None:
+        if self._subscribers:
+            self.bus.send(
+                Message(
+                    message_type=MessageType.SIGNAL,
+                    path=path,
+                    interface=interface,
+                    member=member,
+                    signature=signature,
+                    body=body,
+                )
+            )
+
+    # --- calls -----------------------------------------------------------------------------------------------
+
+    def _received(self, message: Message) -> Message | bool:
+        if message.message_type is not MessageType.METHOD_CALL:
+            return False
+        if message.interface == PROPERTIES:
+            return self._get(message, *message.body)
+        if message.interface != MANAGER:
+            return False
+        self.calls.append((message.member, message.body))
+        self._next_call.set()
+        self._next_call = asyncio.Event()
+        for fd in message.unix_fds:
+            status = os.fstat(fd)
+            self.files.append((status.st_dev, status.st_ino))
+            os.close(fd)
+        if message.member in self.silent:
+            return True
+        if message.member in self.errors:
+            return Message.new_error(message, self.errors[message.member], "the reason.")
+        answer: Message = getattr(self, f"_{message.member}", self._done)(message)
+        return answer
+
+    def _done(self, message: Message) -> Message:
+        return Message.new_method_return(message)
+
+    def _Subscribe(self, message: Message) -> Message:  # noqa: N802 - D-Bus members, as they are spelt
+        if message.sender in self._subscribers:
+            return Message.new_error(message, "org.freedesktop.systemd1.AlreadySubscribed", "twice")
+        self._subscribers.add(message.sender)
+        return self._done(message)
+
+    def _job(self, message: Message) -> Message:
+        if not self._jobs or not self.one_job:
+            self._jobs += 1
+        job = f"{MANAGER_PATH}/job/{self._jobs}"
+        if self.report is Report.BEFORE:
+            self.finish(job)
+        elif self.report is Report.AFTER:
+            asyncio.get_running_loop().call_later(0.01, self.finish, job)
+        return Message.new_method_return(message, "o", [job])
+
+    _StartTransientUnit = _StopUnit = _job
+
+    def _ListUnitsByNames(self, message: Message) -> Message:  # noqa: N802
+        rows = [self.units.get(name, Unit(name, active="inactive", load="not-found")).row() for name in message.body[0]]
+        return self._listed(message, rows)
+
+    def _ListUnitsByPatterns(self, message: Message) -> Message:  # noqa: N802
+        _, patterns = message.body
+        rows = [unit.row() for unit in self.units.values() if any(fnmatchcase(unit.name, p) for p in patterns)]
+        return self._listed(message, rows)
+
+    def _listed(self, message: Message, rows: list[list[Any]]) -> Message:
+        self.on_list()
+        return Message.new_method_return(message, UNITS, [rows])
+
+    def _get(self, message: Message, _: str, name: str) -> Message:
+        """As systemd does: any name can be described, an absent unit as one that was not found."""
+        unit = next((unit for unit in self.units.values() if unit_path(unit.name) == message.path), None)
+        values = {"LoadState": Variant("s", unit.load if unit else "not-found"), "InvocationID": Variant("ay", b"")}
+        values |= unit.properties if unit else {}
+        with suppress(KeyError):
+            return Message.new_method_return(message, "v", [values[name]])
+        return Message.new_error(message, UNKNOWN_PROPERTY, name)
+
+
+def _nothing() -> object:
+    return None
