@@ -46,7 +46,7 @@ class Session:
             Solo5Error: whatever the story raises.
         """
         if needs_root and not self.root:
-            raise HostError("only root can do this: starting and ending units changes the machine.", "Try sudo.")
+            raise HostError("only root can do this: tasks and networks are the whole machine's.", "Try sudo.")
         import asyncio  # costs a third of what a quick verb may take
 
         try:
