@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 CONFINED = (
-    "DevicePolicy=closed", "DeviceAllow=/dev/null rw", "SystemCallArchitectures=native",
-    "SystemCallFilter=@system-service", "ProtectSystem=strict", "PrivateTmp=yes", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "User=nobody",
+    "DevicePolicy=closed",
+    "DeviceAllow=/dev/null rw",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "ProtectSystem=strict",
+    "PrivateTmp=yes",
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "User=nobody",
     "TemporaryFileSystem=/srv:ro",
-)  # fmt: skip
+)
 
 
 def sh(command: str) -> subprocess.CompletedProcess[str]:
