@@ -58,10 +58,11 @@ class FakeTenders:
 
 
 class FakeDisks:
-    """Locks are real descriptors, so that one that stays open is seen."""
+    """`locks`: the descriptors that were given out; real ones, so that one that stays open is seen."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.locks: list[int] = []
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
@@ -70,7 +71,8 @@ class FakeDisks:
     async def lock(self, disks: Sequence[Disk]) -> int:
         async with self._steps.step("lock disks"):
             pass
-        return os.open("/dev/null", os.O_RDONLY)
+        self.locks.append(os.open("/dev/null", os.O_RDONLY))
+        return self.locks[-1]
 
 
 class FakeNetworks:
@@ -184,6 +186,10 @@ class FakeUsages:
     async def usage(self, control_group: str) -> Usage | None:
         async with self._steps.step(f"usage {control_group}"):
             return Usage(time=1.0)
+
+    async def total_memory(self) -> int:
+        async with self._steps.step("total_memory"):
+            return 1 << 40
 
     async def stalled(self, pid: int) -> bool:
         async with self._steps.step("stalled"):

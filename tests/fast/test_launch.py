@@ -1,6 +1,7 @@
 """The beginning of a task: all of it, or nothing."""
 
 import asyncio
+import os
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -276,17 +277,26 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
 ) -> None:
     workload = replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",))
     line = await runtime.start_scope(workload, 4711)
-    assert (line[0], line[-1]) == ("/usr/bin/solo5-hvt", "web")
+    assert "/usr/bin/solo5-hvt" in line
+    assert (line[0], line[-1]) == ("/usr/bin/setpriv", "web")
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
-    assert not {"lock disks", "open stderr"} & set(machine.steps.taken)
+    (lock,) = machine.disks.locks
+    assert os.get_inheritable(lock)  # by what the caller executes
+    os.close(lock)
 
 
-async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime) -> None:
-    machine.units.job_result = "failed"
-    with pytest.raises(StartError):
-        await runtime.start_scope(WORKLOAD, 4711)
+@pytest.mark.parametrize("step", ["reserve", "lock disks", "start unit"])
+async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
+    machine.steps.errors[step] = HostError("broken.")
+    with pytest.raises(HostError, match="broken"):
+        await runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), 4711)
     assert machine.holds == NOTHING
+
+
+async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start_scope(Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE), 4711)
+    assert "lock disks" not in machine.steps.taken
 
 
 @pytest.mark.parametrize("kind", UnitKind)
@@ -295,7 +305,8 @@ async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
 ) -> None:
     plan = await runtime.preview(replace(WORKLOAD, kind=kind))
     assert plan.unit.name == f"solo5-task-web.{kind}"
-    assert plan.argv[0] == plan.tender.path == "/usr/bin/solo5-hvt"
+    assert plan.tender.path == "/usr/bin/solo5-hvt"
+    assert plan.tender.path in plan.argv
     assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
     assert plan.image == machine.images.files["/srv/full"]
     assert not CHANGES & set(machine.steps.taken)

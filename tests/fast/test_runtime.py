@@ -73,6 +73,16 @@ async def test_tasks_are_listed_by_name_with_what_they_hold(machine: Machine, ru
     assert [task.sha256 for task in tasks] == [SHA256] * 2
 
 
+async def test_those_that_live_are_listed_without_those_that_ended(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    await runtime.start(replace(WORKLOAD, name=TaskName("abc")))
+    machine.units.end(UNIT, MainCode.EXITED, 1)
+    assert [task.name for task in await runtime.tasks(ended=False)] == ["abc"]
+    assert (await runtime.names(), await runtime.names(ended=False)) == (("abc", "web"), ("abc",))
+    assert "read console" not in machine.steps.taken
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -434,6 +444,13 @@ async def test_a_reader_that_dies_is_no_end_of_the_task(machine: Machine, runtim
     machine.console.reader_dies = True
     with pytest.raises(HostError, match="the journal's reader ended before task web did"):
         await read(runtime, web, follow=True)
+
+
+async def test_a_reader_that_dies_with_the_task_is_no_error(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.console.reader_dies = True
+    machine.console.say(*map(entry, "abc"))
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    assert await read(runtime, web, follow=True) == list("abc")
 
 
 async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:

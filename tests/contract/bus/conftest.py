@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -22,11 +23,13 @@ def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 async def systemd(address: str) -> AsyncIterator[FakeSystemd]:
     bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
+    gone = asyncio.ensure_future(bus.wait_for_disconnect())
     systemd = FakeSystemd(bus)
     await systemd.appear()
     yield systemd
     if bus.connected:
         bus.disconnect()
+    await asyncio.gather(gone, return_exceptions=True)
 
 
 @pytest.fixture
