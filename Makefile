@@ -9,6 +9,7 @@ BOOT := tests/machine/boot
 BACKEND ?= container
 PYTEST := python3 -m pytest -p no:cacheprovider --color=yes
 export PYTHONDONTWRITEBYTECODE := 1
+export PYTHONPATH := $(CURDIR)/src
 
 .PHONY: help
 help: ## this list
@@ -26,7 +27,7 @@ lint: $(VENV) ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	PYTHONPATH=src $(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/lint-imports --no-cache
 
 .PHONY: fast
 fast: $(VENV) ## tests that need no machine: seconds

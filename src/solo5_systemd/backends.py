@@ -140,6 +140,9 @@ class Console(Protocol):
 class Usages(Protocol):
     async def usage(self, control_group: str) -> Usage | None: ...
 
+    async def total_memory(self) -> int:
+        """Bytes of memory that the host has."""
+
     async def stalled(self, pid: int) -> bool:
         """The process is a zombie leader: dead to everyone, with threads still alive."""
 

@@ -19,7 +19,7 @@ from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.workload import UnitKind, Workload
+from solo5_systemd.workload import MIB, UnitKind, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,7 @@ class Launcher:
         self._networks = backends.networks
         self._units = backends.units
         self._console = backends.console
+        self._usages = backends.usages
 
     async def preview(self, workload: Workload) -> Plan:
         checked = await self._check(workload)
@@ -110,8 +111,21 @@ class Launcher:
         async with self._reserved(checked) as reservation:
             parts = checked.parts(reservation)
             line = argv(parts)
-            async with self._launched(workload.name, scope(parts, pid), UnitFiles()):
+            async with self._locked(checked.disks), self._launched(workload.name, scope(parts, pid), UnitFiles()):
                 yield line
+
+    @asynccontextmanager
+    async def _locked(self, disks: Sequence[Disk]) -> AsyncGenerator[None, None]:
+        """Disks locked for as long as this process lives, whatever it executes; unlocked if the block fails."""
+        lock = await self._disks.lock(disks) if disks else None
+        try:
+            yield
+        except BaseException:
+            if lock is not None:
+                os.close(lock)
+            raise
+        if lock is not None:
+            os.set_inheritable(lock, True)
 
     async def discard(self, name: TaskName, unit: str) -> None:
         """Leave nothing of a task: neither its unit, nor how it ended, nor its share of the network."""
@@ -128,6 +142,11 @@ class Launcher:
             raise TakenError(
                 f"task name {workload.name!r} is taken: expected a name that no task has.",
                 f"Remove that task first: solo5ctl rm {workload.name}",
+            )
+        has = await self._usages.total_memory()
+        if workload.memory > has:
+            raise InvalidRequestError(
+                f"memory {workload.memory // MIB}M is more than this host has: expected at most {has // MIB}M."
             )
         image = await self._images.take(workload.image)
         manifest = image.facts.manifest

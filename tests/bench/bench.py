@@ -94,7 +94,7 @@ async def timed(doing: Awaitable[object]) -> float:
 
 def workload(name: str, *, nic: bool) -> Workload:
     guest = "net.spt" if nic else "sleeper.spt"
-    publish = ()
+    publish: tuple[Publish, ...] = ()
     if nic:
         publish = (
             Publish(host_port=18080, port=80),

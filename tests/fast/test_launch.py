@@ -51,7 +51,7 @@ def runtime(machine: Machine) -> Runtime:
 async def test_a_start_is_check_reserve_start_and_look(machine: Machine, runtime: Runtime) -> None:
     task = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
-        *("state", "take image", "find tender", "find groups", "inspect disk"),
+        *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
         *("reserve", "lock disks", "open stderr", "start unit"),
         *("state", "reservations", "stalled"),
     ]

@@ -77,9 +77,7 @@ class Machine:
             "namespaces": ok("ip", "netns", "list"),
             "nft": ok("nft", "list", "ruleset"),
             "units": sorted(_units()),
-            "leases": sorted(
-                str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and "lease" in str(p)
-            ),
+            "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file()),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
             "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),

@@ -319,7 +319,7 @@ def test_dbus_down(machine: Machine) -> None:
 
 def test_damaged_lease_files(machine: Machine, run: Runner) -> None:
     machine.expect("damaged|lease|cannot be read")
-    directory = Path("/run/solo5/network/leases")
+    directory = Path("/run/solo5/network/tasks")
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
     ok("systemctl", "stop", "solo5-networkd.service")
     for i, text in enumerate(("", "{", "[]", '{"task": 7}', "\0" * 100)):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.block.access import Person, may_write
-from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_path, check_size, sector_size
+from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 
 LOCK_FILE = Path("/run/solo5/disks.lock")
@@ -53,7 +53,6 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
         NotFoundError: there is no such file.
         HostError: it cannot be opened for reading and writing by us or by the user.
     """
-    check_path(request)
     sector = sector_size(request)
     path = os.path.realpath(request.path)
     descriptor = _open(request, path)

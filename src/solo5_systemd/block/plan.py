@@ -57,15 +57,18 @@ def sector_size(request: DiskRequest) -> int:
     return size
 
 
-def check_path(request: DiskRequest) -> None:
-    """Check that a tender can be told the path: it reads an option's value only up to the first blank.
+def check_path(disk: Disk) -> None:
+    """Check that a tender can be told the path itself: it reads an option's value only up to the first blank.
+
+    Only where the tender sees the host's own paths; a service sees its disks under names of our choosing.
 
     Raises:
-        InvalidRequestError: it is empty, or contains a blank or a NUL byte.
+        InvalidRequestError: it contains a blank.
     """
-    if not request.path or "\0" in request.path or any(character.isspace() for character in request.path):
+    if any(character.isspace() for character in disk.path):
         raise InvalidRequestError(
-            f"disk {request.disk}: path {request.path!r} cannot be given to a tender: expected a path without blanks."
+            f"disk {disk.disk}: path {disk.path!r} cannot be given to a tender: expected a path without blanks.",
+            "Run the task as a service, which hides the path, or rename the file.",
         )
 
 

@@ -37,6 +37,11 @@ class CgroupFs:
         text = _read(self._root / control_group.lstrip("/") / "cgroup.procs") or ""
         return tuple(int(pid) for pid in text.split())
 
+    async def total_memory(self) -> int:
+        """Bytes that the host has (proc(5), meminfo: in units of 1024)."""
+        _, kib, _ = (self._proc / "meminfo").read_text(encoding="ascii").partition("\n")[0].split()
+        return int(kib) * 1024
+
     async def stalled(self, pid: int) -> bool:
         """A zombie leader: its main thread is dead, others live, and nobody will ever be told (proc(5), stat)."""
         text = _read(self._proc / str(pid) / "stat")

@@ -59,11 +59,6 @@ table bridge solo5 {
             iifname . arp saddr ether . arp saddr ip @guests accept
         drop
     }
-    # Frames to the bridge group address (IEEE 802.1D, table 7-10) reach the port itself without passing prerouting.
-    chain input {
-        type filter hook input priority filter; policy accept;
-        iifname "s5-*" ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
-    }
     # The price of hairpin mode on the taps, which a guest needs to call its own published port where br_netfilter
     # hands bridged packets to table ip: without this it would hear its own broadcasts.
     chain forward {

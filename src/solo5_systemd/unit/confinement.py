@@ -63,6 +63,22 @@ def confinement(
     )
 
 
+def laying_down_privileges(groups: Sequence[str]) -> tuple[str, ...]:
+    """What a scope, which PID 1 does not start, can have of it: another user, and nothing to gain (setpriv(1))."""
+    others = f"--groups={','.join(groups)}" if groups else "--clear-groups"
+    return (
+        "/usr/bin/setpriv",
+        f"--reuid={USER}",
+        f"--regid={USER}",
+        others,
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--no-new-privs",
+        "--reset-env",
+        "--",
+    )
+
+
 def _identity(groups: Iterable[str]) -> Iterator[Property]:
     yield Property("User", "s", USER)
     yield Property("Group", "s", USER)

@@ -1,9 +1,9 @@
 """The tender's command line, and how an allotment of memory is shared between guest and tender."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.plan import Disk, check_path
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.network.plan import Lease
@@ -85,6 +85,7 @@ def command_line(
     memory_mib: int,
     leases: Iterable[Lease],
     disks: Iterable[Disk],
+    place: Callable[[Disk], str],
     arguments: Iterable[str],
 ) -> tuple[str, ...]:
     """The whole argv.
@@ -97,10 +98,20 @@ def command_line(
         argv += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
     for disk in disks:
         argv += [
-            f"--block:{disk.disk}={sandbox_path(disk)}",
+            f"--block:{disk.disk}={place(disk)}",
             f"--block-sector-size:{disk.disk}={disk.sector_size}",
         ]
     return (*argv, f"--mem={memory_mib}", "--", image, *arguments)
+
+
+def host_path(disk: Disk) -> str:
+    """Where a tender without a sandbox sees its disk.
+
+    Raises:
+        InvalidRequestError: the path has blanks, which no tender can be told.
+    """
+    check_path(disk)
+    return disk.path
 
 
 def sandbox_path(disk: Disk) -> str:

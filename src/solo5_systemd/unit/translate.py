@@ -14,10 +14,10 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.arguments import expand, placeholders
-from solo5_systemd.unit.confinement import confinement
+from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
-from solo5_systemd.unit.tender import Tender, command_line, guest_memory
-from solo5_systemd.workload import STOP_TIMEOUT, Workload
+from solo5_systemd.unit.tender import Tender, command_line, guest_memory, host_path, sandbox_path
+from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
 
 SECOND = 1_000_000
 TASKS_MAX = 16
@@ -42,20 +42,23 @@ class Parts:
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
-    """The tender's whole command line.
+    """What is executed: the tender's whole command line, in a scope behind what lays privileges down.
 
     Raises:
-        InvalidRequestError: memory or arguments do not fit.
+        InvalidRequestError: memory, arguments or a disk's path do not fit.
     """
+    alone = parts.workload.kind is UnitKind.SCOPE
     values = placeholders(parts.workload.name, parts.memory_mib, parts.reservation.leases)
-    return command_line(
+    line = command_line(
         tender=parts.tender.path,
         image=parts.image.path,
         memory_mib=parts.memory_mib,
         leases=parts.reservation.leases,
         disks=parts.disks,
+        place=host_path if alone else sandbox_path,
         arguments=expand(parts.workload.arguments, values),
     )
+    return (*laying_down_privileges(parts.groups), *line) if alone else line
 
 
 def service(parts: Parts) -> TransientUnit:

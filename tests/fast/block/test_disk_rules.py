@@ -9,6 +9,10 @@ def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequ
     return DiskRequest(disk=DeviceName("storage"), path=path, sector_size=sector_size)
 
 
+def at(path: str) -> Disk:
+    return Disk(disk=DeviceName("storage"), path=path, sector_size=512, device=None, identity=(1, 2))
+
+
 def disk(name: str, *identity: int) -> Disk:
     major, inode = identity
     return Disk(disk=DeviceName(name), path="/srv/disk", sector_size=512, device=None, identity=(major, inode))
@@ -25,14 +29,14 @@ def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> N
         sector_size(request(sector_size=size))
 
 
-@pytest.mark.parametrize("path", ["", "/srv/my disk", "/srv/disk\n", "/srv/disk\t1", "/srv/\u2003", "/srv/a\0b"])
+@pytest.mark.parametrize("path", ["/srv/my disk", "/srv/disk\n", "/srv/disk\t1", "/srv/\u2003"])
 def test_a_path_that_a_tender_would_cut_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequestError, match="expected a path without blanks"):
-        check_path(request(path))
+        check_path(at(path))
 
 
 def test_an_ordinary_path_is_taken() -> None:
-    check_path(request("/srv/disk-1,a=b:ü"))
+    check_path(at("/srv/disk-1,a=b:ü"))
 
 
 @pytest.mark.parametrize("size, sector", [(512, None), (1 << 40, None), (8192, 4096)])
