@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.contract.netns import Outside, private_namespace
@@ -15,11 +16,13 @@ def namespace() -> Iterator[None]:
 
 
 @pytest.fixture
-def bus(tmp_path: Path) -> Iterator[PrivateBus]:
-    tmp_path.chmod(0o755)
-    bus = PrivateBus(tmp_path)
-    yield bus
-    bus.close()
+def bus() -> Iterator[PrivateBus]:
+    """In a directory that other users may enter, which pytest's are not."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        bus = PrivateBus(Path(directory))
+        yield bus
+        bus.close()
 
 
 @pytest.fixture

@@ -199,6 +199,14 @@ class Holding:
     expires: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a reservation would be, and the nft elements it would add, as text."""
+
+    reservation: Reservation
+    nft: str
+
+
 def ipv4_address(text: str) -> IPv4Address:
     """Parse an IPv4 address.
 

@@ -64,8 +64,7 @@ async def _serve(options: argparse.Namespace) -> None:
     service = Service(bus, make_keeper)
     async with asyncio.TaskGroup() as tasks:
         watchdog = tasks.create_task(_watchdog(service))
-        await service.serve(lambda: notify(False, ready=1))
-        notify(False, stopping=1)
+        await service.serve(lambda: notify(False, ready=1), lambda: notify(False, stopping=1))
         watchdog.cancel()
     bus.disconnect()
 

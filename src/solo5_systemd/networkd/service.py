@@ -69,11 +69,13 @@ class Service:
             "Collect": self._collect,
         }
 
-    async def serve(self, ready: Callable[[], None]) -> None:
+    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
         """Recover, answer, and return when nobody has needed us for a while.
 
         Args:
             ready: called as soon as calls are answered.
+            stopping: called before the name is given up: whoever calls then has us started anew, and systemd must
+                know by then that it has to wait for our end. What arrived before is still answered.
         """
         self._keeper = await self._work(self._make_keeper)
         unfinished = await self._work(self._keeper.recover)
@@ -88,6 +90,8 @@ class Service:
             for task in unfinished:
                 await self.release(task)
             await self._keep_house()
+            stopping()
+            await self._bus.release_name(NAME)
         loop.remove_reader(rules.fileno())
         loop.remove_reader(links.fileno())
         rules.close()
