@@ -5,7 +5,6 @@ Every method raises only errors of `solo5_systemd.errors`.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
@@ -14,19 +13,11 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-
-
-class JobFailedError(Exception):
-    """systemd's job for a unit ended otherwise than done; the runtime finds out why."""
-
-    def __init__(self, unit: str, result: str) -> None:
-        super().__init__(f"{unit}: {result}")
-        self.unit = unit
-        self.result = result
 
 
 class Images(Protocol):
@@ -53,14 +44,6 @@ class Disks(Protocol):
         """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """What a reservation would be, and the nft elements it would add, as text."""
-
-    reservation: Reservation
-    nft: str
-
-
 class Networks(Protocol):
     async def reserve(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
@@ -79,14 +62,6 @@ class Networks(Protocol):
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what belongs to no task; one line for each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitFiles:
-    """Descriptors handed to a unit with its start; the caller closes its own copies."""
-
-    stdin: int | None = None
-    stderr: int | None = None
 
 
 class Units(Protocol):
@@ -147,12 +122,26 @@ class Usages(Protocol):
         """The process is a zombie leader: dead to everyone, with threads still alive."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backends:
-    images: Images
-    tenders: Tenders
-    disks: Disks
-    networks: Networks
-    units: Units
-    console: Console
-    usages: Usages
+class Backends(Protocol):
+    """All of them; each may come into being when it is first asked for."""
+
+    @property
+    def images(self) -> Images: ...
+
+    @property
+    def tenders(self) -> Tenders: ...
+
+    @property
+    def disks(self) -> Disks: ...
+
+    @property
+    def networks(self) -> Networks: ...
+
+    @property
+    def units(self) -> Units: ...
+
+    @property
+    def console(self) -> Console: ...
+
+    @property
+    def usages(self) -> Usages: ...

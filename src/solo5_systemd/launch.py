@@ -10,13 +10,14 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from solo5_systemd.backends import Backends, JobFailedError, UnitFiles
+from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.workload import MIB, UnitKind, Workload

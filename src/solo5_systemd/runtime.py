@@ -7,19 +7,23 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from solo5_systemd.backends import Backends
-from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.launch import Launcher, Plan
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Reservation
-from solo5_systemd.task import Phase, Task, phase
+from solo5_systemd.task import Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.backends import Backends
+    from solo5_systemd.cgroup.usage import Usage
+    from solo5_systemd.launch import Launcher, Plan
+    from solo5_systemd.network.overview import NetworkOverview
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
@@ -30,17 +34,19 @@ LAST_WORDS = 20
 class Runtime:
     """The engine, on the backends that it is given."""
 
-    def __init__(self, backends: Backends) -> None:
-        self._launcher = Launcher(backends)
-        self._images = backends.images
-        self._networks = backends.networks
+    def __init__(self, backends: "Backends") -> None:
+        self._backends = backends
         self._units = backends.units
-        self._console = backends.console
-        self._usages = backends.usages
+
+    @cached_property
+    def _launcher(self) -> "Launcher":
+        from solo5_systemd.launch import Launcher  # half of all there is to import, and only for a start
+
+        return Launcher(self._backends)
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    async def preview(self, workload: Workload) -> Plan:
+    async def preview(self, workload: Workload) -> "Plan":
         """What `start` would do; nothing is reserved or started.
 
         Raises:
@@ -74,12 +80,12 @@ class Runtime:
         Raises:
             NoSuchTaskError: none has this name.
         """
-        return await self._view(await self._state(name), await self._networks.reservations())
+        return await self._view(await self._state(name), await self._backends.networks.reservations())
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""
         states = await self._states(ended=ended)
-        reservations = await self._networks.reservations() if states else ()
+        reservations = await self._backends.networks.reservations() if states else ()
         views = await asyncio.gather(*(self._view(state, reservations) for state in states))
         return tuple(sorted(views, key=lambda task: task.name))
 
@@ -108,21 +114,21 @@ class Runtime:
         """The console is read only where an exit status alone is ambiguous."""
         if state.main_status not in (1, 255):
             return outcome(state)
-        await self._console.sync()
+        await self._backends.console.sync()
         said: dict[Stream, list[str]] = {Stream.STDOUT: [], Stream.STDERR: []}
-        async with aclosing(self._console.entries(state, follow=False, last=LAST_WORDS)) as entries:
+        async with aclosing(self._backends.console.entries(state, follow=False, last=LAST_WORDS)) as entries:
             async for entry in entries:
                 said[entry.stream].append(entry.message.decode("utf-8", "replace"))
         return outcome(state, LastWords(guest=said[Stream.STDOUT], tender=said[Stream.STDERR]))
 
-    async def networks(self) -> Sequence[NetworkOverview]:
+    async def networks(self) -> "Sequence[NetworkOverview]":
         """All networks, configured or in use."""
-        return await self._networks.networks()
+        return await self._backends.networks.networks()
 
-    async def usage(self, name: TaskName) -> Usage | None:
+    async def usage(self, name: TaskName) -> "Usage | None":
         """What the task uses now; None where its cgroup is gone."""
         state = await self._state(name)
-        return await self._usages.usage(state.control_group) if state.control_group else None
+        return await self._backends.usages.usage(state.control_group) if state.control_group else None
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """The console's lines; following ends by itself when the task has ended and all was read."""
@@ -132,15 +138,17 @@ class Runtime:
                 async for entry in entries:
                     cursor = entry.cursor
                     yield entry
-            await self._console.sync()
+            await self._backends.console.sync()
             last = last if cursor is None else None
-        async with aclosing(self._console.entries(task.state, follow=False, last=last, after=cursor)) as entries:
+        async with aclosing(
+            self._backends.console.entries(task.state, follow=False, last=last, after=cursor)
+        ) as entries:
             async for entry in entries:
                 yield entry
 
     async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
         """Lines until the task ends; what it said just before its end may still be on the way."""
-        async with aclosing(self._console.entries(task.state, follow=True, last=last)) as entries:
+        async with aclosing(self._backends.console.entries(task.state, follow=True, last=last)) as entries:
             ended = asyncio.ensure_future(self._ended(task.state))
             reading = asyncio.ensure_future(anext(entries))
             try:
@@ -185,7 +193,7 @@ class Runtime:
         return None
 
     async def _stalled(self, state: UnitState) -> bool:
-        return bool(state.main_pid) and not state.over and await self._usages.stalled(state.main_pid)
+        return bool(state.main_pid) and not state.over and await self._backends.usages.stalled(state.main_pid)
 
     # --- act -------------------------------------------------------------------------------------------------
 
@@ -296,9 +304,6 @@ class Runtime:
         """Remove what belongs to nobody: network leftovers, and stored images that no task runs. A line for each."""
         tasks = await self._units.states()
         keep = frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in tasks)
-        removed = await self._networks.collect(dry_run=dry_run)
-        images = await self._images.collect(keep, dry_run=dry_run)
+        removed = await self._backends.networks.collect(dry_run=dry_run)
+        images = await self._backends.images.collect(keep, dry_run=dry_run)
         return (*removed, *(f"image {sha256}" for sha256 in images))
-
-
-__all__ = ["Phase", "Plan", "Runtime", "Task"]

@@ -2,36 +2,73 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from solo5_systemd.backends import Backends
-from solo5_systemd.block.imagefile import ImageFiles
-from solo5_systemd.bus.connection import system_bus
+from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.networkd import Networkd
-from solo5_systemd.cgroup.cgroupfs import CgroupFs
-from solo5_systemd.host.tenders import TenderPath
-from solo5_systemd.image.store import ImageStore
-from solo5_systemd.journal.journalctl import Journal
 from solo5_systemd.runtime import Runtime
-from solo5_systemd.settings import Settings
+
+if TYPE_CHECKING:
+    from solo5_systemd.backends import Console, Disks, Images, Networks, Tenders, Usages
+    from solo5_systemd.settings import Settings
+
+
+class Machine:
+    """This machine, as `backends.Backends`.
+
+    Each backend is imported when it is first asked for: what lists tasks needs few of them, and imports are most of
+    what a quick verb costs.
+    """
+
+    def __init__(self, connection: Connection, settings: "Settings") -> None:
+        self._connection = connection
+        self._settings = settings
+        self.units = Manager(connection)
+
+    @cached_property
+    def images(self) -> "Images":
+        from solo5_systemd.image.store import ImageStore
+
+        return ImageStore()
+
+    @cached_property
+    def tenders(self) -> "Tenders":
+        from solo5_systemd.host.tenders import TenderPath
+
+        return TenderPath(self._settings.tender_paths)
+
+    @cached_property
+    def disks(self) -> "Disks":
+        from solo5_systemd.block.imagefile import ImageFiles
+
+        return ImageFiles()
+
+    @cached_property
+    def networks(self) -> "Networks":
+        from solo5_systemd.bus.networkd import Networkd
+
+        return Networkd(self._connection)
+
+    @cached_property
+    def console(self) -> "Console":
+        from solo5_systemd.journal.journalctl import Journal
+
+        return Journal()
+
+    @cached_property
+    def usages(self) -> "Usages":
+        from solo5_systemd.cgroup.cgroupfs import CgroupFs
+
+        return CgroupFs()
 
 
 @asynccontextmanager
-async def connect(settings: Settings) -> AsyncGenerator[Runtime, None]:
+async def connect(settings: "Settings") -> AsyncGenerator[Runtime, None]:
     """The engine on this machine.
 
     Raises:
         HostError: the system bus cannot be reached.
     """
     async with system_bus() as connection:
-        yield Runtime(
-            Backends(
-                images=ImageStore(),
-                tenders=TenderPath(settings.tender_paths),
-                disks=ImageFiles(),
-                networks=Networkd(connection),
-                units=Manager(connection),
-                console=Journal(),
-                usages=CgroupFs(),
-            )
-        )
+        yield Runtime(Machine(connection, settings))

@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from solo5_systemd.backends import UnitFiles
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.etc import read_settings
@@ -31,6 +30,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Protocol
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import MIB, Publish, Workload
 

@@ -11,7 +11,7 @@ from tests.fakes.pid1 import FakeUnits
 from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
-from solo5_systemd.backends import Backends, Preview
+from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NotFoundError
@@ -19,7 +19,7 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 
@@ -211,15 +211,7 @@ class Machine:
 
     @property
     def backends(self) -> Backends:
-        return Backends(
-            images=self.images,
-            tenders=self.tenders,
-            disks=self.disks,
-            networks=self.networks,
-            units=self.units,
-            console=self.console,
-            usages=self.usages,
-        )
+        return self
 
     @property
     def holds(self) -> tuple[set[str], set[TaskName]]:

@@ -9,9 +9,10 @@ from tests.fakes.tasks import STARTED, ended, running
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.launch import Plan
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.runtime import Plan, Runtime
+from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tests.fakes.steps import Steps
 
-from solo5_systemd.backends import JobFailedError, UnitFiles
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, outcome_target, task_of_unit
 from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 from solo5_systemd.workload import UnitKind
 

@@ -6,6 +6,7 @@ Leaves a zombie leader with live threads: what hvt's own sandbox makes of a fail
 import ctypes
 import os
 import sys
+from typing import ClassVar
 
 PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_POKETEXT = (
     12, 13, 17, 0x4206, 0x4207, 4,
@@ -19,7 +20,7 @@ libc.ptrace.restype = ctypes.c_long
 
 
 class Registers(ctypes.Structure):
-    _fields_ = [
+    _fields_: ClassVar = [
         (name, ctypes.c_ulonglong)
         for name in (
             "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "

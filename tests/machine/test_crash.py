@@ -30,10 +30,8 @@ def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Mach
         if sh("solo5ctl", "inspect", name).returncode == 0:
             assert inspect(name)["phase"] in ("starting", "running")
             ok("solo5ctl", "rm", "--force", name)
-    eventually(
-        lambda: not ok("busctl", "call", *"org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()).count("killed-"),
-        "reservations that no unit picked up expire", 120,
-    )  # fmt: skip
+    leases = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()
+    eventually(lambda: "killed-" not in ok(*leases), "reservations that no unit picked up expire", 120)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from dbus_next import Variant
 
-from solo5_systemd.backends import JobFailedError, UnitFiles
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
 from solo5_systemd.bus.watch import watch
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import SCOPE_PROPERTIES, SERVICE_PROPERTIES, UNIT_PROPERTIES, UnitState, unit_state
 
 UNIT = "org.freedesktop.systemd1.Unit"

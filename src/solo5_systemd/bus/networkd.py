@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.backends import Preview
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
@@ -17,6 +16,7 @@ from solo5_systemd.network.plan import (
     Lease,
     NicRequest,
     PortRequest,
+    Preview,
     Reservation,
 )
 

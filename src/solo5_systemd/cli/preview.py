@@ -9,7 +9,8 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Plan, Runtime
+    from solo5_systemd.launch import Plan
+    from solo5_systemd.runtime import Runtime
 
 
 def preview(workload: Workload, session: Session, *, json: bool) -> int:

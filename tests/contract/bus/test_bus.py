@@ -13,7 +13,6 @@ from dbus_next.aio import MessageBus
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, Unit
 from tests.contract.netservice import PrivateBus
 
-from solo5_systemd.backends import JobFailedError, UnitFiles
 from solo5_systemd.bus import connection as connection_module
 from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus import watch as watch_module
@@ -24,6 +23,7 @@ from solo5_systemd.bus.watch import unit_path
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 WEB = TaskName("web")

@@ -96,7 +96,9 @@ def test_notes_are_searched_in_the_order_of_the_segments() -> None:
 
 
 def test_padding_of_the_owner_is_no_part_of_its_name() -> None:
-    assert read(with_notes(elf.note(elf.abi(), elf.ABI_NOTE, name=b"Solo5\0xy"), MANIFEST)).manifest.target is Target.HVT
+    assert (
+        read(with_notes(elf.note(elf.abi(), elf.ABI_NOTE, name=b"Solo5\0xy"), MANIFEST)).manifest.target is Target.HVT
+    )
 
 
 def test_a_segment_too_small_for_a_solo5_note_is_passed_over() -> None:
