@@ -5,7 +5,7 @@ Nothing is remembered between calls: each begins by asking PID 1.
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
+NOTICE = 1.0
+"""Seconds that PID 1 has to begin a stop before its unit is killed; it takes it some milliseconds."""
+
 LAST_WORDS = 20
 """Lines of the console that are read to tell how a task ended."""
 
@@ -229,10 +232,11 @@ class Runtime:
         """Kill what does not listen. PID 1 is asked first, so that the stop is on its record before the end."""
         stopping = asyncio.ensure_future(self._units.stop(state.unit))
         try:
-            async with aclosing(self._units.changes(state)) as states:
-                async for now in states:
-                    if now.active is not ActiveState.ACTIVE:
-                        break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTICE), aclosing(self._units.changes(state)) as states:
+                    async for now in states:
+                        if now.active is not ActiveState.ACTIVE:
+                            break
             await self._units.kill(state.unit, SIGKILL, everyone=True)
             await stopping
         finally:

@@ -26,6 +26,7 @@ class FakeUnits:
         forgotten: what ResetFailedUnit was called for.
         job_result: how a start job ends.
         heeds: the signals that end a tender; SIGKILL to everyone always does.
+        busy: it accepts stop jobs, and runs none.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -39,6 +40,7 @@ class FakeUnits:
         self.forgotten: list[str] = []
         self.job_result = "done"
         self.heeds: tuple[int, ...] = (2, 15)
+        self.busy = False
 
     # --- what it is asked ------------------------------------------------------------------------------------
 
@@ -61,9 +63,10 @@ class FakeUnits:
             state = self.loaded.get(unit)
             if state is None or state.over:
                 return
-            self.put(replace(state, active=ActiveState.DEACTIVATING, active_exit=self._now()))
-            if 15 in self.heeds:
-                self.end(unit, MainCode.KILLED, 15)
+            for _ in range(20):
+                await asyncio.sleep(0)  # a job is queued before it runs
+            if not self.busy:
+                self._begin_to_stop(unit)
             while unit in self.loaded and not self.loaded[unit].over:
                 await self._changed.wait()
 
@@ -158,6 +161,14 @@ class FakeUnits:
             control_group=f"/solo5.slice/{unit.name}",
             log_fields=dict(field.decode().split("=", 1) for field in fields),
         )
+
+    def _begin_to_stop(self, unit: str) -> None:
+        state = self.loaded.get(unit)
+        if state is None or state.over:
+            return
+        self.put(replace(state, active=ActiveState.DEACTIVATING, active_exit=self._now()))
+        if 15 in self.heeds:
+            self.end(unit, MainCode.KILLED, 15)
 
     def _unload(self) -> None:
         """systemd forgets what is inactive and has nobody who refers to it."""

@@ -1,0 +1,43 @@
+"""One task's unit, and what is done with it."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+
+from dbus_next import Variant
+from tests.contract.bus.fake_systemd import Unit
+
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.start import UnitFiles
+from solo5_systemd.unit.state import UnitState
+
+WEB = TaskName("web")
+UNIT = "solo5-task-web.service"
+SCOPE = "solo5-task-web.scope"
+TRANSIENT = TransientUnit(name=UNIT, properties=(Property("MemoryMax", "t", 1 << 20),))
+NO_FILES = UnitFiles()
+Call = Callable[[Manager], Coroutine[object, object, object]]
+PROMPT = 2.0
+"""Seconds within which a broken bus must be told; all our own timeouts are longer."""
+
+
+def service(active: str = "active", *, invocation: int = 1, **properties: Variant) -> Unit:
+    values = {"InvocationID": Variant("ay", bytes([invocation] * 16)), "FreezerState": Variant("s", "running")}
+    return Unit(UNIT, active=active, properties=values | properties)
+
+
+async def start(manager: Manager) -> None:
+    await manager.start(TRANSIENT, NO_FILES)
+
+
+async def stop(manager: Manager) -> None:
+    await manager.stop(UNIT)
+
+
+async def following(manager: Manager) -> AsyncGenerator[UnitState, None]:
+    state = await manager.state(WEB)
+    assert state is not None
+    async with aclosing(manager.changes(state)) as states:
+        async for now in states:
+            yield now

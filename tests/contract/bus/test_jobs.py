@@ -1,0 +1,167 @@
+"""systemd's jobs over a real bus: every one ends, for everyone who waits for it."""
+
+import asyncio
+import os
+import tempfile
+
+import pytest
+from dbus_next import Message, MessageType
+from dbus_next.aio import MessageBus
+from tests.contract.bus.fake_systemd import FakeSystemd, Report
+from tests.contract.bus.given import (
+    NO_FILES,
+    PROMPT,
+    TRANSIENT,
+    UNIT,
+    start,
+)
+
+from solo5_systemd.bus import jobs as jobs_module
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.errors import HostError
+from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.start import JobFailedError, UnitFiles
+
+# --- jobs ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_start_is_one_call_with_every_property_typed_and_every_file(
+    systemd: FakeSystemd, manager: Manager
+) -> None:
+    properties = (
+        Property("ExecStart", "a(sasb)", [("/bin/x", ["/bin/x", "a"], False)]),
+        Property("SystemCallFilter", "(bas)", (True, ["read"])),
+        Property("AllowedCPUs", "ay", b"\x03"),
+        Property("LogExtraFields", "aay", [b"A=b"]),
+        Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0)]),
+    )
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        files = UnitFiles(stdin=stdin.fileno(), stderr=stderr.fileno())
+        await manager.start(TransientUnit(name=UNIT, properties=properties), files)
+        assert systemd.files == [(os.fstat(f.fileno()).st_dev, os.fstat(f.fileno()).st_ino) for f in (stdin, stderr)]
+    ((name, mode, sent, auxiliary),) = systemd.called("StartTransientUnit")
+    assert (name, mode, auxiliary) == (UNIT, "fail", [])
+    assert [(key, value.signature, value.value) for key, value in sent] == [
+        ("ExecStart", "a(sasb)", [["/bin/x", ["/bin/x", "a"], False]]),
+        ("SystemCallFilter", "(bas)", [True, ["read"]]),
+        ("AllowedCPUs", "ay", b"\x03"),
+        ("LogExtraFields", "aay", [b"A=b"]),
+        ("IPAddressDeny", "a(iayu)", [[2, bytes(4), 0]]),
+        ("StandardInputFileDescriptor", "h", 0),
+        ("StandardErrorFileDescriptor", "h", 1),
+    ]
+
+
+async def test_stderr_alone_is_the_first_descriptor(systemd: FakeSystemd, manager: Manager) -> None:
+    with tempfile.TemporaryFile() as stderr:
+        await manager.start(TRANSIENT, UnitFiles(stderr=stderr.fileno()))
+    ((_, _, sent, _),) = systemd.called("StartTransientUnit")
+    assert (sent[-1][0], sent[-1][1].value, len(systemd.files)) == ("StandardErrorFileDescriptor", 0, 1)
+
+
+@pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
+@pytest.mark.parametrize("result", ["done", "failed", "dependency", "canceled", "timeout"])
+async def test_a_jobs_result_is_known_whether_it_comes_before_or_after_the_reply(
+    systemd: FakeSystemd, manager: Manager, report: Report, result: str
+) -> None:
+    systemd.report, systemd.result = report, result
+    await manager.stop(UNIT)
+    if result == "done":
+        await start(manager)
+        return
+    with pytest.raises(JobFailedError) as caught:
+        await start(manager)
+    assert (caught.value.unit, caught.value.result) == (UNIT, result)
+
+
+@pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
+async def test_fifty_jobs_at_once_each_get_their_own_end(
+    systemd: FakeSystemd, manager: Manager, report: Report
+) -> None:
+    systemd.report = report
+    units = [TransientUnit(name=f"solo5-task-t{i}.service", properties=()) for i in range(50)]
+    await asyncio.gather(*(manager.start(unit, NO_FILES) for unit in units))
+    assert sorted(body[0] for body in systemd.called("StartTransientUnit")) == sorted(unit.name for unit in units)
+    assert len(systemd.called("Subscribe")) == 1
+
+
+@pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
+async def test_two_stops_that_systemd_merges_into_one_job_both_end(
+    systemd: FakeSystemd, manager: Manager, report: Report
+) -> None:
+    systemd.report, systemd.one_job = report, True
+    async with asyncio.timeout(PROMPT):
+        await asyncio.gather(manager.stop(UNIT), manager.stop(UNIT))
+
+
+async def test_a_stop_takes_the_place_of_a_start_that_is_under_way(systemd: FakeSystemd, manager: Manager) -> None:
+    await manager.stop(UNIT)
+    assert systemd.called("StopUnit") == [[UNIT, "replace"]]
+
+
+async def test_a_job_whose_end_is_never_told_is_given_up_and_the_next_works(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT", 0.05)
+    systemd.report = Report.NEVER
+    with pytest.raises(HostError, match="systemd did not finish StopUnit within 0 seconds"):
+        await manager.stop(UNIT)
+    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT", 5)
+    systemd.report = Report.AFTER
+    await manager.stop(UNIT)
+
+
+async def test_who_gives_up_waiting_for_a_job_disturbs_nobody(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.report, systemd.one_job = Report.NEVER, True
+    waiting = [asyncio.ensure_future(manager.stop(UNIT)) for _ in range(2)]
+    await systemd.until_called("StopUnit", 2)
+    await asyncio.sleep(0.05)
+    waiting[0].cancel()
+    systemd.finish(f"{MANAGER_PATH}/job/1")
+    async with asyncio.timeout(PROMPT):
+        await waiting[1]
+
+
+async def test_a_first_caller_who_is_cancelled_while_subscribing_blocks_nobody(
+    systemd: FakeSystemd, manager: Manager
+) -> None:
+    systemd.silent = {"Subscribe"}
+    first = asyncio.ensure_future(manager.stop(UNIT))
+    await systemd.until_called("Subscribe")
+    first.cancel()
+    systemd.silent = set()
+    systemd.errors = {"Subscribe": "org.freedesktop.systemd1.AlreadySubscribed"}
+    systemd._subscribers.add("the first")
+    async with asyncio.timeout(PROMPT):
+        await manager.stop(UNIT)
+
+
+async def test_a_signal_of_another_shape_is_nobodys_job(
+    systemd: FakeSystemd, manager: Manager, connection: Connection, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await manager.stop(UNIT)
+    systemd.report = Report.NEVER
+    waiting = asyncio.ensure_future(manager.stop(UNIT))
+    await systemd.until_called("StopUnit", 2)
+    stranger = await MessageBus(bus_address=address).connect()
+    for body, signature in ([], ""), (["x"], "s"), ([1, "/org/freedesktop/systemd1/job/2", "u"], "uos"):
+        await stranger.send(
+            Message(
+                destination=connection.bus.unique_name,
+                message_type=MessageType.SIGNAL,
+                path=MANAGER_PATH,
+                interface=MANAGER,
+                member="JobRemoved",
+                signature=signature,
+                body=body,
+            )
+        )
+    await stranger.call(Message(destination="org.freedesktop.DBus", path="/", member="GetId"))
+    stranger.disconnect()
+    await stranger.wait_for_disconnect()
+    assert not waiting.done()
+    systemd.finish(f"{MANAGER_PATH}/job/2")
+    await waiting
+    assert caplog.messages == []

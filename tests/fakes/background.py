@@ -1,0 +1,24 @@
+"""Work that goes on while the test goes on."""
+
+import asyncio
+from collections.abc import Coroutine
+
+
+async def yields(times: int = 50) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+class Background:
+    """A task that is cancelled where the block ends before it."""
+
+    def __init__(self, work: Coroutine[object, object, object]) -> None:
+        self.task = asyncio.ensure_future(work)
+
+    async def __aenter__(self) -> "asyncio.Future[object]":
+        await yields()
+        return self.task
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)

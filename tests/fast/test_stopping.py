@@ -1,0 +1,258 @@
+"""How a task ends because somebody wants it to, and how it is forgotten."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fakes.images import SHA256
+
+from solo5_systemd import runtime as runtime_module
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.task import Phase, Task
+from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.unit.state import ActiveState, MainCode
+from solo5_systemd.workload import StopSignal, UnitKind, Workload
+
+WEB = TaskName("web")
+UNIT = "solo5-task-web.service"
+SCOPE = "solo5-task-web.scope"
+WORKLOAD = Workload(name=WEB, image="/srv/app")
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def runtime(machine: Machine) -> Runtime:
+    return Runtime(machine.backends)
+
+
+@pytest.fixture
+async def web(runtime: Runtime) -> Task:
+    return await runtime.start(WORKLOAD)
+
+
+# --- stop ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_is_systemds_own(machine: Machine, runtime: Runtime, web: Task) -> None:
+    task = await runtime.stop(WEB)
+    assert task.outcome is not None
+    assert (task.phase, task.outcome.ending, machine.units.sent) == (Phase.ENDED, Ending.STOPPED, [])
+
+
+@pytest.mark.parametrize(
+    "signal, patience, number",
+    [(StopSignal.INT, 10.0, 2), (StopSignal.TERM, 10.1, 15), (StopSignal.INT, 60.0, 2)],
+)
+async def test_another_signal_or_a_longer_patience_than_the_units_is_ours_to_keep(
+    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, patience: float, number: int
+) -> None:
+    task = await runtime.stop(WEB, signal=signal, patience=patience)
+    assert machine.units.sent == [(UNIT, number, False)]
+    assert f"stop {UNIT}" not in machine.steps.taken
+    assert task.outcome is not None
+    assert task.outcome.ending is Ending.STOPPED
+
+
+@pytest.mark.parametrize("signal", StopSignal)
+@pytest.mark.parametrize("patience", [0, 0.01])
+async def test_who_does_not_listen_is_killed_and_that_was_asked_for(
+    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, patience: float
+) -> None:
+    machine.units.heeds = ()
+    task = await runtime.stop(WEB, signal=signal, patience=patience)
+    assert machine.units.sent[-1] == (UNIT, 9, True)
+    assert task.state.asked_to_stop
+    assert task.outcome is not None
+    assert (task.outcome.ending, task.outcome.signal) == (Ending.STOPPED, 9)
+
+
+async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.usages.zombies = {web.pid}
+    machine.units.heeds = ()
+    task = await runtime.stop(WEB, patience=1000)
+    assert machine.units.sent == [(UNIT, 9, True)]
+    assert task.outcome is not None
+    assert task.outcome.ending is Ending.STOPPED
+
+
+async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Runtime, web: Task) -> None:
+    await runtime.freeze(WEB)
+    assert (await runtime.task(WEB)).phase is Phase.FROZEN
+    await runtime.stop(WEB)
+    assert machine.steps.taken.index("thaw") < machine.steps.taken.index(f"stop {UNIT}")
+
+
+async def test_stopping_an_ended_task_tells_how_it_ended(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 3)
+    task = await runtime.stop(WEB)
+    assert task.outcome is not None
+    assert (task.outcome.exit_code, machine.units.sent) == (3, [])
+    assert f"stop {UNIT}" not in machine.steps.taken
+
+
+async def test_a_stop_that_was_asked_for_is_no_failed_unit(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.heeds = ()
+    await runtime.stop(WEB, patience=0)
+    assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE
+
+
+async def test_an_end_of_its_own_during_a_stop_stays_a_failure(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.heeds = ()
+    async with Background(runtime.stop(WEB)) as stopping:
+        machine.units.end(UNIT, MainCode.KILLED, 11)
+        task = await stopping
+    assert isinstance(task, Task)
+    assert task.outcome is not None
+    assert task.outcome.ending is Ending.TRAPPED
+    assert machine.units.loaded[UNIT].active is ActiveState.FAILED
+
+
+async def test_a_stop_that_is_cancelled_leaves_the_rest_to_systemd(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.units.heeds = ()
+    async with Background(runtime.stop(WEB)):
+        pass
+    assert machine.units.loaded[UNIT].active is ActiveState.DEACTIVATING
+    assert machine.units.sent == []
+
+
+async def test_a_task_that_is_removed_while_it_is_stopped_has_ended_unknown_how(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.units.heeds = ()
+    async with Background(runtime.stop(WEB)) as stopping:
+        machine.units.vanish(UNIT)
+        task = await stopping
+    assert isinstance(task, Task)
+    assert task.outcome is not None
+    assert (task.phase, task.outcome.ending) == (Phase.ENDED, Ending.UNKNOWN)
+
+
+async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.units.heeds = ()
+    async with Background(runtime.stop(WEB)) as stopping:
+        machine.units.vanish(UNIT)
+        machine.units.put(replace(web.state, invocation="f" * 32))
+        machine.units.end(UNIT, MainCode.EXITED, 7)
+        task = await stopping
+    assert isinstance(task, Task)
+    assert (task.invocation, task.outcome and task.outcome.ending) == (web.invocation, Ending.UNKNOWN)
+
+
+async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
+    machine: Machine, runtime: Runtime, web: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "NOTICE", 0.05)
+    machine.units.heeds, machine.units.busy = (), True
+    assert (await runtime.stop(WEB, patience=0.01)).phase is Phase.ENDED
+
+
+@pytest.fixture
+async def scope(machine: Machine, runtime: Runtime) -> str:
+    await runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), 4711)
+    return SCOPE
+
+
+@pytest.mark.parametrize("signal", StopSignal)
+async def test_a_scope_that_is_stopped_is_gone_and_how_it_ended_is_not_invented(
+    machine: Machine, runtime: Runtime, scope: str, signal: StopSignal
+) -> None:
+    task = await runtime.stop(WEB, signal=signal)
+    assert task.outcome is not None
+    assert (task.phase, task.outcome.ending) == (Phase.ENDED, Ending.UNKNOWN)
+    assert machine.units.loaded == {}
+
+
+@pytest.mark.parametrize("number", [2, 15, 9])
+async def test_a_scope_has_no_main_process_and_its_signals_go_to_all(
+    machine: Machine, runtime: Runtime, scope: str, number: int
+) -> None:
+    await runtime.kill(WEB, number)
+    assert machine.units.sent == [(SCOPE, number, True)]
+
+
+# --- kill, freeze, remove, collect ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number, everyone", [(2, False), (15, False), (9, True)])
+async def test_a_signal_goes_to_the_tender_and_the_last_one_to_all(
+    machine: Machine, runtime: Runtime, web: Task, number: int, everyone: bool
+) -> None:
+    await runtime.kill(WEB, number)
+    assert machine.units.sent == [(UNIT, number, everyone)]
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 18, 19])
+async def test_a_signal_that_a_tender_does_not_know_is_refused(
+    machine: Machine, runtime: Runtime, web: Task, number: int
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"signal {number} cannot be sent.*solo5ctl freeze"):
+        await runtime.kill(WEB, number)
+    assert machine.units.sent == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda runtime: runtime.kill(WEB, 15),
+        lambda runtime: runtime.freeze(WEB),
+        lambda runtime: runtime.thaw(WEB),
+    ],
+)
+async def test_an_ended_task_can_be_neither_signalled_nor_frozen(
+    machine: Machine, runtime: Runtime, web: Task, call: Callable[[Runtime], Coroutine[object, object, object]]
+) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    with pytest.raises(InvalidRequestError, match="task web has ended"):
+        await call(runtime)
+
+
+async def test_a_task_is_frozen_and_thawed(machine: Machine, runtime: Runtime, web: Task) -> None:
+    await runtime.freeze(WEB)
+    assert machine.units.loaded[UNIT].frozen
+    await runtime.thaw(WEB)
+    assert not machine.units.loaded[UNIT].frozen
+
+
+@pytest.mark.parametrize("status", [0, 1], ids=["well", "badly"])
+async def test_an_ended_task_is_removed_with_all_that_it_held(
+    machine: Machine, runtime: Runtime, web: Task, status: int
+) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, status)
+    await runtime.remove(WEB)
+    assert machine.holds == (set(), set())
+
+
+async def test_a_running_task_is_removed_only_by_force(machine: Machine, runtime: Runtime, web: Task) -> None:
+    with pytest.raises(TakenError, match="task web is running.*solo5ctl rm --force web"):
+        await runtime.remove(WEB)
+    assert machine.holds == ({UNIT}, {WEB})
+    await runtime.remove(WEB, force=True)
+    assert machine.holds == (set(), set())
+
+
+async def test_a_scope_is_removed_by_force(machine: Machine, runtime: Runtime, scope: str) -> None:
+    await runtime.remove(WEB, force=True)
+    assert machine.holds == (set(), set())
+
+
+async def test_a_collection_keeps_what_any_task_refers_to(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    assert await runtime.collect(dry_run=True) == ("link s5-dead", f"image {'ab' * 32}")
+    assert machine.images.collected == frozenset({SHA256})
+
+
+async def test_networks_are_those_of_the_network_service(machine: Machine, runtime: Runtime) -> None:
+    assert await runtime.networks() == ()
+    assert machine.steps.taken == ["networks"]
