@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -107,6 +107,7 @@ def _nic(name: str) -> NicRequest:
         ({"nics": (_nic("service"), _nic("service"))}, InvalidRequestError, "NIC service is offered 2 times"),
         ({"tender": Target.SPT}, InvalidRequestError, "tender spt was asked for, and /srv/full is built for hvt."),
         ({"memory": MIB}, InvalidRequestError, "memory 1M leaves the guest 0 MiB"),
+        ({"memory": 1 << 60}, InvalidRequestError, "is more than this host has: expected at most"),
         ({"properties": (("User", "root"),)}, InvalidRequestError, "unit property 'User' cannot be set"),
         (
             {"publish": (Publish(nic=DeviceName("x"), host_port=1, port=1),)},
@@ -294,8 +295,11 @@ async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runt
     assert machine.holds == NOTHING
 
 
-async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runtime) -> None:
-    await runtime.start_scope(Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE), 4711)
+@pytest.mark.parametrize("job_result", ["done", "failed"])
+async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runtime, job_result: str) -> None:
+    machine.units.job_result = job_result
+    with nullcontext() if job_result == "done" else pytest.raises(StartError):
+        await runtime.start_scope(Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE), 4711)
     assert "lock disks" not in machine.steps.taken
 
 
