@@ -6,6 +6,7 @@ import logging
 import os
 import pwd
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from dbus_next import BusType
@@ -60,13 +61,28 @@ async def _serve(options: argparse.Namespace) -> None:
             settings=lambda: read_settings(options.settings),
         )
 
-    bus = await MessageBus(bus_type=BusType.SYSTEM).connect()
+    bus = await _connected()
     service = Service(bus, make_keeper)
     async with asyncio.TaskGroup() as tasks:
-        watchdog = tasks.create_task(_watchdog(service))
+        companions = [tasks.create_task(_watchdog(service)), tasks.create_task(_until_lost(bus))]
         await service.serve(lambda: notify(False, ready=1), lambda: notify(False, stopping=1))
-        watchdog.cancel()
+        for companion in companions:
+            companion.cancel()
     bus.disconnect()
+
+
+async def _connected() -> MessageBus:
+    try:
+        return await MessageBus(bus_type=BusType.SYSTEM).connect()
+    except (OSError, EOFError) as error:
+        raise HostError(f"the system bus cannot be reached: {error}.") from error
+
+
+async def _until_lost(bus: MessageBus) -> None:
+    """End the service with its bus: systemd starts it again, and it carries on from what is in /run and the kernel."""
+    with suppress(OSError, EOFError):
+        await bus.wait_for_disconnect()
+    raise HostError("the connection to the system bus broke.")
 
 
 async def _watchdog(service: Service) -> None:
