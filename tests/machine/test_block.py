@@ -79,3 +79,4 @@ def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) 
     root = Path(f"/proc/{inspect(name)['pid']}/root")
     assert [p.name for p in (root / "run/solo5-disks").iterdir()] == ["storage"]
     assert not (root / str(disk.parent).lstrip("/")).exists()
+    assert not (root / "tmp").exists()

@@ -41,24 +41,17 @@ def test_neither_root_nor_capable(running: str) -> None:
 
 
 def test_sees_only_what_it_needs(running: str) -> None:
-    pid = inspect(running)["pid"]
-    root = Path(f"/proc/{pid}/root")
-    assert {p.name for p in root.iterdir()} <= {
-        "dev",
-        "lib64",
-        "usr",
-        "var",
-        "run",
-        "proc",
-        "sys",
-        "tmp",
-        "etc",
-        "root",
-        "home",
-    }
-    assert not (root / "etc").exists() or not list((root / "etc").iterdir())
-    assert [p.name for p in (root / "var/lib/solo5/images").iterdir()] == [inspect(running)["image_sha256"]]
-    assert {p.name for p in (root / "dev").rglob("*") if not p.is_dir()} <= {"kvm", "tun"}
+    task = inspect(running)
+    root = Path(f"/proc/{task['pid']}/root")
+    assert {p.name for p in root.iterdir()} == {"dev", "lib", "lib64", "proc", "run", "sys", "usr", "var"}
+    assert [p.name for p in (root / "var/lib/solo5/images").iterdir()] == [task["image_sha256"]]
+    assert [p.name for p in (root / "usr/local/bin").iterdir()] == [f"solo5-{task['tender']}"]
+    assert {p.name for p in (root / "run").iterdir()} <= {"systemd", "solo5-disks"}
+    harmless = {"full", "null", "ptmx", "random", "tty", "urandom", "zero"}
+    below = [*(root / "dev").iterdir(), *(root / "dev/net").glob("*")]
+    nodes = {p.name for p in below if p.is_char_device() and not p.is_symlink()}
+    assert nodes - harmless <= {"kvm", "tun"}
+    assert not [p for p in below if p.is_block_device()]
 
 
 def test_environment_is_bare(running: str) -> None:

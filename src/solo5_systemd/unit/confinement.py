@@ -5,6 +5,8 @@ Each setting is here because of what it takes away; those left out are left out 
 * `LockPersonality=`: both tenders ask for their personality at start and abort where that is denied.
 * `MemoryDenyWriteExecute=`: spt maps the guest's text executable after writing it; hvt does not, and gets it.
 * `DynamicUser=`: a tap belongs to its user before the unit starts, so the user must be known before.
+* `ProtectSystem=`: the root is a tmpfs of our own, and `strict` would put the host's file system in its place (systemd
+  257 keeps one mount for each path, and that one wins).
 * `PrivateNetwork=`: the tap lives in the host's namespace. A task without NICs gets it.
 """
 
@@ -21,7 +23,7 @@ USER = "solo5"
 KVM = "/dev/kvm"
 TUN = "/dev/net/tun"
 
-LIBRARIES = ("/lib64", "/usr/lib", "/usr/lib64")
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """What a dynamically linked tender loads; ld.so's built-in search path and the loader itself."""
 
 SYSTEM_CALLS = (
@@ -102,11 +104,10 @@ def _files(tender: str, image: str, disks: Sequence[Disk], manifest: Manifest) -
     writable += [(disk.path, sandbox_path(disk), False, 0) for disk in disks]
     yield Property("TemporaryFileSystem", "a(ss)", [("/", "ro,mode=0755,size=1M")])
     yield Property("BindReadOnlyPaths", "a(ssbt)", read_only)
-    yield Property("BindPaths", "a(ssbt)", writable)
-    # What remains to see is what is bound above; these close what a later bind might open.
-    yield Property("ProtectSystem", "s", "strict")
+    if writable:  # an empty list would take back the read-only binds too: to systemd they are one list
+        yield Property("BindPaths", "a(ssbt)", writable)
+    yield Property("PrivateDevices", "b", True)
     yield Property("ProtectHome", "s", "yes")
-    yield Property("PrivateTmp", "b", False)
     yield Property("ProtectProc", "s", "invisible")
     yield Property("ProcSubset", "s", "pid")
 

@@ -45,7 +45,9 @@ def test_a_task_opens_only_the_devices_that_its_image_needs(target: Target, nics
     found = settings(target, nics=nics)
     assert found["DevicePolicy"] == "closed"
     assert found["DeviceAllow"] == [(node, "rw") for node in nodes]
-    assert found["BindPaths"] == [(node, node, False, 0) for node in nodes]
+    # An empty list would take back the read-only binds as well.
+    assert found.get("BindPaths", []) == [(node, node, False, 0) for node in nodes]
+    assert ("BindPaths" in found) == bool(nodes)
 
 
 def test_a_file_behind_a_disk_is_seen_and_a_block_device_is_allowed_too() -> None:
