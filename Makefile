@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
 VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } | sha256sum | head -c 16)
 BOOT := tests/machine/boot
 BACKEND ?= container
-PYTEST := python3 -m pytest -p no:cacheprovider --color=yes
+PYTEST := python3 -m pytest -p no:cacheprovider
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
