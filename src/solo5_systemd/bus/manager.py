@@ -14,11 +14,21 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
-from solo5_systemd.unit.state import SCOPE_PROPERTIES, SERVICE_PROPERTIES, UNIT_PROPERTIES, UnitState, unit_state
+from solo5_systemd.unit.state import (
+    TYPE_END_PROPERTIES,
+    TYPE_PROPERTIES,
+    UNIT_END_PROPERTIES,
+    UNIT_PROPERTIES,
+    UnitState,
+    unit_state,
+)
+from solo5_systemd.workload import UnitKind
 
 UNIT = "org.freedesktop.systemd1.Unit"
-INTERFACES = {"service": "org.freedesktop.systemd1.Service", "scope": "org.freedesktop.systemd1.Scope"}
-TYPE_PROPERTIES = {"service": SERVICE_PROPERTIES, "scope": SCOPE_PROPERTIES}
+INTERFACES = {
+    UnitKind.SERVICE: "org.freedesktop.systemd1.Service",
+    UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
+}
 
 
 class Manager:
@@ -88,9 +98,7 @@ class Manager:
         PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
         last one says whether all of them were still those of this unit.
         """
-        kind = row.unit.rpartition(".")[2]
-        wanted = [(INTERFACES[kind], name) for name in TYPE_PROPERTIES[kind]]
-        wanted += [(UNIT, name) for name in (*UNIT_PROPERTIES, "LoadState")]
+        wanted = row.wanted()
         values = await asyncio.gather(*(self._get(row.path, interface, name) for interface, name in wanted))
         properties = {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
         if properties.pop("LoadState", None) != "loaded":
@@ -124,6 +132,14 @@ class _Row(NamedTuple):
     job: int
     job_type: str
     job_path: str
+
+    def wanted(self) -> list[tuple[str, str]]:
+        """Interface and name of each property to read, LoadState last."""
+        kind = UnitKind(self.unit.rpartition(".")[2])
+        over = self.active in ("inactive", "failed")
+        of_type = TYPE_PROPERTIES[kind] + (TYPE_END_PROPERTIES[kind] if over else ())
+        of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if over else ())
+        return [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
 
     def properties(self) -> Mapping[str, object]:
         return {

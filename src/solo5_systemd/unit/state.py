@@ -39,21 +39,25 @@ class MainCode:
     DUMPED = 3
 
 
-UNIT_PROPERTIES = ("InvocationID", "ActiveExitTimestampMonotonic", "FreezerState")
-"""Besides those that a listing of units gives for nothing: states, description, and the type of a pending job."""
+UNIT_PROPERTIES = ("InvocationID", "FreezerState")
+TYPE_PROPERTIES = {
+    UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup", "LogExtraFields"),
+    UnitKind.SCOPE: ("ControlGroup",),
+}
+"""What is read of every unit, besides what a listing gives for nothing: states, description, type of a pending job."""
 
-SERVICE_PROPERTIES = (
-    "Result",
-    "MainPID",
-    "ExecMainCode",
-    "ExecMainStatus",
-    "ExecMainStartTimestamp",
-    "ExecMainExitTimestamp",
-    "ExecMainExitTimestampMonotonic",
-    "ControlGroup",
-    "LogExtraFields",
-)
-SCOPE_PROPERTIES = ("Result", "ControlGroup")
+UNIT_END_PROPERTIES = ("ActiveExitTimestampMonotonic",)
+TYPE_END_PROPERTIES = {
+    UnitKind.SERVICE: (
+        "Result",
+        "ExecMainCode",
+        "ExecMainStatus",
+        "ExecMainExitTimestamp",
+        "ExecMainExitTimestampMonotonic",
+    ),
+    UnitKind.SCOPE: ("Result",),
+}
+"""What is read of a unit that is over; of those that run it would double what a listing costs."""
 
 
 @dataclass(frozen=True, kw_only=True)

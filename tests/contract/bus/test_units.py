@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from dbus_next import Variant
@@ -27,8 +28,6 @@ from solo5_systemd.unit.state import ActiveState
 async def test_a_unit_is_read_from_its_listing_and_its_properties(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.units[UNIT] = service(
         MainPID=Variant("u", 42),
-        ExecMainCode=Variant("i", 2),
-        ExecMainStatus=Variant("i", 9),
         ControlGroup=Variant("s", "/x"),
         LogExtraFields=Variant("aay", [b"A=b"]),
     )
@@ -36,8 +35,18 @@ async def test_a_unit_is_read_from_its_listing_and_its_properties(systemd: FakeS
     assert state is not None
     assert (state.task, state.unit, state.active, state.sub) == (WEB, UNIT, ActiveState.ACTIVE, "sub")
     assert (state.description, state.invocation) == ("text", "01" * 16)
-    assert (state.main_pid, state.main_code, state.main_status) == (42, 2, 9)
+    assert state.main_pid == 42
     assert (state.control_group, state.log_fields) == ("/x", {"A": "b"})
+
+
+async def test_how_it_ended_is_read_of_a_unit_that_is_over(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = replace(
+        service(ExecMainCode=Variant("i", 2), ExecMainStatus=Variant("i", 9), Result=Variant("s", "signal")),
+        active="failed",
+    )
+    state = await manager.state(WEB)
+    assert state is not None
+    assert (state.main_code, state.main_status, state.result) == (2, 9, "signal")
 
 
 async def test_a_scope_is_a_task_too(systemd: FakeSystemd, manager: Manager) -> None:
