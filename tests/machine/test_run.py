@@ -103,6 +103,12 @@ def test_kill_sends_what_it_may(run: Runner) -> None:
     assert inspect(name)["outcome"]["signal"] == 9
 
 
+def test_dollars_and_percents_of_an_argument_reach_the_guest(run: Runner) -> None:
+    name = run("hello.hvt", "$HOME", "${{PATH}}", "$$", "a$", "%n")
+    for number, text in enumerate(("$HOME", "${PATH}", "$$", "a$", "%n"), start=1):
+        says(name, f"argument {number}: '{text}'")
+
+
 def test_wait_tells_the_exit_status(run: Runner) -> None:
     name = run("hello.spt", "exit=9")
     assert ok("solo5ctl", "wait", name).split()[-1] == "9"

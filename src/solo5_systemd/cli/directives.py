@@ -119,8 +119,8 @@ def _addresses(value: Any) -> str:
 
 
 def _commands(value: Any) -> str:
-    """a(sasas): path, words, flags; a `:` before the path keeps systemd from expanding variables."""
-    return "; ".join((":" if "no-env-expand" in flags else "") + _words(words) for _, words, flags in value)
+    """a(sasb): path, words, whether a failure is ignored."""
+    return "; ".join(("-" if lenient else "") + _words(words) for _, words, lenient in value)
 
 
 _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
@@ -134,12 +134,12 @@ _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
     "a(ssbt)": _binds,
 }
 
-_NAMES = {"CPUQuotaPerSecUSec": "CPUQuota", "ExecStartEx": "ExecStart"}
+_NAMES = {"CPUQuotaPerSecUSec": "CPUQuota"}
 
 _SPECIAL: Mapping[str, Callable[[Any], str]] = {
     "AllowedCPUs": _processors,
     "AllowedMemoryNodes": _processors,
-    "ExecStartEx": _commands,
+    "ExecStart": _commands,
     "IPAddressAllow": _addresses,
     "IPAddressDeny": _addresses,
     "KillSignal": lambda value: Signals(value).name,

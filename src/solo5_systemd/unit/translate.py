@@ -71,8 +71,7 @@ def service(parts: Parts) -> TransientUnit:
     properties = (
         Property("Description", "s", _description(parts)),
         Property("Type", "s", "exec"),
-        # A guest's "$HOME" is its text: plain ExecStart= would put a variable of PID 1's in its place.
-        Property("ExecStartEx", "a(sasas)", [(line[0], list(line), ["no-env-expand"])]),
+        Property("ExecStart", "a(sasb)", [(line[0], _unexpanded(line), False)]),
         Property("Wants", "as", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_ending(),
@@ -103,6 +102,15 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         *_resources(parts.workload),
     )
     return TransientUnit(name=task_scope(parts.workload.name), properties=_overlay(properties, parts.workload))
+
+
+def _unexpanded(line: Iterable[str]) -> list[str]:
+    """A guest's "$HOME" is its text: ExecStart= would put a variable of PID 1's in its place, unless doubled.
+
+    ExecStartEx= has a flag for that, but systemd 252 writes it into the transient unit under a name that it cannot
+    read: a daemon-reload makes the unit one of "bad-setting".
+    """
+    return [word.replace("$", "$$") for word in line]
 
 
 def _description(parts: Parts) -> str:

@@ -8,8 +8,8 @@ from solo5_systemd.unit.properties import INFINITY, SETTABLE, Property, parse_pr
 KNOWN = [
     (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),
     (
-        Property("ExecStartEx", "a(sasas)", [("/x", ["/x", "--a=b", "two words", 'q"\\\n'], ["no-env-expand"])]),
-        'ExecStart=:/x --a=b "two words" "q\\"\\\\\\n"',
+        Property("ExecStart", "a(sasb)", [("/x", ["/x", "--a=b", "two words", "$$1", 'q"\\\n'], False)]),
+        'ExecStart=/x --a=b "two words" "$$1" "q\\"\\\\\\n"',
     ),
     (Property("CPUQuotaPerSecUSec", "t", 1_500_000), "CPUQuota=150%"),
     (Property("TimeoutStopUSec", "t", 10_000_000), "TimeoutStopSec=10s"),

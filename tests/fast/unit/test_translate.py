@@ -43,7 +43,15 @@ def test_the_units_command_is_the_tenders_whole_command_line() -> None:
         "web",
     )
     assert argv(parts) == line
-    assert service(parts).value("ExecStartEx") == [("/usr/bin/solo5-hvt", list(line), ["no-env-expand"])]
+    assert service(parts).value("ExecStart") == [("/usr/bin/solo5-hvt", list(line), False)]
+
+
+def test_a_dollar_reaches_the_guest_and_no_variable_of_systemds_does() -> None:
+    parts = with_workload(arguments=("$HOME", "${{HOME}}", "$$", "a$"))
+    line = argv(parts)
+    assert line[-4:] == ("$HOME", "${HOME}", "$$", "a$")
+    words = [*line[:-4], "$$HOME", "$${HOME}", "$$$$", "a$$"]
+    assert service(parts).value("ExecStart") == [(line[0], words, False)]
 
 
 def test_a_service_says_once_what_it_says() -> None:
