@@ -9,12 +9,15 @@ systemctl set-default multi-user.target
 systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
     systemd-tmpfiles-clean.timer getty.target console-getty.service serial-getty@ttyS0.service \
     systemd-networkd-wait-online.service systemd-binfmt.service
-# The kernel and just enough of a first file system to reach the disk: one module, then the real root.
 version=$(ls /usr/lib/modules)
+# Where modules are compressed (Debian 12 does not): emulated processors take long over xz, and the disk is large.
+find "/usr/lib/modules/$version" -name "*.ko.xz" -exec xz --decompress {} +
+depmod "$version"
+# The kernel and just enough of a first file system to reach the disk: one module, then the real root.
 early=$(mktemp --directory)
 mkdir "$early/root" "$early/dev"
 cp /usr/bin/busybox "$early/busybox"
-xz --decompress --stdout "/usr/lib/modules/$version/kernel/drivers/block/virtio_blk.ko.xz" > "$early/virtio_blk.ko"
+cp "/usr/lib/modules/$version/kernel/drivers/block/virtio_blk.ko" "$early"
 cat > "$early/init" <<END
 #!/busybox sh
 /busybox mount -t devtmpfs dev /dev
@@ -27,9 +30,6 @@ chmod 755 "$early/init"
 (cd "$early" && find . | busybox cpio -o -H newc) > /boot/early.cpio
 rm -r "$early"
 ln -s "vmlinuz-$version" /boot/kernel
-# Emulated processors take long over xz; the modules that tests load are few, the disk is large.
-find "/usr/lib/modules/$version" -name "*.ko.xz" -exec xz --decompress {} +
-depmod "$version"
 # Work that systemd would do at the first boot, done here once.
 systemd-hwdb update --usr 2> /dev/null || true
 journalctl --update-catalog
