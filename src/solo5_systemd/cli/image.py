@@ -28,13 +28,15 @@ class Report:
     @property
     def least_memory(self) -> int:
         """The smallest `--memory`, in bytes."""
-        return least_guest_memory(self.facts) * MIB + overhead(self.facts.manifest)
+        least = least_guest_memory(self.facts)
+        return (least + overhead(self.facts.manifest, least)) * MIB
 
     @property
     def most_memory(self) -> int | None:
         """The largest `--memory`, in bytes; None: the machine's own."""
         manifest = self.facts.manifest
-        return HVT_MAXIMUM * MIB + overhead(manifest) if manifest.target is Target.HVT else None
+        most = HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM)
+        return most * MIB if manifest.target is Target.HVT else None
 
 
 def configure(parser: Parser) -> None:
@@ -70,11 +72,12 @@ async def _look(path: str) -> Report:
 def _fields(report: Report) -> list[tuple[str, str]]:
     manifest = report.facts.manifest
     most = f" to {_mib(report.most_memory)}" if report.most_memory else " or more"
+    least = f"{overhead(manifest, least_guest_memory(report.facts))}M"
     tender = f"{report.tender.path} (version {report.tender.version})" if report.tender else ""
     return [
         ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
         *((_KINDS[device.kind], device.name) for device in manifest.devices),
-        ("Memory", f"{_mib(report.least_memory)}{most}, {_mib(overhead(manifest))} of it the tender's"),
+        ("Memory", f"{_mib(report.least_memory)}{most}, {least} or more of it the tender's"),
         ("Tender", tender),
         ("Runs here", "no" if report.problems else "yes"),
         *(("Because", str(problem)) for problem in report.problems),

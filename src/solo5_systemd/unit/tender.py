@@ -20,11 +20,18 @@ class Tender:
     abi_version: int
 
 
-TENDER_OVERHEAD = 8 * MIB
-"""What tender and kernel hold for one guest besides its memory: page tables, the VM, stacks."""
+TENDER_OVERHEAD = 8
+"""MiB that tender and kernel hold for a small guest besides its memory: the VM, stacks, page tables."""
 
-RING_OVERHEAD = 2 * MIB
-"""hvt's network ring, allocated beside the guest's memory where there is a NIC (Solo5 0.12.1)."""
+GUEST_PER_OVERHEAD = 64
+"""MiB of guest memory for each of overhead, where that is more: the kernel's tables grow with what they describe.
+
+hvt's memory is shared, hence in pages of 4 KiB: measured 7 MiB for each GiB, of page tables, the guest's second ones,
+and the page cache's index; a kernel that shadows page tables adds 2.5 (Linux 6.12).
+"""
+
+RING_OVERHEAD = 2
+"""MiB of hvt's network ring, allocated beside the guest's memory where there is a NIC (Solo5 0.12.1)."""
 
 HVT_GRANULE = 2
 """hvt rounds --mem down to this many MiB, saying so on stderr; we round first, so that it stays silent."""
@@ -36,10 +43,13 @@ MINIMUM = {Target.HVT: 4, Target.SPT: 2}
 """MiB below which no image boots."""
 
 
-def overhead(manifest: Manifest) -> int:
-    """Bytes of the allotment that the guest does not see."""
-    ring = manifest.target is Target.HVT and manifest.names(DeviceKind.NET_BASIC)
-    return TENDER_OVERHEAD + (RING_OVERHEAD if ring else 0)
+def overhead(manifest: Manifest, guest: int) -> int:
+    """MiB of the allotment that a guest of so many MiB does not see."""
+    return max(TENDER_OVERHEAD, -(-guest // GUEST_PER_OVERHEAD)) + _ring(manifest)
+
+
+def _ring(manifest: Manifest) -> int:
+    return RING_OVERHEAD if manifest.target is Target.HVT and manifest.names(DeviceKind.NET_BASIC) else 0
 
 
 def least_guest_memory(facts: ImageFacts) -> int:
@@ -59,21 +69,22 @@ def guest_memory(allotment: int, facts: ImageFacts) -> int:
     Raises:
         InvalidRequestError: too little for the image to boot, or more than the tender offers.
     """
-    extra = overhead(facts.manifest)
-    mib = max(0, allotment - extra) // MIB
+    shared = max(0, allotment // MIB - _ring(facts.manifest))
+    mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))
     least = least_guest_memory(facts)
     if facts.manifest.target is Target.HVT:
         mib -= mib % HVT_GRANULE
         if mib > HVT_MAXIMUM:
             raise InvalidRequestError(
                 f"memory {allotment // MIB}M leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
-                f"Ask for {HVT_MAXIMUM + extra // MIB}M or less, or use an spt image.",
+                f"Ask for {HVT_MAXIMUM + overhead(facts.manifest, HVT_MAXIMUM)}M or less, or use an spt image.",
             )
     if mib < least:
+        extra = overhead(facts.manifest, least)
         raise InvalidRequestError(
             f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
-            f"({extra // MIB} MiB are the tender's).",
-            f"Ask for {least + extra // MIB}M or more.",
+            f"({extra} MiB are the tender's).",
+            f"Ask for {least + extra}M or more.",
         )
     return mib
 

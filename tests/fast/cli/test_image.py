@@ -47,7 +47,7 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
         "   Target: hvt, ABI version 2\n"
         "      NIC: service\n"
         "     Disk: storage\n"
-        "   Memory: 14M to 4106M, 10M of it the tender's\n"
+        "   Memory: 14M to 4162M, 10M or more of it the tender's\n"
         "   Tender: /x/solo5 (version 0.12.1)\n"
         "Runs here: yes\n",
     )
@@ -58,7 +58,7 @@ def test_an_image_that_cannot_says_why_and_is_126(solo5ctl: Solo5ctl, monkeypatc
     result = solo5ctl("image", "web.spt")
     assert result.status == 126
     assert result.out.endswith("Runs here: no\n  Because: a is missing. Do b.\n  Because: c.\n")
-    assert "   Memory: 10M or more, 8M of it the tender's\n" in result.out
+    assert "   Memory: 10M or more, 8M or more of it the tender's\n" in result.out
 
 
 def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
             {"name": "storage", "kind": "BLOCK_BASIC"},
         ],
         "memory_min": 14 << 20,
-        "memory_max": 4106 << 20,
+        "memory_max": 4162 << 20,
         "runnable": True,
         "problems": [],
         "tender": "/x/solo5",
