@@ -115,6 +115,12 @@ def _boolean(text: str) -> bool:
     return words[text.lower()]
 
 
+def _only_yes(text: str) -> bool:
+    if not _boolean(text):
+        raise ValueError("yes: a task's sandbox can be made tighter, not wider")
+    return True
+
+
 def parse_cpus(text: str) -> bytes:
     """A list of processors such as `0-3,6`, as the bit mask that systemd takes.
 
@@ -186,7 +192,8 @@ SETTABLE: Mapping[str, Callable[[str], Property]] = {
     **_named("CPUWeight IOWeight", "t", _ranged(1, 10000)),
     **_named("AllowedCPUs AllowedMemoryNodes", "ay", parse_cpus),
     **_named("IOReadBandwidthMax IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax", "a(st)", _bandwidth),
-    **_named("MemoryDenyWriteExecute PrivateUsers CPUAccounting IOAccounting", "b", _boolean),
+    **_named("CPUAccounting IOAccounting", "b", _boolean),
+    **_named("MemoryDenyWriteExecute", "b", _only_yes),
     "CPUQuota": _as("CPUQuotaPerSecUSec", "t", _percent_of_second),
     "CPUQuotaPeriodSec": _as("CPUQuotaPeriodUSec", "t", _microseconds),
     "KillSignal": _as("KillSignal", "i", _stop_signal),
