@@ -1,0 +1,38 @@
+"""The whole story of a task, on every kernel that the tests know: the host's, and the `vm` backend's own."""
+
+import json
+import re
+
+import pytest
+
+from .conftest import Outside, Runner, eventually, inspect, ok, unit_property
+
+pytestmark = pytest.mark.everywhere
+
+
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_a_task_serves_is_confined_stops_and_is_remembered(run: Runner, outside: Outside, target: str) -> None:
+    name = run(
+        f"net.{target}",
+        "--ipv4={net.service.ipv4_cidr}",
+        "--ipv4-gateway={net.service.gateway4}",
+        options=("-p", "8080:80"),
+    )
+    eventually(lambda: outside.tcp(outside.here, 8080), "the published port answers")
+    task = inspect(name)
+    unit = task["unit"]
+    [nic] = task["nics"]
+    assert " 0% packet loss" in outside.ok("ping", "-c5", "-i0.2", "-W5", nic["ipv4"].partition("/")[0])
+
+    verdict = ok("systemd-analyze", "security", "--no-pager", unit)
+    level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
+    assert level is not None
+    assert float(level[1]) <= 2.0
+
+    ok("solo5ctl", "stop", name)
+    ended = inspect(name)
+    assert (ended["phase"], ended["outcome"]["ending"]) == ("ended", "stopped")
+    assert unit_property(unit, "ActiveState") == "inactive", "not failed"
+    eventually(lambda: not inspect(name)["nics"], "its leases are released")
+    assert outside.tcp(outside.here, 8080) == ""
+    assert nic["tap"] not in {link["ifname"] for link in json.loads(ok("ip", "-json", "link"))}
