@@ -26,8 +26,8 @@ TENDER_OVERHEAD = 8
 GUEST_PER_OVERHEAD = 64
 """MiB of guest memory for each of overhead, where that is more: the kernel's tables grow with what they describe.
 
-hvt's memory is shared, hence in pages of 4 KiB: measured 7 MiB for each GiB, of page tables, the guest's second ones,
-and the page cache's index; a kernel that shadows page tables adds 2.5 (Linux 6.12).
+hvt's memory is shared, hence in pages of 4 KiB: measured 6 MiB for each GiB (Linux 6.12), of page tables, the guest's
+second ones, and the page cache's index. The rest is for kernels that shadow a guest's page tables, which takes more.
 """
 
 RING_OVERHEAD = 2
