@@ -41,6 +41,13 @@ pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl
 container: setup ## tests on a machine at native speed: all but the limits of cgroup v2
 	$(BOOT) --backend container -- $(PYTEST) --timeout=300 -m 'not vm' /srv/tests/guests /srv/tests/contract /srv/tests/machine
 
+.PHONY: bookworm
+bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
+	$(BOOT) --release bookworm --backend container -- $(PYTEST) --timeout=120 -m 'not vm' \
+	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py \
+	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
+	        network.py::test_guest_reaches_the_outside_by_the_machines_address)
+
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
 	$(BOOT) --backend vm -- $(PYTEST) --timeout=900 -m 'vm or everywhere' /srv/tests/machine
