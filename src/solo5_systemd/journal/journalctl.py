@@ -3,7 +3,7 @@
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import STDERR_PRIORITY, Entry, ExportError, Reader
@@ -31,17 +31,25 @@ class Journal:
     async def open_stderr(self, unit: str) -> int:
         return open_stream(str(task_of_unit(unit) or unit), unit, STDERR_PRIORITY)
 
-    def entries(
+    async def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Lines of one invocation's processes, oldest first; PID 1's own remarks on the unit are not among them."""
-        arguments = [f"_SYSTEMD_INVOCATION_ID={state.invocation}", "_TRANSPORT=stdout"]
+        """Lines of one invocation's processes, oldest first; PID 1's own remarks on the unit are not among them.
+
+        They are found by the unit and the time of its start, not by _SYSTEMD_INVOCATION_ID=: journald looks that up
+        when it comes to a line, and the last lines of a task that has just ended may then be without it.
+        """
+        arguments = [f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout", f"--lines={'all' if last is None else last}"]
         if follow:
             arguments.append("--follow")
         if after is not None:
             arguments.append(f"--after-cursor={after}")
-        arguments.append(f"--lines={'all' if last is None else last}")
-        return _read(arguments)
+        elif last is None:
+            arguments.append(f"--since=@{state.started // 1_000_000}")
+        async with aclosing(_read(arguments)) as lines:
+            async for entry in lines:
+                if entry.realtime >= state.started:
+                    yield entry
 
     async def complaints(self, unit: str) -> Sequence[str]:
         """Why a unit did not start: what PID 1 found out, and after it what the unit's own processes wrote."""

@@ -2,6 +2,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,15 @@ async def test_the_lines_of_one_invocation_are_read(program: Program) -> None:
         ("c1", Stream.STDOUT, b"hello"),
         ("c2", Stream.STDERR, b"solo5-hvt: no "),
     ]
-    assert {f"_SYSTEMD_INVOCATION_ID={STATE.invocation}", "_TRANSPORT=stdout", "--lines=all"} <= set(arguments(path))
+    assert {f"_SYSTEMD_UNIT={STATE.unit}", "_TRANSPORT=stdout", "--lines=all", "--since=@0"} <= set(arguments(path))
     assert "--follow" not in arguments(path)
+
+
+async def test_lines_of_an_earlier_task_of_this_name_are_not_among_them(program: Program) -> None:
+    path = program(LINES)
+    state = replace(STATE, started=2_000_000_000_000_000)
+    assert [entry async for entry in Journal().entries(state, follow=False)] == []
+    assert "--since=@2000000000" in arguments(path)
 
 
 async def test_reading_begins_after_a_cursor_or_with_the_last_lines(program: Program) -> None:
