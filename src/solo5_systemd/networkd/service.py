@@ -28,7 +28,7 @@ from solo5_systemd.networkd.keeper import Keeper, now
 from solo5_systemd.networkd.units import without_unit
 
 IDLE_SECONDS = 10
-SWEEP_SECONDS = 120
+SWEEP_SECONDS = 20
 _SETTLE_SECONDS = 0.05  # the kernel announces a bridge's end port by port
 
 _log = logging.getLogger(__name__)
