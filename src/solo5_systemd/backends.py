@@ -14,15 +14,18 @@ from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
-from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import UnitFiles
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 
 
 class Images(Protocol):
-    async def take(self, path: str) -> StoredImage:
-        """Bring the image into the store, or find it there, and read its notes from the stored copy."""
+    async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
+        """Bring the image into the store, or find it there, and read its notes from the stored copy.
+
+        An error where there are roots and it lies below none.
+        """
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool) -> Sequence[str]:
         """Remove stored images whose SHA-256 is not in `keep`; the removed ones."""
@@ -54,8 +57,11 @@ class Networks(Protocol):
     async def release(self, task: TaskName) -> None:
         """Give back what the task holds; nothing happens where it holds nothing."""
 
+    async def reservation(self, task: TaskName) -> Reservation | None:
+        """What the task holds, read from its lease on disk: no service is woken for it."""
+
     async def reservations(self) -> Sequence[Reservation]:
-        """All that is held, read from the leases on disk: no service is woken for it."""
+        """All that is held, read in the same way."""
 
     async def networks(self) -> Sequence[NetworkOverview]:
         """All networks, configured or in use."""
@@ -65,8 +71,8 @@ class Networks(Protocol):
 
 
 class Units(Protocol):
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> None:
-        """One StartTransientUnit call, then its job's end.
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
+        """One StartTransientUnit call, then its job's end, and what has begun by it.
 
         Raises:
             TakenError: a unit of this name is loaded.
@@ -81,6 +87,9 @@ class Units(Protocol):
 
     async def forget(self, units: Sequence[str]) -> None:
         """Reset what is failed, so that systemd may unload it."""
+
+    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        """Start a slice where it is not active, and set properties of it until the next boot."""
 
     async def freeze(self, unit: str) -> None: ...
 

@@ -16,8 +16,10 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.task import Started
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.workload import MIB, UnitKind, Workload
@@ -93,7 +95,7 @@ class Launcher:
         )
 
     @asynccontextmanager
-    async def service(self, workload: Workload) -> AsyncGenerator[None, None]:
+    async def service(self, workload: Workload) -> AsyncGenerator[Started, None]:
         """A started service, which stays if the block ends well, and of which nothing stays otherwise.
 
         Raises:
@@ -102,8 +104,16 @@ class Launcher:
         checked = await self._check(workload)
         async with self._reserved(checked) as reservation:
             unit = service(checked.parts(reservation))
-            async with self._files(checked, unit.name) as files, self._launched(workload.name, unit, files):
-                yield
+            async with self._files(checked, unit.name) as files, self._launched(workload.name, unit, files) as begun:
+                yield Started(
+                    name=workload.name,
+                    unit=unit.name,
+                    invocation=begun.invocation,
+                    pid=begun.main_pid,
+                    started=begun.started,
+                    control_group=begun.control_group,
+                    reservation=reservation if reservation.leases else None,
+                )
 
     @asynccontextmanager
     async def scope(self, workload: Workload, pid: int) -> AsyncGenerator[tuple[str, ...], None]:
@@ -129,11 +139,11 @@ class Launcher:
             os.set_inheritable(lock, True)
 
     async def discard(self, name: TaskName, unit: str) -> None:
-        """Leave nothing of a task: neither its unit, nor how it ended, nor its share of the network."""
+        """Leave nothing of a task, whatever there is: neither unit, nor how it ended, nor its share of the network."""
         for each in (unit, outcome_target(name)):
             await self._units.stop(each)
         await self._units.forget([unit, network_service(name)])
-        if any(held.task == name for held in await self._networks.reservations()):
+        if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
 
     async def _check(self, workload: Workload) -> _Checked:
@@ -149,7 +159,12 @@ class Launcher:
             raise InvalidRequestError(
                 f"memory {workload.memory // MIB}M is more than this host has: expected at most {has // MIB}M."
             )
-        image = await self._images.take(workload.image)
+        if workload.memory_max is not None and workload.memory_max < workload.memory:
+            raise InvalidRequestError(
+                f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
+                "expected as much or more."
+            )
+        image = await self._images.take(workload.image, workload.roots)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
@@ -202,19 +217,20 @@ class Launcher:
                 os.close(fd)
 
     @asynccontextmanager
-    async def _launched(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> AsyncGenerator[None, None]:
+    async def _launched(
+        self, name: TaskName, unit: TransientUnit, files: UnitFiles
+    ) -> AsyncGenerator[Invocation, None]:
         try:
-            await self._start(name, unit, files)
-            yield
+            yield await self._start(name, unit, files)
         except _NameTakenError:
             raise
         except BaseException:
             await _undo(self.discard(name, unit.name))
             raise
 
-    async def _start(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> None:
+    async def _start(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> Invocation:
         try:
-            await self._units.start(unit, files)
+            return await self._units.start(unit, files)
         except TakenError as error:
             raise _NameTakenError(
                 f"task name {name!r} has just been taken: expected a name that no task has.",

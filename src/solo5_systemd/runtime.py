@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.plan import Reservation
-from solo5_systemd.task import Task, phase
+from solo5_systemd.task import Started, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
+from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 
@@ -57,14 +58,14 @@ class Runtime:
         """
         return await self._launcher.preview(workload)
 
-    async def start(self, workload: Workload) -> Task:
+    async def start(self, workload: Workload) -> Started:
         """Start a task as a service of PID 1.
 
         Raises:
             Solo5Error: it did not start; nothing that was made for it is left.
         """
-        async with self._launcher.service(workload):
-            return await self.task(workload.name)
+        async with self._launcher.service(workload) as started:
+            return started
 
     async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
         """Put a process into a scope of its own and say what it is to execute: the tender's command line.
@@ -83,7 +84,8 @@ class Runtime:
         Raises:
             NoSuchTaskError: none has this name.
         """
-        return await self._view(await self._state(name), await self._backends.networks.reservations())
+        reservation = await self._backends.networks.reservation(name)
+        return await self._view(await self._state(name), [reservation] if reservation else ())
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""
@@ -131,7 +133,11 @@ class Runtime:
     async def usage(self, name: TaskName) -> "Usage | None":
         """What the task uses now; None where its cgroup is gone."""
         state = await self._state(name)
-        return await self._backends.usages.usage(state.control_group) if state.control_group else None
+        return await self.usage_of(state.control_group)
+
+    async def usage_of(self, control_group: str) -> "Usage | None":
+        """What a cgroup uses now, for those who know it (`Started`, `Task`); no question to PID 1."""
+        return await self._backends.usages.usage(control_group) if control_group else None
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """The console's lines; following ends by itself when the task has ended and all was read."""
@@ -303,6 +309,28 @@ class Runtime:
                 )
             await self.stop(name)
         await self._launcher.discard(name, state.unit)
+
+    async def discard(self, name: TaskName) -> None:
+        """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped."""
+        state = await self._units.state(name)
+        if state is not None and not state.over:
+            with suppress(NoSuchTaskError):
+                await self.stop(name)
+        await self._launcher.discard(name, state.unit if state else task_service(name))
+
+    async def confine_slice(self, slice_unit: str, cpus: str) -> None:
+        """Let all that runs in a slice use these processors alone, until the next boot; start it where it is not.
+
+        Args:
+            slice_unit: `solo5.slice` or one below it.
+            cpus: a list such as `0-3,6`; empty: every processor.
+
+        Raises:
+            InvalidRequestError: slice or list is malformed.
+        """
+        where = str(parse_property("Slice", slice_unit).value)
+        which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
+        await self._units.confine(where, [which])
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove what belongs to nobody: network leftovers, and stored images that no task runs. A line for each."""

@@ -89,6 +89,29 @@ class Task:
         return int(text) if text.isascii() and text.isdigit() else 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A task that has just been started: what its starter needs, at the price of few questions to PID 1.
+
+    Attributes:
+        name: the task's.
+        unit: that runs it.
+        invocation: systemd's InvocationID, in hexadecimal digits: another start of this name has another.
+        pid: of the tender; zero where it has ended already.
+        started: microseconds since the epoch.
+        control_group: below the root of the hierarchy; empty where it is gone already.
+        reservation: what it holds of the network, None for nothing.
+    """
+
+    name: TaskName
+    unit: str
+    invocation: str
+    pid: int
+    started: int
+    control_group: str
+    reservation: Reservation | None
+
+
 def phase(state: UnitState, *, stalled: bool) -> Phase:
     """The phase of a unit; `stalled`: its tender is a zombie leader with live threads."""
     if state.over:

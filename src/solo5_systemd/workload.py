@@ -54,14 +54,17 @@ class Workload:
     Attributes:
         name: the task's name.
         image: path of the unikernel, as the caller sees it.
+        roots: directories below one of which the image must lie, links followed; none at all: it may lie anywhere.
         arguments: the guest's, with placeholders still in them.
         memory: bytes, the whole allotment: guest, tender and what the kernel holds for them.
+        memory_max: bytes at which the kernel ends it, at least `memory`; None: `memory`, INFINITY: no limit.
         cpus: how many processors' worth of time at most; None: no limit.
         cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
         nics: one request for each NET_BASIC device; none at all: each joins the default network.
         publish: the ports that the host passes on.
         disks: one for each BLOCK_BASIC device.
         tender: the tender to insist on; None: the one that the image names.
+        slice: the slice that holds the unit, `solo5.slice` or one below it; None: `solo5.slice`.
         kind: a service of PID 1, or a scope under the caller.
         properties: further unit properties, in systemd's own words (`TasksMax`, `32`).
         log_fields: further journal fields on every line of the task.
@@ -70,14 +73,17 @@ class Workload:
 
     name: TaskName
     image: str
+    roots: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     memory: int = DEFAULT_MEMORY
+    memory_max: int | None = None
     cpus: float | None = None
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None
+    slice: str | None = None
     kind: UnitKind = UnitKind.SERVICE
     properties: tuple[tuple[str, str], ...] = ()
     log_fields: tuple[tuple[str, str], ...] = ()

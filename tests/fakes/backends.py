@@ -25,15 +25,18 @@ from solo5_systemd.unit.tender import Tender
 
 
 class FakeImages:
-    """`files`: the images that can be taken, by path. `collected`: what a collection was told to keep."""
+    """`files`: the images that can be taken, by path. `roots`: those of the last one. `collected`: what a collection
+    was told to keep."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
+        self.roots: tuple[str, ...] = ()
         self.collected: frozenset[str] | None = None
 
-    async def take(self, path: str) -> StoredImage:
+    async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
         async with self._steps.step("take image"):
+            self.roots = tuple(roots)
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
@@ -103,6 +106,10 @@ class FakeNetworks:
         async with self._steps.step("release"):
             self.released.append(task)
             self.held.pop(task, None)
+
+    async def reservation(self, task: TaskName) -> Reservation | None:
+        async with self._steps.step("reservation"):
+            return self.held.get(task)
 
     async def reservations(self) -> Sequence[Reservation]:
         async with self._steps.step("reservations"):

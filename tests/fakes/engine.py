@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tests.fakes.tasks import STARTED, ended, running
+from tests.fakes.tasks import STARTED, ended, running, started
 
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
@@ -13,7 +13,7 @@ from solo5_systemd.launch import Plan
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Phase, Task
+from solo5_systemd.task import Phase, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
@@ -67,7 +67,7 @@ class FakeRuntime(Runtime):
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
 
-    async def start(self, workload: Workload) -> Task:
+    async def start(self, workload: Workload) -> Started:
         if self.refusal is not None:
             raise self.refusal
         if self.on_start is not None:
@@ -77,7 +77,7 @@ class FakeRuntime(Runtime):
         self.known[workload.name] = running(workload.name)
         if self.outcome is not None:
             self._end(workload.name, self.outcome)
-        return await self.task(workload.name)
+        return started(self.known[workload.name])
 
     async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
         self.workloads.append(workload)

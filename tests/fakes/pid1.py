@@ -8,9 +8,9 @@ from tests.fakes.steps import Steps
 
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, outcome_target, task_of_unit
-from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
-from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
+from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
 from solo5_systemd.workload import UnitKind
 
 SIGKILL = 9
@@ -24,6 +24,7 @@ class FakeUnits:
         started: every unit that it was given.
         sent: every signal: unit, number, whether to everyone.
         forgotten: what ResetFailedUnit was called for.
+        confined: the properties that each slice was last given.
         job_result: how a start job ends.
         heeds: the signals that end a tender; SIGKILL to everyone always does.
         busy: it accepts stop jobs, and runs none.
@@ -38,23 +39,29 @@ class FakeUnits:
         self.started: list[TransientUnit] = []
         self.sent: list[tuple[str, int, bool]] = []
         self.forgotten: list[str] = []
+        self.confined: dict[str, Sequence[Property]] = {}
         self.job_result = "done"
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
 
     # --- what it is asked ------------------------------------------------------------------------------------
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> None:
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         async with self._steps.step("start unit"):
             if unit.name in self.loaded:
                 raise TakenError(f"unit {unit.name} exists already.")
             self.started.append(unit)
             made = self._made(unit)
-            if self.job_result == "done":
-                self.put(made)
-            else:
+            if self.job_result != "done":
                 self.put(replace(made, active=ActiveState.FAILED, main_pid=0))
                 raise JobFailedError(unit.name, self.job_result)
+            self.put(made)
+        return Invocation(
+            invocation=made.invocation,
+            main_pid=made.main_pid,
+            started=made.started,
+            control_group=made.control_group,
+        )
 
     async def stop(self, unit: str) -> None:
         async with self._steps.step(f"stop {unit}"):
@@ -82,6 +89,10 @@ class FakeUnits:
             for state in [self.loaded[unit] for unit in units if unit in self.loaded]:
                 if state.active is ActiveState.FAILED:
                     self.put(replace(state, active=ActiveState.INACTIVE))
+
+    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        async with self._steps.step(f"confine {slice_unit}"):
+            self.confined[slice_unit] = properties
 
     async def freeze(self, unit: str) -> None:
         async with self._steps.step("freeze"):

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv4Interface
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
 from solo5_systemd.network.plan import Lease, MacAddress, PortRequest, Protocol, Reservation
-from solo5_systemd.task import Phase, Task
+from solo5_systemd.task import Phase, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
@@ -55,6 +55,18 @@ def running(
         ),
         phase=phase,
         reservation=Reservation(task=task, leases=(LEASE,), ports=PORTS) if networked else None,
+    )
+
+
+def started(task: Task) -> Started:
+    return Started(
+        name=task.name,
+        unit=task.unit,
+        invocation=task.invocation,
+        pid=task.pid,
+        started=task.started,
+        control_group=task.control_group,
+        reservation=task.reservation,
     )
 
 

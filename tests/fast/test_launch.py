@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.images import stored
+from tests.fakes.tasks import started as described
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError, TakenError
@@ -48,20 +49,26 @@ def runtime(machine: Machine) -> Runtime:
     return Runtime(machine.backends)
 
 
-async def test_a_start_is_check_reserve_start_and_look(machine: Machine, runtime: Runtime) -> None:
-    task = await runtime.start(WORKLOAD)
+async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
+    started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
         *("reserve", "lock disks", "open stderr", "start unit"),
-        *("state", "reservations", "stalled"),
     ]
-    assert (task.phase, task.reservation) == (Phase.RUNNING, machine.networks.held[WEB])
     assert machine.holds == ({UNIT}, {WEB})
+    task = await runtime.task(WEB)
+    assert task.phase is Phase.RUNNING
+    assert started == described(task)
+
+
+async def test_an_image_is_looked_for_below_the_workloads_roots(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(replace(WORKLOAD, roots=("/srv", "/opt")))
+    assert machine.images.roots == ("/srv", "/opt")
 
 
 async def test_a_task_without_nics_never_wakes_the_network(machine: Machine, runtime: Runtime) -> None:
-    task = await runtime.start(Workload(name=WEB, image="/srv/plain"))
-    assert (task.reservation, machine.networks.held) == (None, {})
+    started = await runtime.start(Workload(name=WEB, image="/srv/plain"))
+    assert (started.reservation, machine.networks.held) == (None, {})
     await runtime.remove(WEB, force=True)
     assert not {"reserve", "release"} & set(machine.steps.taken)
 
@@ -107,6 +114,7 @@ def _nic(name: str) -> NicRequest:
         ({"nics": (_nic("service"), _nic("service"))}, InvalidRequestError, "NIC service is offered 2 times"),
         ({"tender": Target.SPT}, InvalidRequestError, "tender spt was asked for, and /srv/full is built for hvt."),
         ({"memory": MIB}, InvalidRequestError, "memory 1M leaves the guest 0 MiB"),
+        ({"memory_max": 64 * MIB}, InvalidRequestError, "memory_max 64M is less than memory 128M"),
         ({"memory": 1 << 60}, InvalidRequestError, "is more than this host has: expected at most"),
         ({"properties": (("User", "root"),)}, InvalidRequestError, "unit property 'User' cannot be set"),
         (
@@ -248,7 +256,7 @@ async def _cancelled_while_it_hangs(machine: Machine) -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
 async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: bool) -> None:
     steps = await _steps_of_a_start("done")
-    assert steps[-1] == "stalled"
+    assert steps[-1] == "start unit"
     for number, step in enumerate(steps):
         machine = _full("done", number, late=late)
         await _cancelled_while_it_hangs(machine)

@@ -36,7 +36,8 @@ def runtime(machine: Machine) -> Runtime:
 
 @pytest.fixture
 async def web(runtime: Runtime) -> Task:
-    return await runtime.start(WORKLOAD)
+    await runtime.start(WORKLOAD)
+    return await runtime.task(WEB)
 
 
 # --- look ----------------------------------------------------------------------------------------------------

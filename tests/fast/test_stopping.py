@@ -10,10 +10,11 @@ from tests.fakes.images import SHA256
 
 from solo5_systemd import runtime as runtime_module
 from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, outcome_target
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import StopSignal, UnitKind, Workload
 
@@ -35,7 +36,8 @@ def runtime(machine: Machine) -> Runtime:
 
 @pytest.fixture
 async def web(runtime: Runtime) -> Task:
-    return await runtime.start(WORKLOAD)
+    await runtime.start(WORKLOAD)
+    return await runtime.task(WEB)
 
 
 # --- stop ----------------------------------------------------------------------------------------------------
@@ -245,6 +247,42 @@ async def test_a_running_task_is_removed_only_by_force(machine: Machine, runtime
 async def test_a_scope_is_removed_by_force(machine: Machine, runtime: Runtime, scope: str) -> None:
     await runtime.remove(WEB, force=True)
     assert machine.holds == (set(), set())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_task_is_discarded_running_or_not_and_twice(
+    machine: Machine, runtime: Runtime, web: Task, ended: bool
+) -> None:
+    if ended:
+        machine.units.end(UNIT, MainCode.EXITED, 1)
+    await runtime.discard(WEB)
+    assert machine.holds == (set(), set())
+    await runtime.discard(WEB)
+
+
+async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.units.vanish(UNIT)
+    await runtime.discard(WEB)
+    assert machine.holds == (set(), set())
+    assert f"stop {outcome_target(WEB)}" in machine.steps.taken
+
+
+async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:
+    await runtime.confine_slice("solo5-shared.slice", "0-1,9")
+    assert machine.units.confined == {"solo5-shared.slice": [Property("AllowedCPUs", "ay", b"\x03\x02")]}
+    await runtime.confine_slice("solo5-shared.slice", "")
+    assert machine.units.confined == {"solo5-shared.slice": [Property("AllowedCPUs", "ay", b"")]}
+
+
+@pytest.mark.parametrize("name, cpus", [("system.slice", "0"), ("solo5.slice", "0-"), ("solo5.slice", "x")])
+async def test_a_slice_of_somebody_elses_or_no_list_is_refused(
+    machine: Machine, runtime: Runtime, name: str, cpus: str
+) -> None:
+    with pytest.raises(InvalidRequestError):
+        await runtime.confine_slice(name, cpus)
+    assert machine.steps.taken == []
 
 
 async def test_a_collection_keeps_what_any_task_refers_to(machine: Machine, runtime: Runtime, web: Task) -> None:

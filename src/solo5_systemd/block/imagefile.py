@@ -20,6 +20,7 @@ from pathlib import Path
 from solo5_systemd.block.access import Person, may_write
 from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.openfile import check_place, place
 
 LOCK_FILE = Path("/run/solo5/disks.lock")
 USER = "solo5"
@@ -49,16 +50,16 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
         user: as whom the tender will run.
 
     Raises:
-        InvalidRequestError: path, sector size or file size do not keep a tender's rules, or it is no disk at all.
+        InvalidRequestError: path, sector size or file size do not keep a tender's rules, it is no disk at all, or it
+            lies outside the request's roots.
         NotFoundError: there is no such file.
         HostError: it cannot be opened for reading and writing by us or by the user.
     """
     sector = sector_size(request)
-    path = os.path.realpath(request.path)
-    descriptor = _open(request, path)
+    descriptor = _open(request)
     try:
+        path = place(descriptor)
         status = os.fstat(descriptor)
-        _check_kind(request, status.st_mode)
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
         _check_user(request, path, descriptor, user)
     finally:
@@ -122,15 +123,25 @@ def _offset(identity: tuple[int, int]) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _open(request: DiskRequest, path: str) -> int:
-    where = f"disk {request.disk}: {request.path!r}"
+def _open(request: DiskRequest) -> int:
+    """Looked at before it is opened: a device may act on that."""
+    where = _where(request)
     try:
-        _check_kind(request, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: a device may act on that
-        return os.open(path, _OPEN)
+        found = os.open(request.path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            _check_kind(request, os.fstat(found).st_mode)
+            check_place(where, found, request.roots)
+            return os.open(f"/proc/self/fd/{found}", _OPEN)  # the very one that was looked at
+        finally:
+            os.close(found)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"{where} does not exist.") from error
     except OSError as error:
         raise HostError(f"{where} cannot be opened for reading and writing: {error.strerror}.") from error
+
+
+def _where(request: DiskRequest) -> str:
+    return f"disk {request.disk}: {request.path!r}"
 
 
 def _check_kind(request: DiskRequest, mode: int) -> None:

@@ -15,11 +15,19 @@ MAX_SECTOR_SIZE = 32768
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRequest:
-    """One manifest BLOCK_BASIC device and the file or block device behind it; sector size in bytes, None: 512."""
+    """One manifest BLOCK_BASIC device and the file or block device behind it.
+
+    Attributes:
+        disk: the device's name in the manifest.
+        path: of the file or device node, as the caller sees it.
+        sector_size: in bytes, None: 512.
+        roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
+    """
 
     disk: DeviceName
     path: str
     sector_size: int | None = None
+    roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
-from solo5_systemd.bus.watch import watch
+from solo5_systemd.bus.watch import unit_path, watch
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -17,9 +17,13 @@ from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,
+    TYPE_START_PROPERTIES,
     UNIT_END_PROPERTIES,
     UNIT_PROPERTIES,
+    UNIT_START_PROPERTIES,
+    Invocation,
     UnitState,
+    invocation,
     unit_state,
 )
 from solo5_systemd.workload import UnitKind
@@ -38,7 +42,7 @@ class Manager:
         self._connection = connection
         self._jobs = Jobs(connection)
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> None:
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         fds: list[int] = []
         properties = [_to_wire(p) for p in unit.properties]
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
@@ -50,6 +54,7 @@ class Manager:
             result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
+        return await self._begun(unit.name)
 
     async def stop(self, unit: str) -> None:
         # "replace", since a start that is still under way is to be stopped as well.
@@ -65,6 +70,17 @@ class Manager:
         for unit in units:
             with suppress(NoSuchTaskError):
                 await self._manager("ResetFailedUnit", "s", [unit])
+
+    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        with _translated():
+            result = await self._jobs.run("StartUnit", "ss", [slice_unit, "replace"])
+        if result != "done":
+            raise HostError(
+                f"{slice_unit} did not start: systemd says {result!r}.", f"See: systemctl status {slice_unit}"
+            )
+        until_boot = True
+        body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
+        await self._manager("SetUnitProperties", "sba(sv)", body)
 
     async def freeze(self, unit: str) -> None:
         await self._manager("FreezeUnit", "s", [unit])
@@ -87,6 +103,12 @@ class Manager:
             async for now in states:
                 yield now
 
+    async def _begun(self, unit: str) -> Invocation:
+        kind = UnitKind(unit.rpartition(".")[2])
+        wanted = [(UNIT, name) for name in UNIT_START_PROPERTIES]
+        wanted += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
+        return invocation(await self._properties(unit_path(unit), wanted))
+
     async def _read_all(self, listed: Sequence[Any]) -> list[UnitState]:
         rows = [_Row(*row) for row in listed[0]]
         states = await asyncio.gather(*(self._read(row) for row in rows if row.load == "loaded"))
@@ -98,12 +120,15 @@ class Manager:
         PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
         last one says whether all of them were still those of this unit.
         """
-        wanted = row.wanted()
-        values = await asyncio.gather(*(self._get(row.path, interface, name) for interface, name in wanted))
-        properties = {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
+        properties = await self._properties(row.path, row.wanted())
         if properties.pop("LoadState", None) != "loaded":
             return None  # unloaded meanwhile: systemd describes any name that it is asked for
         return unit_state(row.unit, {**properties, **row.properties()})
+
+    async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
+        """Those of the wanted (interface, name) that there are."""
+        values = await asyncio.gather(*(self._get(path, interface, name) for interface, name in wanted))
+        return {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
 
     async def _get(self, path: str, interface: str, name: str) -> object:
         try:

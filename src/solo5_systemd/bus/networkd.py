@@ -8,7 +8,7 @@ from typing import Any
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.leases import STATE, read_holdings
+from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import (
     NIC_SIGNATURE,
@@ -53,6 +53,10 @@ class Networkd:
 
     async def release(self, task: TaskName) -> None:
         await self._call("Release", "s", task)
+
+    async def reservation(self, task: TaskName) -> Reservation | None:
+        holding = await asyncio.to_thread(read_holding, task, self._state)
+        return holding.reservation if holding else None
 
     async def reservations(self) -> Sequence[Reservation]:
         holdings = await asyncio.to_thread(read_holdings, self._state)

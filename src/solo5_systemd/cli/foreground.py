@@ -38,8 +38,9 @@ async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remov
         Solo5Error: it did not start, or was removed behind our back.
     """
     with _terminable():
-        task = await engine.start(workload)
+        started = await engine.start(workload)
     with _received() as received:
+        task = await engine.task(started.name)
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_pass_on(received, engine, task, group))
             await copy_console(engine, task, screen, write_plain, follow=True)

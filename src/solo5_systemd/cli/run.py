@@ -135,11 +135,11 @@ async def _start(engine: "Runtime", workload: Workload, arguments: Namespace, se
         await foreground.make_room(engine, workload.name)
     if not arguments.detach:
         return await foreground.attend(engine, workload, session.screen, remove=arguments.rm)
-    task = await engine.start(workload)
+    started = await engine.start(workload)
     if arguments.json:
         from solo5_systemd.cli.describe import task_json
 
-        session.screen.json(task_json(task))
+        session.screen.json(task_json(await engine.task(started.name)))
     else:
-        session.screen.write(f"{task.name}\n")
+        session.screen.write(f"{started.name}\n")
     return 0

@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Not
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
 from solo5_systemd.image.memo import Memo, is_sha256
+from solo5_systemd.openfile import check_place
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -48,18 +49,20 @@ class ImageStore:
         self._directory = directory
         self._memos = directory / "memos"
 
-    async def take(self, path: str) -> StoredImage:
+    async def take(self, path: str, roots: Sequence[str] = ()) -> StoredImage:
         """Bring an image into the store, or find it there.
 
         Args:
             path: of the image, as the caller sees it.
+            roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
 
         Raises:
             NotFoundError: there is no such file.
+            InvalidRequestError: it lies elsewhere.
             ImageError: it is not a regular file, or no tender would run it.
             HostError: it cannot be read, or the store cannot be written.
         """
-        return await asyncio.to_thread(self._take, path)
+        return await asyncio.to_thread(self._take, path, roots)
 
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the images that nobody needs, and memos that lead nowhere or are of no use any more.
@@ -77,8 +80,9 @@ class ImageStore:
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 
-    def _take(self, path: str) -> StoredImage:
+    def _take(self, path: str, roots: Sequence[str]) -> StoredImage:
         with _open_source(path) as source, _explained(self._directory), self._lock(fcntl.LOCK_SH):
+            check_place(f"image {path!r}", source.fileno(), roots)
             status = os.fstat(source.fileno())
             return self._remembered(status) or self._add(path, source, status)
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +27,12 @@ T = TypeVar("T")
 
 def read_holdings(directory: Path = STATE) -> tuple[Holding, ...]:
     """What every task holds, in the order of their names; files that cannot be read are left out."""
-    return tuple(_read(directory / "tasks", parse_holding))
+    return tuple(_read(_files(directory / "tasks"), parse_holding))
+
+
+def read_holding(task: TaskName, directory: Path = STATE) -> Holding | None:
+    """What one task holds; None where that is nothing, or cannot be read."""
+    return next(_read((directory / "tasks" / f"{task}.json",), parse_holding), None)
 
 
 class LeaseStore:
@@ -77,7 +82,7 @@ class LeaseStore:
         return tuple(map(TaskName, names))
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
-        return _read(directory, parse, _set_aside)
+        return _read(_files(directory), parse, _set_aside)
 
 
 def _set_aside(path: Path, reason: str) -> None:
@@ -89,8 +94,14 @@ def _ignore(_path: Path, _reason: str) -> None:
     """For readers, who leave the damage to the writer."""
 
 
-def _read(directory: Path, parse: Callable[[object], T], damage: Callable[[Path, str], None] = _ignore) -> Iterator[T]:
-    for path in sorted(directory.glob("*.json")):
+def _files(directory: Path) -> Sequence[Path]:
+    return sorted(directory.glob("*.json"))
+
+
+def _read(
+    paths: Iterable[Path], parse: Callable[[object], T], damage: Callable[[Path, str], None] = _ignore
+) -> Iterator[T]:
+    for path in paths:
         try:
             yield parse(json.loads(path.read_bytes()))
         except FileNotFoundError:  # released since the directory was listed

@@ -60,6 +60,31 @@ TYPE_END_PROPERTIES = {
 """What is read of a unit that is over; of those that run it would double what a listing costs."""
 
 
+UNIT_START_PROPERTIES = ("InvocationID",)
+TYPE_START_PROPERTIES = {
+    UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup"),
+    UnitKind.SCOPE: ("ControlGroup",),
+}
+"""What is read of a unit that has just been started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One run of a unit that has just begun: what its starter needs, at the price of few questions.
+
+    Attributes:
+        invocation: systemd's InvocationID, in hexadecimal digits.
+        main_pid: of the tender; zero where it has ended already.
+        started: microseconds since the epoch.
+        control_group: below the root of the hierarchy; empty where it is gone already.
+    """
+
+    invocation: str
+    main_pid: int
+    started: int
+    control_group: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class UnitState:
     """One task's unit.
@@ -133,6 +158,16 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         active_exit=_integer(properties, "ActiveExitTimestampMonotonic"),
         control_group=_text(properties, "ControlGroup"),
         log_fields=_log_fields(properties.get("LogExtraFields")),
+    )
+
+
+def invocation(properties: Mapping[str, object]) -> Invocation:
+    """Read the D-Bus properties of a unit that has just been started."""
+    return Invocation(
+        invocation=_bytes(properties, "InvocationID").hex(),
+        main_pid=_integer(properties, "MainPID"),
+        started=_integer(properties, "ExecMainStartTimestamp"),
+        control_group=_text(properties, "ControlGroup"),
     )
 
 

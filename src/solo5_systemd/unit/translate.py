@@ -156,8 +156,8 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
 
 
 def _resources(workload: Workload) -> Iterator[Property]:
-    yield Property("Slice", "s", SLICE)
-    yield Property("MemoryMax", "t", workload.memory)
+    yield parse_property("Slice", workload.slice or SLICE)
+    yield Property("MemoryMax", "t", workload.memory if workload.memory_max is None else workload.memory_max)
     yield Property("MemorySwapMax", "t", 0)
     yield Property("TasksMax", "t", TASKS_MAX)
     if workload.cpus is not None:

@@ -150,7 +150,7 @@ class FakeSystemd:
             asyncio.get_running_loop().call_later(0.01, self.finish, job)
         return Message.new_method_return(message, "o", [job])
 
-    _StartTransientUnit = _StopUnit = _job
+    _StartTransientUnit = _StartUnit = _StopUnit = _job
 
     def _ListUnitsByNames(self, message: Message) -> Message:  # noqa: N802
         rows = [self.units.get(name, Unit(name, active="inactive", load="not-found")).row() for name in message.body[0]]

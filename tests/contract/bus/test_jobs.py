@@ -5,7 +5,7 @@ import os
 import tempfile
 
 import pytest
-from dbus_next import Message, MessageType
+from dbus_next import Message, MessageType, Variant
 from dbus_next.aio import MessageBus
 from tests.contract.bus.fake_systemd import FakeSystemd, Report
 from tests.contract.bus.given import (
@@ -13,6 +13,7 @@ from tests.contract.bus.given import (
     PROMPT,
     TRANSIENT,
     UNIT,
+    service,
     start,
 )
 
@@ -23,6 +24,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.state import Invocation
 
 # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -52,6 +54,35 @@ async def test_a_start_is_one_call_with_every_property_typed_and_every_file(
         ("StandardInputFileDescriptor", "h", 0),
         ("StandardErrorFileDescriptor", "h", 1),
     ]
+
+
+async def test_a_start_tells_what_has_begun_without_a_listing(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = service(
+        invocation=7,
+        MainPID=Variant("u", 42),
+        ExecMainStartTimestamp=Variant("t", 1000),
+        ControlGroup=Variant("s", "/solo5.slice/x"),
+    )
+    assert await manager.start(TRANSIENT, NO_FILES) == Invocation(
+        invocation="07" * 16, main_pid=42, started=1000, control_group="/solo5.slice/x"
+    )
+    assert {member for member, _ in systemd.calls} == {"Subscribe", "StartTransientUnit"}
+
+
+async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd: FakeSystemd, manager: Manager) -> None:
+    await manager.confine("solo5-shared.slice", [Property("AllowedCPUs", "ay", b"\x03")])
+    calls = [(member, body) for member, body in systemd.calls if member != "Subscribe"]
+    (start_unit, start_body), (set_properties, (name, runtime, ((key, value),))) = calls
+    assert (start_unit, start_body) == ("StartUnit", ["solo5-shared.slice", "replace"])
+    assert (set_properties, name, runtime) == ("SetUnitProperties", "solo5-shared.slice", True)
+    assert (key, value.signature, value.value) == ("AllowedCPUs", "ay", b"\x03")
+
+
+async def test_a_slice_that_does_not_start_is_not_confined(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.result = "failed"
+    with pytest.raises(HostError, match="solo5-shared.slice did not start: systemd says 'failed'"):
+        await manager.confine("solo5-shared.slice", [])
+    assert not systemd.called("SetUnitProperties")
 
 
 async def test_stderr_alone_is_the_first_descriptor(systemd: FakeSystemd, manager: Manager) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,6 +86,34 @@ def test_what_no_tender_could_use_is_refused(
     with pytest.raises(error, match=re.escape(words)) as caught:
         inspect(request(tmp_path / path))
     assert type(caught.value) is error
+
+
+def test_a_disk_lies_below_its_roots_links_followed(file: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(file)
+    assert inspect(replace(request(root / "link"), roots=(str(root), str(tmp_path)))).path == str(file)
+    with pytest.raises(
+        InvalidRequestError, match=f"disk storage: '{root}/link' lies at '{file}': expected a file below"
+    ):
+        inspect(replace(request(root / "link"), roots=(str(root),)))
+
+
+def test_a_disk_that_is_changed_for_a_link_while_it_is_looked_at_is_not_opened(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(bytes(4096))
+    real = os.fstat
+
+    def swapping(descriptor: int) -> os.stat_result:
+        file.unlink(missing_ok=True)
+        file.symlink_to(victim)
+        return real(descriptor)
+
+    inode = file.stat().st_ino
+    monkeypatch.setattr("os.fstat", swapping)
+    assert inspect(request(file)).identity[1] == inode
 
 
 def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,18 @@ async def test_an_image_is_stored_under_its_sha256_for_everyone_to_read_and_no_o
     assert stored.facts.entry == elf.BASE
 
 
+async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(image)
+    with pytest.raises(
+        InvalidRequestError, match=f"image '{root}/link' lies at '{image}': expected a file below {root}"
+    ):
+        await store.take(str(root / "link"), [str(root)])
+    assert not files(tmp_path) - {"memo"}
+    await store.take(str(root / "link"), [str(root), str(tmp_path)])
+
+
 async def test_an_image_is_read_where_it_is_without_a_store(store: ImageStore, image: Path, tmp_path: Path) -> None:
     assert module.read_facts(str(image)) == (await store.take(str(image))).facts
     with pytest.raises(NotFoundError):

@@ -10,7 +10,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.properties import INFINITY, Property, TransientUnit
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.workload import MIB, UnitKind, Workload
 
 WEB = TaskName("web")
@@ -52,6 +52,22 @@ def test_a_dollar_reaches_the_guest_and_no_variable_of_systemds_does() -> None:
     assert line[-4:] == ("$HOME", "${HOME}", "$$", "a$")
     words = [*line[:-4], "$$HOME", "$${HOME}", "$$$$", "a$$"]
     assert service(parts).value("ExecStart") == [(line[0], words, False)]
+
+
+@pytest.mark.parametrize("limit, memory_max", [(None, 64 * MIB), (100 * MIB, 100 * MIB), (INFINITY, INFINITY)])
+def test_the_guests_memory_is_that_of_the_allotment_wherever_the_kernel_draws_the_line(
+    limit: int | None, memory_max: int
+) -> None:
+    parts = with_workload(memory_max=limit)
+    assert service(parts).value("MemoryMax") == memory_max
+    assert f"--mem={PARTS.memory_mib}" in argv(parts)
+    assert log_fields(parts)["SOLO5_MEMORY"] == str(64 * MIB)
+
+
+def test_a_unit_stands_in_the_slice_that_is_asked_for_below_ours() -> None:
+    assert service(with_workload(slice="solo5-batch.slice")).value("Slice") == "solo5-batch.slice"
+    with pytest.raises(InvalidRequestError, match="Slice=system.slice: expected solo5.slice or a slice below it"):
+        service(with_workload(slice="system.slice"))
 
 
 def test_a_service_says_once_what_it_says() -> None:

@@ -1,0 +1,43 @@
+"""Where an open file lies, whatever its path has been made to lead to meanwhile."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from solo5_systemd.errors import HostError, InvalidRequestError
+
+
+def place(descriptor: int) -> str:
+    """The path of an open file, absolute and free of symbolic links (proc(5), /proc/pid/fd).
+
+    Raises:
+        HostError: the kernel does not tell.
+    """
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError as error:
+        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
+
+
+def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
+    """Check that an open file lies below one of some directories.
+
+    It is the open file that is looked at, so that a link which is changed after the check leads nowhere.
+
+    Args:
+        what: the file in a reader's words, such as `image '/srv/web.hvt'`.
+        descriptor: of the open file.
+        roots: the directories, with or without symbolic links; none at all: it may lie anywhere.
+
+    Raises:
+        InvalidRequestError: it lies elsewhere.
+        HostError: the kernel does not tell.
+    """
+    if not roots:
+        return
+    path = PurePath(place(descriptor))
+    if not any(path.is_relative_to(os.path.realpath(root)) for root in roots):
+        raise InvalidRequestError(
+            f"{what} lies at {str(path)!r}: expected a file below {' or '.join(roots)}.",
+            "Links are followed before that is checked.",
+        )
