@@ -7,6 +7,8 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
 VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } | sha256sum | head -c 16)
 BOOT := tests/machine/boot
 BACKEND ?= container
+PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
+MESSAGES := $(PROTOS:.proto=_pb2.py)
 PYTEST := python3 -m pytest -p no:cacheprovider
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
@@ -23,15 +25,21 @@ demo: setup ## show the main job in a throw-away machine
 	$(BOOT) --backend $(BACKEND) -- /srv/tests/machine/demo
 
 .PHONY: lint
-lint: $(VENV)/ready ## style, types, and who may import whom
+lint: proto ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
 
 .PHONY: fast
-fast: $(VENV)/ready ## tests that need no machine: seconds
+fast: proto ## tests that need no machine: seconds
 	PATH="$(VENV)/bin:$$PATH" $(PYTEST) tests/fast
+
+.PHONY: proto
+proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
+
+$(MESSAGES) &: $(PROTOS) setup.py $(VENV)/ready
+	$(VENV)/bin/python3 -W ignore setup.py --quiet proto  # setuptools 77 warns of what 66 needs in pyproject.toml
 
 .PHONY: pip
 pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl

@@ -8,7 +8,7 @@ from . import cache, enclosure, trees
 from .report import progress
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-_PARTS = ("src", "units", "packaging", "docs", "completions", "pyproject.toml", "README.md")
+_PARTS = ("src", "units", "packaging", "docs", "completions", "pyproject.toml", "setup.py", "README.md")
 
 _BUILD = """
 tree=$1 work=$2

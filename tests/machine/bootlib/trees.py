@@ -32,7 +32,7 @@ MACHINE = Recipe(
         "socat", "curl", "netcat-openbsd", "ca-certificates", "libseccomp2",
         "bash-completion", "zsh",
         "python3", "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd",
-        "python3-pyelftools", "python3-msgpack",
+        "python3-pyelftools", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-pytest", "python3-pytest-timeout", "python3-pytest-asyncio",
     ),
     finish=Path(__file__).parent / "finish-machine.sh",
@@ -43,6 +43,7 @@ BUILD = Recipe(
     seconds=60,
     packages=(
         "dpkg-dev", "debhelper", "dh-python", "pybuild-plugin-pyproject", "python3-all", "python3-setuptools",
+        "protobuf-compiler", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd", "python3-pyelftools",
         "lintian", "fakeroot",
     ),
