@@ -82,15 +82,15 @@ class Service:
         self.bus = bus
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *options: str, program: Sequence[str] = ("-m", "solo5_systemd.networkd")) -> None:
         assert self._process is None
         environment = {
             **os.environ,
             "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
             "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
         }
-        command = [sys.executable, "-m", "solo5_systemd.networkd", "--owner", "nobody"]
-        command += ["--settings", str(self.settings), "--state", str(self.state)]
+        command = [sys.executable, *program, "--owner", "nobody"]
+        command += ["--settings", str(self.settings), "--state", str(self.state), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 
@@ -101,8 +101,8 @@ class Service:
                 assert self._process.poll() is None, self.log.read_text()
                 await asyncio.sleep(0.02)
 
-    async def restart(self) -> None:
-        self.start()
+    async def restart(self, *options: str) -> None:
+        self.start(*options)
         await self.ready()
 
     def kill(self) -> None:

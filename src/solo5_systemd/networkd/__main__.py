@@ -19,21 +19,23 @@ from solo5_systemd.network.leases import STATE, LeaseStore
 from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
 from solo5_systemd.networkd.keeper import Keeper
-from solo5_systemd.networkd.service import Service
+from solo5_systemd.networkd.service import IDLE_SECONDS, Service
+
+NEEDED_AGAIN = 75
+"""The exit status after which systemd starts us again (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
 
 
 def main() -> int:
     """Serve; the exit status."""
     _log_to_journal()
     options = _options().parse_args()
-    failed = False
+    status = 1
     try:
-        asyncio.run(_serve(options))
+        status = NEEDED_AGAIN if asyncio.run(_serve(options)) else 0
     except* Solo5Error as group:
         for error in group.exceptions:
             logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a sentence, not a traceback
-        failed = True
-    return int(failed)
+    return status
 
 
 def _log_to_journal() -> None:
@@ -47,10 +49,17 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--owner", default="solo5", metavar="USER", help="who may attach to taps (%(default)s)")
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
     parser.add_argument("--state", default=STATE, type=Path, metavar="DIR", help="leases (%(default)s)")
+    parser.add_argument(
+        "--idle",
+        default=IDLE_SECONDS,
+        type=float,
+        metavar="SECONDS",
+        help="leave after these without work (%(default)s)",
+    )
     return parser
 
 
-async def _serve(options: argparse.Namespace) -> None:
+async def _serve(options: argparse.Namespace) -> bool:
     owner = _user_id(options.owner)
 
     def make_keeper() -> Keeper:
@@ -62,13 +71,14 @@ async def _serve(options: argparse.Namespace) -> None:
         )
 
     bus = await _connected()
-    service = Service(bus, make_keeper)
+    service = Service(bus, make_keeper, idle=options.idle)
     async with asyncio.TaskGroup() as tasks:
         companions = [tasks.create_task(_watchdog(service)), tasks.create_task(_until_lost(bus))]
-        await service.serve(lambda: notify(False, ready=1), lambda: notify(False, stopping=1))
+        needed = await service.serve(lambda: notify(False, ready=1), lambda: notify(False, stopping=1))
         for companion in companions:
             companion.cancel()
     bus.disconnect()
+    return needed
 
 
 async def _connected() -> MessageBus:

@@ -44,11 +44,13 @@ class Service:
     Args:
         bus: a connected bus.
         make_keeper: called in the writer's thread, since the sockets are for it alone.
+        idle: seconds without a call and a holding after which we leave.
     """
 
-    def __init__(self, bus: MessageBus, make_keeper: Callable[[], Keeper]) -> None:
+    def __init__(self, bus: MessageBus, make_keeper: Callable[[], Keeper], *, idle: float) -> None:
         self._bus = bus
         self._make_keeper = make_keeper
+        self._idle = idle
         self._writer = ThreadPoolExecutor(1, "writer")
         self._doomed: frozenset[str] = frozenset()
         self._deletion = asyncio.Lock()
@@ -69,13 +71,18 @@ class Service:
             "Collect": self._collect,
         }
 
-    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
+    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
         """Recover, answer, and return when nobody has needed us for a while.
 
         Args:
             ready: called as soon as calls are answered.
             stopping: called before the name is given up: whoever calls then has us started anew, and systemd must
                 know by then that it has to wait for our end. What arrived before is still answered.
+
+        Returns:
+            Whether somebody holds something again: a call came in between the decision to leave and the moment from
+            which the bus sends calls to our successor. There is no way back from `stopping`, so we are to be started
+            again, or nobody would look after what was given.
         """
         self._keeper = await self._work(self._make_keeper)
         unfinished = await self._work(self._keeper.recover)
@@ -96,6 +103,7 @@ class Service:
         loop.remove_reader(links.fileno())
         rules.close()
         links.close()
+        return bool(self._keeper.holdings)
 
     async def breathe(self) -> None:
         """Return when the writer's thread has come round: the sign of life for systemd's watchdog."""
@@ -243,7 +251,7 @@ class Service:
         """Seconds until something is due."""
         holdings = self._keeper.holdings
         if not holdings:
-            return IDLE_SECONDS
+            return self._idle
         expiries = (held.expires - now() for held in holdings if held.state is HoldingState.RESERVED)
         return max(1, min(expiries, default=SWEEP_SECONDS))
 

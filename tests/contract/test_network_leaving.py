@@ -1,0 +1,75 @@
+"""The service leaves when nobody needs it: no call is lost by that, and nothing stays that nobody looks after."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from tests.contract.netservice import NAME, PATH, Service, nic, udp
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+
+TASK = TaskName("a")
+REQUEST = (TASK, (nic("service"),), (udp(5353),))
+NEEDED_AGAIN = 75
+SOON = ("--idle", "0.1")
+
+_CALLED_ON_THE_WAY_OUT = """
+import subprocess, sys
+from solo5_systemd.networkd import __main__ as program
+
+def notify(_, *, ready=0, stopping=0, watchdog=0):
+    if stopping:
+        subprocess.run({command!r}, check=True)
+
+program.notify = notify
+sys.exit(program.main())
+"""
+"""The service, called when it has told systemd that it leaves, and before it gives its name back."""
+
+
+def _called_on_the_way_out(service: Service, *call: str) -> int:
+    """Its exit status."""
+    bus = ("busctl", f"--address={service.bus.address}", "--expect-reply=no", "call", NAME, PATH, NAME)
+    service.start(*SOON, program=("-c", _CALLED_ON_THE_WAY_OUT.format(command=[*bus, *call])))
+    return service.wait(10)
+
+
+async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
+    reserve = ("Reserve", "sa(ssss)a(ssqqs)", TASK, "1", "service", "default", "", "", "0")
+    assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == NEEDED_AGAIN
+    await service.restart(*SOON)
+    async with service.client() as client:
+        assert await client.reservation(TASK) is not None
+        await client.attach(TASK)
+        await client.drop(TASK)
+
+
+async def test_what_is_given_back_on_the_way_out_needs_nobody_again(service: Service) -> None:
+    assert await asyncio.to_thread(_called_on_the_way_out, service, "Release", "s", TASK) == 0
+
+
+async def test_calls_around_every_leaving_are_answered_and_leave_nothing(service: Service) -> None:
+    """They come when the service is about to leave, a little before or after: some of them in between."""
+    chance = random.Random(5)
+
+    async def insist(call: Callable[[], Awaitable[object]]) -> None:
+        """As bus and systemd do: who calls a service that has left waits until it is started again."""
+        while True:
+            try:
+                await call()
+            except HostError:
+                leases = len(await client.reservations())
+                assert await asyncio.to_thread(service.wait, 5) == (NEEDED_AGAIN if leases else 0)
+                await service.restart(*SOON)
+            else:
+                return
+
+    await service.restart(*SOON)
+    async with service.client() as client:
+        for _ in range(6):
+            await asyncio.sleep(0.1 + chance.uniform(-0.004, 0.004))
+            await insist(lambda: client.reserve(*REQUEST))
+            await insist(lambda: client.attach(TASK))
+            await insist(lambda: client.release(TASK))
+    assert await asyncio.to_thread(service.wait, 5) == 0
