@@ -27,8 +27,8 @@ class Images(Protocol):
         An error where there are roots and it lies below none.
         """
 
-    async def collect(self, keep: frozenset[str], *, dry_run: bool) -> Sequence[str]:
-        """Remove stored images whose SHA-256 is not in `keep`; the removed ones."""
+    async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
+        """Remove stored images whose SHA-256 is not in `keep`, and that nobody has used for so long; the removed ones."""
 
 
 class Tenders(Protocol):
@@ -95,6 +95,9 @@ class Units(Protocol):
 
     async def thaw(self, unit: str) -> None: ...
 
+    async def version(self) -> str:
+        """What PID 1 says of itself."""
+
     async def state(self, task: TaskName) -> UnitState | None:
         """The task's service or scope; None where neither is loaded."""
 
@@ -106,6 +109,9 @@ class Units(Protocol):
 
 
 class Console(Protocol):
+    async def open_stdout(self, unit: str) -> int:
+        """The same for the guest's console, of a process that PID 1 does not start."""
+
     async def open_stderr(self, unit: str) -> int:
         """A journal stream for the tender's stderr, apart from the guest's console."""
 
@@ -123,6 +129,9 @@ class Console(Protocol):
 
 class Usages(Protocol):
     async def usage(self, control_group: str) -> Usage | None: ...
+
+    async def cpus(self, directory: str) -> str | None:
+        """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none."""
 
     async def total_memory(self) -> int:
         """Bytes of memory that the host has."""

@@ -17,7 +17,7 @@ from solo5_systemd.network.plan import Reservation
 from solo5_systemd.task import Started, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
 from solo5_systemd.unit.properties import Property, parse_property
-from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 
 if TYPE_CHECKING:
@@ -76,7 +76,20 @@ class Runtime:
         async with self._launcher.scope(workload, pid) as line:
             return line
 
+    async def open_console(self, unit: str) -> tuple[int, int]:
+        """Journal streams for a process that PID 1 does not start: its stdout and stderr, the caller's to close."""
+        console = self._backends.console
+        return await console.open_stdout(unit), await console.open_stderr(unit)
+
     # --- look ------------------------------------------------------------------------------------------------
+
+    async def systemd_version(self) -> str:
+        """What PID 1 says of itself, such as `257.7-1`; that it answers is worth as much.
+
+        Raises:
+            HostError: it does not.
+        """
+        return await self._units.version()
 
     async def task(self, name: TaskName) -> Task:
         """One task, now.
@@ -332,10 +345,32 @@ class Runtime:
         which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
         await self._units.confine(where, [which])
 
+    async def child_outcome(self, name: TaskName, since: int, status: int, *, asked: bool) -> Outcome:
+        """How a scope's tender ended, as its parent has it.
+
+        Args:
+            name: the task's.
+            since: microseconds since the epoch, when it started.
+            status: as `subprocess` has it, negative for a signal.
+            asked: somebody requested the stop before.
+        """
+        found = await self._units.state(name)
+        return await self._outcome(child_state(name, since, status, asked=asked, found=found))
+
+    async def shared_cpus(self, directory: str) -> str | None:
+        """The processors of a cgroup that somebody else keeps, such as `0-2,5`; None where it names none."""
+        return await self._backends.usages.cpus(directory)
+
+    async def collect_images(self, *, min_age: float) -> Sequence[str]:
+        """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
+        return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
+
+    async def _images_in_use(self) -> frozenset[str]:
+        return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in await self._units.states())
+
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove what belongs to nobody: network leftovers, and stored images that no task runs. A line for each."""
-        tasks = await self._units.states()
-        keep = frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in tasks)
+        keep = await self._images_in_use()
         removed = await self._backends.networks.collect(dry_run=dry_run)
         images = await self._backends.images.collect(keep, dry_run=dry_run)
         return (*removed, *(f"image {sha256}" for sha256 in images))

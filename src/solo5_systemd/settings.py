@@ -68,7 +68,7 @@ def _parse(fields: Fields) -> Settings:
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
     tables = fields.table("network")
-    names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables.keys())))
+    names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables)))
     networks = tuple(_network(name, tables.table(name)) for name in names)
     _unlike_each_other(networks)
     return Settings(tender_paths=paths, networks=networks)

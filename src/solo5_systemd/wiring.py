@@ -64,11 +64,22 @@ class Machine:
 
 
 @asynccontextmanager
+async def machine(settings: "Settings") -> AsyncGenerator[Machine, None]:
+    """This machine, over one connection.
+
+    Raises:
+        HostError: the system bus cannot be reached.
+    """
+    async with system_bus() as connection:
+        yield Machine(connection, settings)
+
+
+@asynccontextmanager
 async def connect(settings: "Settings") -> AsyncGenerator[Runtime, None]:
     """The engine on this machine.
 
     Raises:
         HostError: the system bus cannot be reached.
     """
-    async with system_bus() as connection:
-        yield Runtime(Machine(connection, settings))
+    async with machine(settings) as backends:
+        yield Runtime(backends)

@@ -35,7 +35,7 @@ FIELDS = Fields(
         (lambda: FIELDS.texts("absent", ("d",)), ("d",)),
         (lambda: FIELDS.texts("absent", ()), ()),
         (lambda: FIELDS.table("table").table("inner").integer("deep", low=0, high=9), 1),
-        (lambda: list(FIELDS.table("absent").keys()), []),
+        (lambda: list(FIELDS.table("absent")), []),
         (lambda: FIELDS.tables("tables")[0].integer("x", low=0, high=9), 1),
         (lambda: FIELDS.tables("absent"), ()),
         (lambda: FIELDS.parsed("text", network_name), "t"),

@@ -88,6 +88,14 @@ class Manager:
     async def thaw(self, unit: str) -> None:
         await self._manager("ThawUnit", "s", [unit])
 
+    async def version(self) -> str:
+        with _translated():
+            body = [MANAGER, "Version"]
+            reply = await self._connection.call(
+                SYSTEMD, MANAGER_PATH, "org.freedesktop.DBus.Properties", "Get", "ss", body
+            )
+        return str(reply[0].value)
+
     async def state(self, task: TaskName) -> UnitState | None:
         names = [task_service(task), task_scope(task)]
         states = await self._read_all(await self._manager("ListUnitsByNames", "as", [names]))

@@ -32,6 +32,14 @@ class CgroupFs:
         files = {name: text for name in FILES if (text := _read(directory / name)) is not None}
         return usage(files, time.monotonic()) if files else None
 
+    async def cpus(self, directory: str) -> str | None:
+        """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none.
+
+        Args:
+            directory: of the cgroup, an absolute path.
+        """
+        return (_read(Path(directory) / "cpuset.cpus") or "").strip() or None
+
     def processes(self, control_group: str) -> tuple[int, ...]:
         """The processes in it; none where it is gone."""
         text = _read(self._root / control_group.lstrip("/") / "cgroup.procs") or ""

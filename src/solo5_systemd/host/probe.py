@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.etc import read_settings
+from solo5_systemd.etc import ETC, RUN, read_settings
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.facts import Host
 from solo5_systemd.host.kernel import kvm_problem, look
@@ -35,15 +35,19 @@ FILES = (
 SYSTEMCTL = "/usr/bin/systemctl"
 
 
-async def probe(root: Path = Path("/")) -> Host:
+async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
     """Everything that `doctor` judges.
 
     Args:
         root: where to look for files and directories; devices, users and modules are always this machine's.
+        systemd: its version, where the caller has asked PID 1; None: `systemctl` is asked, at the price of a process.
+        settings: what holds, where the caller has read it; None: what is below /etc/solo5.
     """
-    settings, problem = _settings(root / "etc/solo5")
+    problem = ""
+    if settings is None:
+        settings, problem = _settings(root)
     return Host(
-        systemd=_systemd_version(),
+        systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
         bus=(root / "run/dbus/system_bus_socket").exists(),
         controllers=_controllers(root / "sys/fs/cgroup"),
@@ -88,9 +92,9 @@ def _user_exists(name: str) -> bool:
     return True
 
 
-def _settings(directory: Path) -> tuple[Settings, str]:
+def _settings(root: Path) -> tuple[Settings, str]:
     try:
-        return read_settings(directory), ""
+        return read_settings(root / ETC.relative_to("/"), root / RUN.relative_to("/")), ""
     except Solo5Error as error:
         return Settings(), error.sentence
 

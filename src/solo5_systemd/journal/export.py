@@ -20,6 +20,7 @@ class Stream(StrEnum):
     STDERR = "stderr"
 
 
+STDOUT_PRIORITY = 6
 STDERR_PRIORITY = 4
 """syslog's "warning": what the tender's stderr is tagged with, and how it is known from the console (6, "info")."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal.export import STDERR_PRIORITY, Entry, ExportError, Reader
+from solo5_systemd.journal.export import STDERR_PRIORITY, STDOUT_PRIORITY, Entry, ExportError, Reader
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.names import task_of_unit
 from solo5_systemd.unit.state import UnitState
@@ -27,6 +27,9 @@ EXPLAIN_NOTHING = {
 
 class Journal:
     """Fulfils `backends.Console`."""
+
+    async def open_stdout(self, unit: str) -> int:
+        return open_stream(str(task_of_unit(unit) or unit), unit, STDOUT_PRIORITY)
 
     async def open_stderr(self, unit: str) -> int:
         return open_stream(str(task_of_unit(unit) or unit), unit, STDERR_PRIORITY)

@@ -99,7 +99,7 @@ def parse_texts(document: object) -> Mapping[str, str]:
         InvalidRequestError: it is none.
     """
     fields = Fields(document)
-    return {key: fields.text(key) for key in fields.keys()}  # noqa: SIM118 - Fields is no mapping
+    return {key: fields.text(key) for key in fields}
 
 
 def _fields(document: object) -> Fields:

@@ -85,17 +85,17 @@ def outcome(state: UnitState, words: LastWords = LastWords()) -> Outcome:
     """The outcome of a unit that is over.
 
     Args:
-        state: the unit; of an ended scope nothing is known, and that is what is said.
+        state: the unit; of a scope whose caller is not asked nothing is known, and that is what is said.
         words: the console's end; without it an exit status of 1 cannot be told apart further.
     """
-    if state.kind is UnitKind.SCOPE:
-        return Outcome(ending=Ending.UNKNOWN, sentence="ended; only its caller knows how, since it ran in a scope")
     if state.result == "oom-kill":
         return Outcome(
             ending=Ending.OUT_OF_MEMORY,
             signal=signals.SIGKILL,
             sentence="killed by the host: guest and tender needed more than the task's memory",
         )
+    if state.kind is UnitKind.SCOPE and state.main_code == MainCode.NONE:
+        return Outcome(ending=Ending.UNKNOWN, sentence="ended; only its caller knows how, since it ran in a scope")
     match state.main_code:
         case MainCode.EXITED:
             return _exited(state, words)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.names import TaskName, task_of_unit, task_scope
 from solo5_systemd.workload import UnitKind
 
 
@@ -192,3 +192,27 @@ def _log_fields(value: object) -> dict[str, str]:
         return {}
     texts = (bytes(item).decode("utf-8", "replace") for item in value)
     return dict(text.split("=", 1) for text in texts if "=" in text)
+
+
+def child_state(name: TaskName, since: int, status: int, *, asked: bool, found: UnitState | None) -> UnitState:
+    """A scope that is over, completed by what its tender's parent knows: systemd has no main process there.
+
+    Args:
+        name: the task's.
+        since: microseconds since the epoch, when the tender started.
+        status: as `subprocess` has it, negative for a signal.
+        asked: somebody requested the stop before.
+        found: the scope, None where systemd has unloaded it.
+    """
+    return UnitState(
+        task=name,
+        unit=task_scope(name),
+        active=ActiveState.INACTIVE,
+        result=found.result if found else "success",
+        main_code=MainCode.EXITED if status >= 0 else MainCode.KILLED,
+        main_status=abs(status),
+        started=since,
+        active_exit=1 if asked else 2,
+        main_exit=2 if asked else 1,
+        log_fields=found.log_fields if found else {},
+    )

@@ -1,0 +1,64 @@
+"""The plugin's executable: Nomad launches it from its plugin_dir, and speaks to it over a socket."""
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from solo5_systemd import __version__
+from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
+from solo5_systemd.goplugin.rpc import service_handler
+from solo5_systemd.goplugin.server import serve
+from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.proto import base_pb2, driver_pb2
+from solo5_systemd.nomad.refusals import explain
+from solo5_systemd.nomad.service import BasePlugin, DriverService
+
+COOKIE = MagicCookie(
+    name="NOMAD_PLUGIN_MAGIC_COOKIE",
+    value="e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+)
+"""What Nomad proves itself with (plugins/base/plugin.go); no secret, only a guard against starting it by hand."""
+
+PROTOCOL = 2
+"""Nomad's version of its own protocol over go-plugin's."""
+
+THREADS = 64
+"""For file systems that may hang: one that does must not take the others' images along."""
+
+
+class _Over(Exception):  # noqa: N818 - no error: how the background is told
+    """Nomad has said that it is enough."""
+
+
+def main() -> int:
+    """Serve until Nomad says that it is enough; the exit status."""
+    return asyncio.run(_main())
+
+
+async def _main() -> int:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
+    try:
+        async with asyncio.TaskGroup() as background:
+            await _serve(Driver(__version__, background))
+    except* _Over:
+        pass
+    return 0
+
+
+async def _serve(driver: Driver) -> None:
+    """Serve, and end by an exception: a group waits for its tasks, and nobody needs them any more.
+
+    Raises:
+        _Over: always.
+    """
+    base, drivers = (file.DESCRIPTOR.services_by_name for file in (base_pb2, driver_pb2))
+    handlers = [
+        service_handler(base["BasePlugin"], BasePlugin(driver, __version__), explain),
+        service_handler(drivers["Driver"], DriverService(driver), explain),
+    ]
+    await serve(Handshake(COOKIE, PROTOCOL), handlers, closing=driver.session.close)
+    raise _Over
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The process that becomes a scope's tender: started by the driver, in a scope of its own from its first deed on.
+
+The workload comes on stdin. The descriptor whose number is the one argument tells the driver: what is written there is
+an error, and its closing by the kernel, when the tender is executed, is success.
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+
+from solo5_systemd.errors import NotFoundError, Solo5Error
+from solo5_systemd.etc import read_settings
+from solo5_systemd.wiring import connect
+from solo5_systemd.workload import Workload
+
+
+def main() -> None:
+    """Execute the tender, or tell why not."""
+    report = int(sys.argv[1])
+    os.set_inheritable(report, False)
+    workload = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
+    try:
+        line = asyncio.run(_enter(workload))
+        _become(line)
+    except Solo5Error as error:
+        words = {"name": error.dbus_name, "sentence": error.sentence, "hint": error.hint}
+        os.write(report, json.dumps(words).encode())
+        sys.exit(Solo5Error.exit_status)
+
+
+async def _enter(workload: Workload) -> tuple[str, ...]:
+    async with connect(read_settings()) as engine:
+        return await engine.start_scope(workload, os.getpid())
+
+
+def _become(line: tuple[str, ...]) -> None:
+    try:
+        os.execv(line[0], line)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        raise NotFoundError(f"{line[0]} cannot be executed: {error.strerror}.") from error
+
+
+if __name__ == "__main__":
+    main()

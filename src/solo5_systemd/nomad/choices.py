@@ -1,0 +1,31 @@
+"""Options that have a few words to choose from."""
+
+from enum import StrEnum
+from typing import TypeVar
+
+from solo5_systemd.decode import Fields
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class Logging(StrEnum):
+    """Where a console goes besides the journal: to Nomad's log files, or nowhere."""
+
+    NOMAD = "nomad"
+    JOURNALD = "journald"
+
+
+def choice(fields: Fields, key: str, words: type[E]) -> E | None:
+    """One of the words; None where none is given.
+
+    Raises:
+        Solo5Error: another word.
+    """
+    if not fields.has(key):
+        return None
+    text = fields.text(key)
+    try:
+        return words(text)
+    except ValueError as error:
+        known = ", ".join(f'"{word}"' for word in words)
+        raise fields.wrong(key, text, f'one of {known}, such as {key} = "{next(iter(words))}"') from error

@@ -1,0 +1,217 @@
+"""What an operator says in `plugin "solo5" { config { … } }`: one value, checked as a whole, with no effect."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import NetworkName, network_name
+from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.nomad.duration import seconds
+from solo5_systemd.nomad.options import assignments, unpack
+from solo5_systemd.settings import parse_settings
+from solo5_systemd.unit.properties import SETTABLE, parse_property
+from solo5_systemd.workload import UnitKind
+
+WHERE = "plugin.solo5.config"
+
+TIGHTENING = (
+    "CPUWeight",
+    "IOReadBandwidthMax",
+    "IOReadIOPSMax",
+    "IOWeight",
+    "IOWriteBandwidthMax",
+    "IOWriteIOPSMax",
+    "LimitAS",
+    "LimitCORE",
+    "LimitDATA",
+    "LimitFSIZE",
+    "LimitNOFILE",
+    "LimitNPROC",
+    "LimitSTACK",
+    "LogRateLimitBurst",
+    "LogRateLimitIntervalSec",
+    "MemoryHigh",
+    "MemoryLow",
+    "RuntimeMaxSec",
+    "SystemCallFilter",
+    "TasksMax",
+)
+"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What holds where a job does not say."""
+
+    tender: Target | None = None
+    unit: UnitKind = UnitKind.SERVICE
+    logging: Logging = Logging.NOMAD
+    quiet: bool = False
+    cpu_hard_limit: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What no job may exceed; None: no ceiling."""
+
+    memory_mb: int | None = None
+    nics: int | None = None
+    blocks: int | None = None
+    ports: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """Garbage collection: times in seconds."""
+
+    enabled: bool = True
+    interval: float = 3600.0
+    image_age: float = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginConfig:
+    """The whole configuration.
+
+    Attributes:
+        enabled: the driver offers itself at all.
+        image_paths: directories below which a job may name an image, besides its own.
+        block_paths: the same for the files and devices behind disks.
+        tender_paths: where tenders are looked for; empty: as /etc/solo5 says.
+        networks: those that a job may join; empty: any.
+        network_settings: networks that are defined here, as tables of /etc/solo5/*.toml.
+        stats_interval: seconds; samples of a task are at least so far apart.
+        disable_log_collection: no console reaches Nomad's log files.
+        allowed_properties: unit properties that a job may set.
+    """
+
+    enabled: bool = True
+    image_paths: tuple[str, ...] = ()
+    block_paths: tuple[str, ...] = ()
+    tender_paths: tuple[str, ...] = ()
+    networks: tuple[NetworkName, ...] = ()
+    network_settings: dict[str, dict[str, object]] = field(default_factory=dict)
+    stats_interval: float = 1.0
+    disable_log_collection: bool = False
+    allowed_properties: tuple[str, ...] = TIGHTENING
+    defaults: Defaults = field(default_factory=Defaults)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    collection: Collection = field(default_factory=Collection)
+
+
+def plugin_config(data: bytes) -> PluginConfig:
+    """Decode the plugin's configuration.
+
+    Raises:
+        SettingsError: a key has a wrong value; the sentence has its path.
+    """
+    fields = unpack(data, WHERE, SettingsError)
+    fields.allow(
+        "enabled", "image_paths", "block_paths", "tender_paths", "networks", "network", "stats_interval",
+        "disable_log_collection", "allowed_properties", "defaults", "ceilings", "gc",
+    )  # fmt: skip
+    return PluginConfig(
+        enabled=fields.boolean("enabled", default=True),
+        image_paths=_directories(fields, "image_paths"),
+        block_paths=_directories(fields, "block_paths"),
+        tender_paths=_directories(fields, "tender_paths"),
+        networks=_networks(fields),
+        network_settings=_network_settings(fields),
+        stats_interval=_duration(fields, "stats_interval", 1.0, least=0.1),
+        disable_log_collection=fields.boolean("disable_log_collection", default=False),
+        allowed_properties=_property_names(fields),
+        defaults=_defaults(fields.table("defaults")),
+        ceilings=_ceilings(fields.table("ceilings")),
+        collection=_collection(fields.table("gc")),
+    )
+
+
+@contextmanager
+def _under(fields: Fields, key: str) -> Iterator[None]:
+    """Put the key's path before what is wrong with its value."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise SettingsError(f"{fields.path(key)}: {error.sentence}", error.hint) from error
+
+
+def _directories(fields: Fields, key: str) -> tuple[str, ...]:
+    paths = fields.texts(key, ())
+    for path in paths:
+        if not path.startswith("/"):
+            raise fields.wrong(key, path, f'absolute directories, such as {key} = ["/srv/solo5"]')
+    return paths
+
+
+def _networks(fields: Fields) -> tuple[NetworkName, ...]:
+    with _under(fields, "networks"):
+        return tuple(map(network_name, fields.texts("networks", ())))
+
+
+def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
+    """Checked as the tables of /etc/solo5/*.toml are, which is what they become."""
+    tables = fields.table("network")
+    plain = {name: _network(tables.table(name)) for name in tables}
+    parse_settings({"network": plain}, WHERE)
+    return plain
+
+
+def _network(fields: Fields) -> dict[str, object]:
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade")
+    texts = {key: fields.text(key) for key in ("ipv4", "gateway4", "bridge") if fields.has(key)}
+    mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
+    masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
+    return {**texts, **mtu, **masquerade}
+
+
+def _property_names(fields: Fields) -> tuple[str, ...]:
+    names = fields.texts("allowed_properties", TIGHTENING)
+    for name in names:
+        if name not in SETTABLE:
+            raise fields.wrong("allowed_properties", name, f"some of {', '.join(sorted(SETTABLE))}")
+    return names
+
+
+def _defaults(fields: Fields) -> Defaults:
+    fields.allow("tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties")
+    properties = assignments(fields, "properties")
+    with _under(fields, "properties"):
+        for key, text in properties:
+            parse_property(key, text)
+    return Defaults(
+        tender=choice(fields, "tender", Target),
+        unit=choice(fields, "unit", UnitKind) or UnitKind.SERVICE,
+        logging=choice(fields, "logging", Logging) or Logging.NOMAD,
+        quiet=fields.boolean("quiet", default=False),
+        cpu_hard_limit=fields.boolean("cpu_hard_limit", default=False),
+        properties=properties,
+    )
+
+
+def _ceilings(fields: Fields) -> Ceilings:
+    keys = ("memory_mb", "nics", "blocks", "ports")
+    fields.allow(*keys)
+    memory_mb, nics, blocks, ports = (
+        fields.number(key, low=0, high=1 << 30) if fields.has(key) else None for key in keys
+    )
+    return Ceilings(memory_mb=memory_mb, nics=nics, blocks=blocks, ports=ports)
+
+
+def _collection(fields: Fields) -> Collection:
+    fields.allow("enabled", "interval", "image_age")
+    return Collection(
+        enabled=fields.boolean("enabled", default=True),
+        interval=_duration(fields, "interval", 3600.0, least=1.0),
+        image_age=_duration(fields, "image_age", 86400.0, least=60.0),
+    )
+
+
+def _duration(fields: Fields, key: str, default: float, *, least: float) -> float:
+    value = fields.parsed(key, seconds, default)
+    if value < least:
+        raise fields.wrong(key, fields.text(key), f"at least {least:g} seconds")
+    return value

@@ -1,0 +1,43 @@
+"""A task's console on its way to `nomad alloc logs`: Nomad's FIFOs, handed to the relay.
+
+logmon ends for good once it sees a FIFO closed, so whoever holds the write ends must outlive this process: the relay
+does. A FIFO that is never opened leaves logmon waiting, so both are opened even where nothing is to be written.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from solo5_systemd.backends import Relay
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+NOWHERE = ("", "/dev/null")
+
+
+@asynccontextmanager
+async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
+    from solo5_systemd.journal.fifo import open_fifo
+
+    ends: list[int] = []
+    try:
+        ends.append(await open_fifo(task.stdout_path))
+        ends.append(await open_fifo(task.stderr_path))
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+async def connect(relay: Relay, task: wire.TaskConfig, name: TaskName, unit: str, since: int, logging: Logging) -> None:
+    """Have the console forwarded from `since` (microseconds since the epoch) on.
+
+    Raises:
+        HostError: a FIFO has no reader, or the relay does not answer.
+    """
+    if task.stdout_path in NOWHERE or task.stderr_path in NOWHERE:
+        return
+    async with _write_ends(task) as (stdout, stderr):
+        if logging is Logging.NOMAD:
+            await relay.forward(name, unit, since, stdout, stderr)

@@ -1,0 +1,315 @@
+"""Nomad's TaskConfig and a job's options, as the engine's Workload: what can be honoured, or one sentence why not."""
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.network.plan import Lease, NicRequest, Reservation, ipv4_address, mac_address
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.options import NicOptions, PortLabel, TaskOptions
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.settings import DEFAULT_NETWORK
+from solo5_systemd.unit.confinement import USER
+from solo5_systemd.unit.properties import INFINITY
+from solo5_systemd.workload import MIB, Publish, Workload
+
+SHARED_SLICE = "solo5-shared.slice"
+"""Of tasks without reserved cores: its AllowedCPUs= follows Nomad's shared partition, with one call for all of them."""
+
+RESERVED_SLICE = "solo5-reserved.slice"
+
+QUIET = "--solo5:quiet"
+"""The word in front of all others by which Solo5's bindings print nothing but aborts."""
+
+
+def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> Workload:
+    """What to run.
+
+    Args:
+        task: Nomad's.
+        options: the job's `config`, decoded.
+        plugin: the operator's.
+        cores: how many cores this machine has, for hard limits.
+
+    Raises:
+        InvalidRequestError: the job asks for something that cannot be honoured.
+    """
+    _refuse_what_no_guest_has(task)
+    _keep_below(options, task, plugin)
+    defaults = plugin.defaults
+    quiet = defaults.quiet if options.quiet is None else options.quiet
+    return Workload(
+        name=name_of(task.id),
+        image=host_path("unikernel", options.unikernel, task),
+        roots=image_roots(task, plugin),
+        arguments=((QUIET,) if quiet else ()) + options.args,
+        memory=_memory(task),
+        memory_max=_memory_max(task),
+        cpus=_hard_limit(task, options, plugin, cores),
+        cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
+        nics=tuple(_nic(nic, plugin) for nic in options.nics),
+        publish=tuple(publish(task, options)),
+        disks=tuple(_disks(task, options, plugin)),
+        tender=options.tender or defaults.tender,
+        kind=options.unit or defaults.unit,
+        slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
+        properties=_properties(task, options, plugin),
+        log_fields=tuple(log_fields(task)),
+        description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
+    )
+
+
+def logging_of(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Logging:
+    """Where the console goes; a job with `logs { disabled = true }` has /dev/null for its files."""
+    if plugin.disable_log_collection or task.stdout_path in ("", "/dev/null"):
+        return Logging.JOURNALD
+    return options.logging or plugin.defaults.logging
+
+
+def task_directory(task: wire.TaskConfig) -> str:
+    """The task's own directory: `local` and `secrets` are below it."""
+    return posixpath.join(task.alloc_dir, task.name)
+
+
+def image_roots(task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
+    """Where a job's image may lie: below what Nomad brought for the task, and below what the operator offers."""
+    return (task_directory(task), posixpath.join(task.alloc_dir, "alloc"), *plugin.image_paths)
+
+
+def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
+    """Where the image may be, the first that exists being meant: a bare name is also one of the operator's images.
+
+    Raises:
+        InvalidRequestError: `unikernel` is no path.
+    """
+    places = () if options.unikernel.startswith("/") else plugin.image_paths
+    offered = (posixpath.normpath(posixpath.join(place, options.unikernel)) for place in places)
+    return (host_path("unikernel", options.unikernel, task), *offered)
+
+
+def cpu_weight(shares: int) -> int:
+    """Nomad's `cpu`, in MHz, as CPUWeight= (1–10000): a tenth, so that two tasks' shares keep their proportion."""
+    return max(1, min(10000, round(shares / 10)))
+
+
+def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
+    """What every journal line of the task carries: `journalctl NOMAD_JOB_NAME=web`."""
+    yield "NOMAD_NAMESPACE", task.namespace
+    yield "NOMAD_JOB_NAME", task.job_name
+    yield "NOMAD_JOB_ID", task.job_id
+    yield "NOMAD_GROUP_NAME", task.task_group_name
+    yield "NOMAD_TASK_NAME", task.name
+    yield "NOMAD_ALLOC_ID", task.alloc_id
+
+
+def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
+    if task.user not in ("", USER):
+        raise InvalidRequestError(
+            f"task {task.name} asks for user {task.user!r}: every tender runs as {USER}, and a unikernel has no users.",
+            "Leave user out.",
+        )
+    for what, asked in (("a volume_mount", task.mounts), ("a device", task.devices)):
+        if asked:
+            where = asked[0].task_path or asked[0].host_path
+            raise InvalidRequestError(
+                f"task {task.name} asks for {what} ({where}): a unikernel has no file system to mount it in.",
+                'Give it a disk: config { block "NAME" { source = "…" } }',
+            )
+    if task.HasField("network_isolation_spec") and task.network_isolation_spec.mode != wire.NetworkIsolationSpec.HOST:
+        raise InvalidRequestError(
+            f"task {task.name} is in a group with a network namespace of its own: its tap would be in another.",
+            'Use network { mode = "host" }; each guest has an address of its own all the same.',
+        )
+    if task.HasField("dns"):
+        raise InvalidRequestError(
+            f"task {task.name} is in a group with network.dns: a unikernel has no resolv.conf.",
+            "Pass name servers among args, such as --resolver=ADDRESS.",
+        )
+
+
+def _keep_below(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> None:
+    ceilings = plugin.ceilings
+    allotment = max(task.resources.allocated_resources.memory.memory_mb, _max_mb(task))
+    for what, asked, ceiling in (
+        ("resources.memory", allotment, ceilings.memory_mb),
+        ("config.nic", len(options.nics), ceilings.nics),
+        ("config.block", len(options.disks), ceilings.blocks),
+        ("config.ports", len(options.ports or ()), ceilings.ports),
+    ):
+        if ceiling is not None and asked > ceiling:
+            raise InvalidRequestError(
+                f"{what} is {asked}: expected at most {ceiling}, this node's ceiling.",
+                "The operator sets it in plugin.solo5.config.ceilings.",
+            )
+
+
+# --- resources ---------------------------------------------------------------------------------------------------
+
+
+def _memory(task: wire.TaskConfig) -> int:
+    mb = task.resources.allocated_resources.memory.memory_mb
+    if mb <= 0:
+        raise InvalidRequestError(f"resources.memory is {mb}: expected the task's memory in MB.")
+    return mb * MIB
+
+
+def _max_mb(task: wire.TaskConfig) -> int:
+    return task.resources.allocated_resources.memory.memory_max_mb
+
+
+def _memory_max(task: wire.TaskConfig) -> int | None:
+    """Nomad's `memory_max`: 0 is unset, -1 no limit."""
+    mb = _max_mb(task)
+    if mb < 0:
+        return INFINITY
+    return mb * MIB if mb else None
+
+
+def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> float | None:
+    """PercentTicks is the task's part of all the machine's processor time."""
+    asked = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
+    part = task.resources.linux_resources.PercentTicks
+    return part * cores if asked and part > 0 else None
+
+
+def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
+    for key, _ in options.properties:
+        if key not in plugin.allowed_properties:
+            raise InvalidRequestError(
+                f"config.properties.{key} may not be set by a job: "
+                f"expected one of {', '.join(sorted(plugin.allowed_properties))}.",
+                "The operator allows more in plugin.solo5.config.allowed_properties.",
+            )
+    cpus = task.resources.linux_resources.cpuset_cpus
+    placed = {"AllowedCPUs": cpus} if cpus else {}
+    return tuple((placed | dict(plugin.defaults.properties) | dict(options.properties)).items())
+
+
+# --- devices -----------------------------------------------------------------------------------------------------
+
+
+def _nic(nic: NicOptions, plugin: PluginConfig) -> NicRequest:
+    network = nic.network or DEFAULT_NETWORK
+    if plugin.networks and network not in plugin.networks:
+        raise InvalidRequestError(
+            f'config.nic "{nic.nic}".network is {network!r}: expected one of {", ".join(plugin.networks)}.',
+            "The operator offers networks in plugin.solo5.config.networks.",
+        )
+    return NicRequest(
+        nic=nic.nic,
+        network=network,
+        ipv4=ipv4_address(nic.ip) if nic.ip else None,
+        mac=mac_address(nic.mac) if nic.mac else None,
+    )
+
+
+def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
+    for disk in options.disks:
+        yield DiskRequest(
+            disk=disk.disk,
+            path=host_path(f'block "{disk.disk}".source', disk.source, task),
+            sector_size=disk.sector_size,
+            roots=(task_directory(task), posixpath.join(task.alloc_dir, "alloc"), *plugin.block_paths),
+        )
+
+
+def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
+    """A relative path is the task directory's.
+
+    Raises:
+        InvalidRequestError: it is no path.
+    """
+    if "\0" in path:
+        raise InvalidRequestError(f"config.{what} {path!r} is no path: it contains a NUL byte.")
+    return posixpath.normpath(posixpath.join(task_directory(task), path))
+
+
+# --- ports -------------------------------------------------------------------------------------------------------
+
+
+def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
+    """Each of the group's ports that this task is to have; without `ports` or `nic.ports`, all of them.
+
+    Raises:
+        InvalidRequestError: a label that the group does not have.
+    """
+    for nic, label in _wanted(task, options):
+        port = _mapping(task, label.label)
+        for protocol in label.protocols:
+            yield Publish(
+                nic=nic,
+                host_ip=_host_ip(port),
+                host_port=port.value,
+                port=guest_port(port),
+                protocol=protocol,
+            )
+
+
+def port_map(task: wire.TaskConfig, options: TaskOptions) -> dict[str, int]:
+    """The guest's port of each label, for services that advertise the guest's own address."""
+    return {label.label: guest_port(_mapping(task, label.label)) for _, label in _wanted(task, options)}
+
+
+def guest_port(port: wire.PortMapping) -> int:
+    """`to`, or the host's own number where it is not set (0, or -1 for "the same")."""
+    return port.to if port.to > 0 else port.value
+
+
+def _wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[DeviceName | None, PortLabel]]:
+    by_nic = [(nic.nic, label) for nic in options.nics for label in nic.ports]
+    if options.ports is None and not by_nic:
+        return [(None, PortLabel(label=port.label)) for port in task.resources.ports]
+    return [*by_nic, *((None, label) for label in options.ports or ())]
+
+
+def _mapping(task: wire.TaskConfig, label: str) -> wire.PortMapping:
+    for port in task.resources.ports:
+        if port.label == label:
+            return port
+    has = ", ".join(port.label for port in task.resources.ports) or "none"
+    raise InvalidRequestError(
+        f"config.ports names {label!r}: expected one of the group's ports ({has}).",
+        f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
+    )
+
+
+def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
+    """The node's address that the scheduler chose; none, or the wildcard, is every one."""
+    if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
+        return None
+    if ":" in port.host_ip:
+        raise InvalidRequestError(
+            f"port {port.label} is on the host's address {port.host_ip}: expected an IPv4 address.",
+            "Choose another host_network for the port.",
+        )
+    return ipv4_address(port.host_ip)
+
+
+def network_override(
+    task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None
+) -> wire.NetworkOverride | None:
+    """The guest's address and ports, for services with `address_mode = "driver"`; None without a NIC.
+
+    It is not advertised by itself: other hosts reach the guest by the host's ports, not by its address here.
+    """
+    if reservation is None or not reservation.leases:
+        return None
+    lease = primary_lease(reservation)
+    return wire.NetworkOverride(addr=str(lease.ipv4.ip), port_map=port_map(task, options), auto_advertise=False)
+
+
+def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
+    """The address alone, of a task whose options nobody has any more; Nomad remembers its ports by itself."""
+    if reservation is None or not reservation.leases:
+        return None
+    return wire.NetworkOverride(addr=str(primary_lease(reservation).ipv4.ip))
+
+
+def primary_lease(reservation: Reservation) -> Lease:
+    """The one of the NIC named `service`, as MirageOS calls its first, or else the first."""
+    return next((lease for lease in reservation.leases if lease.nic == "service"), reservation.leases[0])

@@ -1,0 +1,98 @@
+"""The driver: its configuration, its tasks, and what it does by itself."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+
+from solo5_systemd.errors import SettingsError, Solo5Error
+from solo5_systemd.nomad.config import PluginConfig, plugin_config
+from solo5_systemd.nomad.events import Events
+from solo5_systemd.nomad.fingerprint import Fingerprint, disabled, fingerprint, unreachable
+from solo5_systemd.nomad.health import fingerprints
+from solo5_systemd.nomad.housekeeping import Housekeeping
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
+from solo5_systemd.nomad.session import Session
+from solo5_systemd.nomad.tasks import Known, Tasks
+from solo5_systemd.nomad.usage import mhz_per_core
+
+_log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Everything behind the services.
+
+    Args:
+        version: the project's.
+        background: what runs by itself lives there.
+
+    Attributes:
+        config: the operator's; the defaults until Nomad has sent it.
+    """
+
+    def __init__(self, version: str, background: asyncio.TaskGroup) -> None:
+        self.config = PluginConfig()
+        self.session = Session()
+        self.events = Events()
+        self.tasks = Tasks(self.session, self.events, background)
+        self.mhz_per_core = 0.0
+        self._version = version
+        self._wrong = ""
+        self._stir = asyncio.Event()
+        self._housekeeping = Housekeeping(self.session, background)
+
+    def configure(self, data: bytes, topology: ClientTopology | None) -> None:
+        """Take a configuration; what is wrong with it is told by the fingerprint."""
+        try:
+            self.config, self._wrong = plugin_config(data), ""
+        except SettingsError as error:
+            self.config, self._wrong = PluginConfig(), str(error)
+        self.session.configure(self.config)
+        if topology is not None:
+            self.mhz_per_core = mhz_per_core(topology)
+        self._stir.set()
+
+    def fingerprints(self) -> AsyncIterator[wire.FingerprintResponse]:
+        """The first RPC of a plugin that is to stay, for every Nomad since 1.8: what is done by itself begins here."""
+        self._housekeeping.begin(lambda: self.config)
+        return fingerprints(self._look, self._stir)
+
+    async def start(self, task: wire.TaskConfig) -> Known:
+        """Start a task; raises as `Tasks.start`."""
+        if self._wrong:
+            raise SettingsError(self._wrong)
+        await self._housekeeping.share_cores(task.resources.linux_resources.cpuset_cgroup)
+        return await self.tasks.start(task, self.config)
+
+    async def recover(self, handle: wire.TaskHandle) -> None:
+        """Take a task up again; raises as `Tasks.recover`."""
+        await self._housekeeping.share_cores(handle.config.resources.linux_resources.cpuset_cgroup)
+        await self.tasks.recover(handle)
+
+    async def _look(self) -> Fingerprint:
+        if self._wrong:
+            return disabled(self._wrong)
+        if not self.config.enabled:
+            return disabled("disabled: plugin.solo5.config.enabled is false")
+        try:
+            return await self._look_at_machine()
+        except Solo5Error as error:
+            return unreachable(str(error), self._version)
+        except Exception:  # noqa: BLE001 - a look that fails must not end the stream: the driver would be lost
+            _log.exception("The machine could not be looked at.")
+            return unreachable("solo5: an internal error; the agent's log has the details", self._version)
+
+    async def _look_at_machine(self) -> Fingerprint:
+        from solo5_systemd.host.probe import probe
+
+        settings = self.session.settings()
+        engine = await self.session.engine()
+        host = await probe(settings=settings, systemd=_major(await engine.systemd_version()))
+        return fingerprint(host, settings, self.config, self._version)
+
+
+def _major(version: str) -> int:
+    """`257.7-1~deb13u1` → 257; a development version such as `v258~rc1` as well."""
+    match = re.search("[0-9]+", version)
+    return int(match[0]) if match else 0

@@ -1,0 +1,105 @@
+"""What this node offers to the scheduler, and whether it can be relied on now."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from solo5_systemd.host.facts import Fact, Host, Verdict, facts
+from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.nomad.about import NAME
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.settings import Settings
+from solo5_systemd.unit.confinement import KVM
+
+UNDETECTED = wire.FingerprintResponse.UNDETECTED
+UNHEALTHY = wire.FingerprintResponse.UNHEALTHY
+HEALTHY = wire.FingerprintResponse.HEALTHY
+
+CONFINEMENT = "user,capabilities,devices,files,system-calls,ip"
+"""What every service is confined in; a scope, which PID 1 does not start, has the first two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """One answer; equal to the last one, it need not be sent again."""
+
+    attributes: Mapping[str, str | bool | int]
+    health: wire.FingerprintResponse.HealthState
+    description: str
+
+
+def disabled(reason: str) -> Fingerprint:
+    """The driver does not offer itself, and says why."""
+    return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
+
+
+def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
+    """Judge the machine as `solo5ctl doctor` does; what is broken for every task makes the driver unhealthy."""
+    broken = [fact for fact in (*facts(host), *_tender_devices(host)) if fact.verdict is Verdict.BROKEN]
+    return Fingerprint(
+        attributes=dict(_attributes(host, settings, config, version)),
+        health=UNHEALTHY if broken else HEALTHY,
+        description=_sentence(broken[0]) if broken else "Healthy",
+    )
+
+
+def unreachable(reason: str, version: str) -> Fingerprint:
+    """The machine cannot even be looked at."""
+    return Fingerprint(attributes={_key("version"): version}, health=UNHEALTHY, description=reason)
+
+
+def response(found: Fingerprint, earlier: Mapping[str, object]) -> wire.FingerprintResponse:
+    """As Nomad wants it; an attribute that is gone is sent empty once, since it would stay on the node otherwise."""
+    gone = dict.fromkeys(earlier.keys() - found.attributes.keys(), "")
+    return wire.FingerprintResponse(
+        attributes={key: _attribute(value) for key, value in {**gone, **found.attributes}.items()},
+        health=found.health,
+        health_description=found.description,
+    )
+
+
+def _attribute(value: str | bool | int) -> Attribute:
+    if isinstance(value, bool):
+        return Attribute(bool_val=value)
+    return Attribute(int_val=value) if isinstance(value, int) else Attribute(string_val=value)
+
+
+def _key(name: str) -> str:
+    return f"driver.{NAME}.{name}"
+
+
+def _sentence(fact: Fact) -> str:
+    return f"{fact.name}: {fact.value}. {fact.advice}".rstrip()
+
+
+def _tender_devices(host: Host) -> Iterator[Fact]:
+    """A node whose only tender is hvt can do nothing without KVM."""
+    problem = host.devices.get(KVM, "")
+    if problem and host.tenders and all(tender.target is Target.HVT for tender in host.tenders):
+        yield Fact(name=KVM, value="cannot be used", verdict=Verdict.BROKEN, advice=problem)
+
+
+def _attributes(
+    host: Host, settings: Settings, config: PluginConfig, version: str
+) -> Iterator[tuple[str, str | bool | int]]:
+    yield _key("version"), version
+    if host.systemd is not None:
+        yield _key("systemd"), host.systemd
+    for target in Target:
+        tender = next((t for t in host.tenders if t.target is target and t.abi_version == SUPPORTED_ABI[target]), None)
+        yield _key(target.value), tender is not None
+        if tender is not None:
+            yield _key(f"{target}.version"), tender.version
+            yield _key(f"{target}.abi"), tender.abi_version
+            yield _key(f"{target}.path"), tender.path
+    problem = host.devices.get(KVM, "")
+    yield _key("kvm"), not problem
+    if problem:
+        yield _key("kvm.problem"), problem
+    yield _key("cgroup"), "v2" if host.controllers is not None else "v1"
+    yield _key("confinement"), CONFINEMENT
+    yield _key("block"), True
+    offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]
+    yield _key("networks"), ",".join(offered)
+    yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

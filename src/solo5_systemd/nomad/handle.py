@@ -1,0 +1,78 @@
+"""What Nomad keeps of a task for us: enough to prove that a unit is the one that was started, and nothing else.
+
+Nomad stores it once, in its client's database, and hands it back to RecoverTask after any crash. It holds no arguments
+and no environment: what is secret in a job is not ours to write down.
+"""
+
+import json
+from dataclasses import dataclass
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.workload import UnitKind
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverState:
+    """The driver's part of a task handle.
+
+    Attributes:
+        task: its name on this host.
+        unit: the transient unit.
+        invocation: systemd's id of this one run of it.
+        boot: the kernel's boot id; a unit does not outlive its boot.
+        started: microseconds since the epoch.
+        kind: service or scope.
+        logging: where its console goes.
+    """
+
+    task: TaskName
+    unit: str
+    invocation: str
+    boot: str
+    started: int
+    kind: UnitKind
+    logging: Logging
+
+
+def encode(state: DriverState) -> bytes:
+    return json.dumps({"version": VERSION, **_plain(state)}, separators=(",", ":")).encode()
+
+
+def _plain(state: DriverState) -> dict[str, str | int]:
+    return {
+        "task": state.task,
+        "unit": state.unit,
+        "invocation": state.invocation,
+        "boot": state.boot,
+        "started": state.started,
+        "kind": state.kind.value,
+        "logging": state.logging.value,
+    }
+
+
+def decode(data: bytes) -> DriverState:
+    """Read what `encode` of this or an earlier version wrote.
+
+    Raises:
+        InvalidRequestError: it is damaged, or of a later version.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise InvalidRequestError("the task's stored state cannot be read: it is no JSON.") from error
+    fields = Fields(document, "driver_state")
+    fields.integer("version", low=1, high=VERSION)
+    return DriverState(
+        task=fields.parsed("task", task_name),
+        unit=fields.text("unit"),
+        invocation=fields.text("invocation"),
+        boot=fields.text("boot"),
+        started=fields.integer("started", low=0, high=1 << 62),
+        kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
+        logging=choice(fields, "logging", Logging) or Logging.NOMAD,
+    )

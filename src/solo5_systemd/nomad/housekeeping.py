@@ -1,0 +1,88 @@
+"""What the driver does without being asked: follow Nomad's shared cores, and remove images that nobody uses."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import PurePosixPath
+
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.etc import RUN, write_networks
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.convert import SHARED_SLICE
+from solo5_systemd.nomad.session import Session
+
+NETWORKS = RUN / "nomad.toml"
+
+FOLLOW_PERIOD = 2.0
+"""Seconds between two looks at Nomad's shared cores: one small file is read."""
+
+SHARED = "share.slice"
+"""Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
+
+_log = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """Two loops, begun once."""
+
+    def __init__(self, session: Session, background: asyncio.TaskGroup) -> None:
+        self._session = session
+        self._background = background
+        self._begun = False
+        self._shared = ""
+        self._cpus = ""
+
+    def begin(self, config: Callable[[], PluginConfig]) -> None:
+        """Begin with the configuration in force, and read it anew whenever a period begins."""
+        try:
+            write_networks(NETWORKS, config().network_settings)
+        except Solo5Error as error:
+            _log.error("The networks of plugin.solo5.config are not defined: %s", error)
+        if not self._begun:
+            self._begun = True
+            self._background.create_task(self._follow_cores())
+            self._background.create_task(self._collect(config))
+
+    async def share_cores(self, cpuset_cgroup: str) -> None:
+        """Learn from a task where Nomad's shared partition is, and confine ours to it before the task starts.
+
+        Args:
+            cpuset_cgroup: of any task, as Nomad names it; one of a task with reserved cores has no shared partition.
+        """
+        parent = PurePosixPath(cpuset_cgroup).parent
+        if parent.name == SHARED:
+            self._shared = str(parent)
+            await self._confine()
+
+    async def _confine(self) -> None:
+        engine = await self._session.engine()
+        cpus = await engine.shared_cpus(self._shared)
+        if cpus and cpus != self._cpus:
+            await engine.confine_slice(SHARED_SLICE, cpus)
+            self._cpus = cpus
+
+    async def _follow_cores(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_PERIOD)
+            if self._shared:
+                await _kept_going("Nomad's shared cores", self._confine())
+
+    async def _collect(self, config: Callable[[], PluginConfig]) -> None:
+        while True:
+            wanted = config().collection
+            await asyncio.sleep(wanted.interval)
+            if wanted.enabled:
+                await _kept_going("unused images", self._collect_images(wanted.image_age))
+
+    async def _collect_images(self, age: float) -> None:
+        removed = await (await self._session.engine()).collect_images(min_age=age)
+        if removed:
+            _log.info("Removed %d stored images that no task had used for %.0f s.", len(removed), age)
+
+
+async def _kept_going(what: str, doing: Awaitable[None]) -> None:
+    """A failure is told, and the next period tries again."""
+    try:
+        await doing
+    except Solo5Error as error:
+        _log.warning("%s: %s", what, error)

@@ -1,0 +1,24 @@
+"""A task's name on this host, from nothing but Nomad's task id: stop, destroy and recover need no stored state."""
+
+import hashlib
+import re
+
+from solo5_systemd.names import TaskName, task_name
+
+_SLUG = 40
+_UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
+
+
+def name_of(task_id: str) -> TaskName:
+    """`web-3fa85f64-9c1185a5c5e9`: the task's name and the allocation's first digits for people, a hash for certainty.
+
+    An id is `ALLOCATION/TASK/RANDOM`, new for each start; any other text has a name, too.
+    """
+    allocation, _, rest = task_id.partition("/")
+    task = rest.rpartition("/")[0] or allocation
+    digest = hashlib.sha256(task_id.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", digest)))
+
+
+def _slug(text: str) -> str:
+    return _UNFIT.sub("_", text)[:_SLUG].lstrip("_.")

@@ -1,0 +1,175 @@
+"""What a job says in `task { config { … } }`, decoded from the msgpack that Nomad makes of it.
+
+Every key of `schema.task_schema` is there, with nil for what the job left out (hashicorp/hcl2, hcldec). A number may be
+an int, a float or a text: go-cty writes whatever it can write exactly.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgpack
+
+from solo5_systemd.block.plan import MAX_SECTOR_SIZE, SECTOR_SIZE
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
+from solo5_systemd.network.plan import Protocol, port_protocol
+from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.workload import UnitKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortLabel:
+    """A port of the group's `network`, by its label; `protocols`: those that are published."""
+
+    label: str
+    protocols: tuple[Protocol, ...] = (Protocol.TCP, Protocol.UDP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicOptions:
+    nic: DeviceName
+    network: NetworkName | None = None
+    ip: str = ""
+    mac: str = ""
+    ports: tuple[PortLabel, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions:
+    disk: DeviceName
+    source: str
+    sector_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """The task's `config`; None: the job does not say, and the plugin's default holds.
+
+    Attributes:
+        ports: those to publish; None: all that the group has.
+    """
+
+    unikernel: str
+    args: tuple[str, ...] = ()
+    nics: tuple[NicOptions, ...] = ()
+    ports: tuple[PortLabel, ...] | None = None
+    disks: tuple[DiskOptions, ...] = ()
+    tender: Target | None = None
+    unit: UnitKind | None = None
+    logging: Logging | None = None
+    quiet: bool | None = None
+    cpu_hard_limit: bool | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Fields:
+    """The top of a configuration, without what was left out.
+
+    Raises:
+        Solo5Error: (of class `error`) it is no msgpack map.
+    """
+    try:
+        document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
+    except (ValueError, msgpack.exceptions.UnpackException) as broken:
+        raise error(f"{where} cannot be decoded from msgpack: {broken}.") from broken
+    return Fields(_said(document), where, error=error)
+
+
+def _said(value: object) -> object:
+    """A value without its nils: to leave a key out and to set it to null are one."""
+    if isinstance(value, Mapping):
+        return {key: _said(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_said(item) for item in value]
+    return value
+
+
+def task_options(data: bytes) -> TaskOptions:
+    """Decode a task's `config`.
+
+    Raises:
+        InvalidRequestError: a key is unknown, missing or of a wrong value; the sentence has its path.
+    """
+    fields = unpack(data, "config")
+    fields.allow(
+        "unikernel",
+        "args",
+        "nic",
+        "ports",
+        "block",
+        "tender",
+        "unit",
+        "logging",
+        "quiet",
+        "cpu_hard_limit",
+        "properties",
+    )
+    unikernel = fields.text("unikernel", "")
+    if not unikernel:
+        raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
+    return TaskOptions(
+        unikernel=unikernel,
+        args=fields.texts("args", ()),
+        nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
+        ports=_ports(fields),
+        disks=tuple(_disk(name, table) for name, table in _labelled(fields, "block")),
+        tender=choice(fields, "tender", Target),
+        unit=choice(fields, "unit", UnitKind),
+        logging=choice(fields, "logging", Logging),
+        quiet=fields.boolean("quiet") if fields.has("quiet") else None,
+        cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
+        properties=assignments(fields, "properties"),
+    )
+
+
+def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+    """A block of free keys with text values.
+
+    Raises:
+        Solo5Error: a value is no text.
+    """
+    table = fields.table(key)
+    return tuple((name, table.text(name)) for name in table)
+
+
+def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:
+    table = fields.table(key)
+    return tuple((_device(table, name), table.table(name)) for name in table)
+
+
+def _device(table: Fields, name: str) -> DeviceName:
+    try:
+        return device_name(name)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{table.where} {name!r}: {error.sentence}") from error
+
+
+def _nic(name: DeviceName, fields: Fields) -> NicOptions:
+    fields.allow("network", "ip", "mac", "ports")
+    return NicOptions(
+        nic=name,
+        network=fields.parsed("network", network_name) if fields.has("network") else None,
+        ip=fields.text("ip", ""),
+        mac=fields.text("mac", ""),
+        ports=_ports(fields) or (),
+    )
+
+
+def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
+    fields.allow("source", "sector_size")
+    size = fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE) if fields.has("sector_size") else None
+    return DiskOptions(disk=name, source=fields.text("source"), sector_size=size)
+
+
+def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:
+    return tuple(_port(fields, text) for text in fields.texts("ports")) if fields.has("ports") else None
+
+
+def _port(fields: Fields, text: str) -> PortLabel:
+    """`LABEL`, which is both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
+    label, slash, protocol = text.partition("/")
+    if not label:
+        raise fields.wrong("ports", text, 'labels of the group\'s ports, such as ports = ["http", "dns/udp"]')
+    return PortLabel(label=label, protocols=(port_protocol(protocol),)) if slash else PortLabel(label=label)

@@ -1,0 +1,87 @@
+"""Tasks in scopes: their tenders are this process's children, so that it alone can learn how they end.
+
+A later driver finds such a task by its unit, can stop it and measure it, and says of its end that it is unknown.
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
+from solo5_systemd.names import TaskName, task_scope
+from solo5_systemd.workload import Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
+
+CHILD = "solo5_systemd.nomad.child"
+REPORT_LIMIT = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scopes:
+    """The children, by task."""
+
+    children: dict[TaskName, Process] = field(default_factory=dict)
+
+    async def start(self, engine: "Runtime", workload: Workload) -> None:
+        """Start a child that enters the task's scope and becomes its tender.
+
+        Raises:
+            Solo5Error: it did not; nothing of it is left.
+        """
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            child = await _spawn(engine, workload, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        report = await asyncio.to_thread(_read, reading)
+        if report:
+            await child.wait()
+            raise _error(report)
+        self.children[workload.name] = child
+
+    async def wait(self, name: TaskName) -> int | None:
+        """The child's exit status, negative for a signal; None where the task is no child of this process."""
+        child = self.children.get(name)
+        return None if child is None else await child.wait()
+
+    def forget(self, name: TaskName) -> None:
+        self.children.pop(name, None)
+
+
+async def _spawn(engine: "Runtime", workload: Workload, report: int) -> Process:
+    stdout, stderr = await engine.open_console(task_scope(workload.name))
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-m", CHILD, str(report),
+            stdin=PIPE, stdout=stdout, stderr=stderr, pass_fds=(report,), start_new_session=True, cwd="/",
+        )  # fmt: skip
+    finally:
+        os.close(stdout)
+        os.close(stderr)
+    assert child.stdin is not None  # noqa: S101 - it was asked for
+    child.stdin.write(pickle.dumps(workload))
+    child.stdin.close()
+    return child
+
+
+def _read(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as report:
+        return report.read(REPORT_LIMIT)
+
+
+def _error(report: bytes) -> Solo5Error:
+    try:
+        words = json.loads(report)
+        return BY_DBUS_NAME[words["name"]](words["sentence"], words["hint"])
+    except (ValueError, KeyError):
+        return HostError("the child that was to become the task's tender failed in a way that nobody foresaw.")

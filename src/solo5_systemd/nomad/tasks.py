@@ -1,0 +1,354 @@
+"""The tasks that this driver answers for, by Nomad's task id.
+
+What is kept here is only what PID 1 cannot know (which id, which allocation) and whose end is being waited for. A
+driver that is started anew is told the rest by RecoverTask; one that knows nothing can still stop and destroy, since a
+task's name follows from its id.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.nomad import consoles, convert, signals
+from solo5_systemd.nomad.boot import boot_id
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.events import Events
+from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.handle import decode as decode_state
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.listing import Listing
+from solo5_systemd.nomad.options import task_options
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.recovery import adopt
+from solo5_systemd.nomad.scopes import Scopes
+from solo5_systemd.nomad.session import Session
+from solo5_systemd.task import Started, Task
+from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.workload import StopSignal, UnitKind, Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
+
+START_PATIENCE = 120.0
+"""Seconds for a whole start; each of its steps has less, and says what was slow."""
+
+RETRY = 1.0
+"""Seconds between two attempts to ask a bus or a relay that is away."""
+
+DRAIN_PATIENCE = 15.0
+"""Seconds that a task's last lines may take to reach Nomad before its end is told all the same."""
+
+GONE = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its end could be read")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How and when (microseconds since the epoch) a task ended."""
+
+    outcome: Outcome
+    time: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """One task of ours.
+
+    Attributes:
+        config: Nomad's, whole.
+        state: what is stored in its handle.
+        control_group: below the root of the hierarchy.
+        network: the guest's address and ports, None without a NIC.
+        end: done when the task has ended and its last line is delivered.
+    """
+
+    config: wire.TaskConfig
+    state: DriverState
+    control_group: str
+    network: wire.NetworkOverride | None
+    end: "asyncio.Task[End]"
+
+
+class Tasks:
+    """Start, recover, wait, stop, destroy.
+
+    Args:
+        session: the engine.
+        events: where tasks' events go.
+        background: what watches tasks until they end lives there.
+    """
+
+    def __init__(self, session: Session, events: Events, background: asyncio.TaskGroup) -> None:
+        self._session = session
+        self._events = events
+        self._background = background
+        self._listing = Listing(session)
+        self._scopes = Scopes()
+        self._asked: set[TaskName] = set()
+        self._known: dict[str, Known] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def known(self, task_id: str) -> Known:
+        """A task that was started or recovered.
+
+        Raises:
+            NoSuchTaskError: it was not, or it is destroyed.
+        """
+        if task_id not in self._known:
+            raise NoSuchTaskError(f"task {task_id!r} is not one of this driver's: expected a task that it started.")
+        return self._known[task_id]
+
+    # --- start and recover ---------------------------------------------------------------------------------------
+
+    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Known:
+        """Start a task; one that this id has started already is returned as it is.
+
+        Raises:
+            Solo5Error: it did not start, and nothing of it is left.
+        """
+        async with self._turn(config.id):
+            if config.id in self._known:
+                return self._known[config.id]
+            options = task_options(config.msgpack_driver_config)
+            workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
+            workload = replace(workload, image=_first_there(convert.image_candidates(options, config, plugin)))
+            logging_ = convert.logging_of(config, options, plugin)
+            try:
+                async with asyncio.timeout(START_PATIENCE):
+                    started = await self._start(config, workload, logging_)
+            except TimeoutError as error:
+                raise HostError(f"task {config.name} did not start within {START_PATIENCE:.0f} seconds.") from error
+            network = convert.network_override(config, options, started.reservation)
+            self._tell_addresses(config, started)
+            state = DriverState(
+                task=workload.name,
+                unit=started.unit,
+                invocation=started.invocation,
+                boot=boot_id(),
+                started=started.started,
+                kind=workload.kind,
+                logging=logging_,
+            )
+            return self._watch(config, state, started.control_group, network)
+
+    async def _start(self, config: wire.TaskConfig, workload: Workload, logging_: Logging) -> Started:
+        engine, relay = await self._session.engine(), await self._session.relay()
+        name = workload.name
+        unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
+        await consoles.connect(relay, config, name, unit, _now(), logging_)
+        try:
+            if workload.kind is UnitKind.SERVICE:
+                return await engine.start(workload)
+            await self._scopes.start(engine, workload)
+            return _started(await engine.task(name))
+        except TakenError:
+            # An id is used for one start only: what has its name is this very task, started by a driver that died
+            # before it could answer.
+            found = await self._found(name)
+            if found is None:
+                raise
+            return found
+        except BaseException:
+            await asyncio.shield(self._let_go(name))
+            raise
+
+    async def _found(self, name: TaskName) -> Started | None:
+        engine = await self._session.engine()
+        with suppress(NoSuchTaskError):
+            return _started(await engine.task(name))
+        return None
+
+    def _tell_addresses(self, config: wire.TaskConfig, started: Started) -> None:
+        for lease in started.reservation.leases if started.reservation else ():
+            self._events.publish(
+                config,
+                f"NIC {lease.nic} has {lease.ipv4.ip} in network {lease.network}",
+                {"nic": lease.nic, "address": str(lease.ipv4), "mac": lease.mac, "tap": lease.tap},
+            )
+
+    async def recover(self, handle: wire.TaskHandle) -> Known:
+        """Take a task up again that an earlier driver started, whether it runs or has ended.
+
+        Raises:
+            NoSuchTaskError: it is gone.
+            HostError: PID 1 cannot be asked.
+        """
+        config = handle.config
+        async with self._turn(config.id):
+            if config.id in self._known:
+                return self._known[config.id]
+            stored = decode_state(handle.driver_state)
+            task = adopt(stored, boot_id(), await self._listing.task(stored.task))
+            with suppress(HostError):  # its reader may be gone for good; the journal has every line
+                relay = await self._session.relay()
+                await consoles.connect(relay, config, stored.task, stored.unit, stored.started, stored.logging)
+            network = convert.guest_address(task.reservation)
+            return self._watch(config, stored, task.control_group, network)
+
+    def _watch(
+        self,
+        config: wire.TaskConfig,
+        state: DriverState,
+        control_group: str,
+        network: wire.NetworkOverride | None,
+    ) -> Known:
+        known = Known(
+            config=config,
+            state=state,
+            control_group=control_group,
+            network=network,
+            end=self._background.create_task(self._until_end(config, state)),
+        )
+        self._known[config.id] = known
+        return known
+
+    async def _until_end(self, config: wire.TaskConfig, state: DriverState) -> End:
+        """Wait for the end through whatever happens to the bus; an outage is no end."""
+        end = await self._ended(state)
+        while end is None:
+            await asyncio.sleep(RETRY)
+            end = await self._ended(state)
+        await self._let_go(state.task)
+        self._tell_end(config, end)
+        return end
+
+    async def _ended(self, state: DriverState) -> End | None:
+        """The end, or None where it cannot be watched for just now."""
+        try:
+            engine = await self._session.engine()
+            status = await self._scopes.wait(state.task)
+            if status is not None:
+                return await self._child_end(engine, state, status)
+            task = await engine.wait(state.task)
+            return End(outcome=task.outcome or GONE, time=task.ended or _now())
+        except NoSuchTaskError:
+            return End(outcome=GONE, time=_now())
+        except Solo5Error as error:
+            _log.warning("Task %s cannot be watched for now: %s", state.task, error)
+        except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
+            _log.exception("Task %s cannot be watched for now.", state.task)
+        return None
+
+    async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> End:
+        asked = state.task in self._asked
+        outcome = await engine.child_outcome(state.task, state.started, status, asked=asked)
+        return End(outcome=outcome, time=_now())
+
+    def _tell_end(self, config: wire.TaskConfig, end: End) -> None:
+        oom = end.outcome.ending is Ending.OUT_OF_MEMORY
+        self._events.publish(config, f"Unikernel {end.outcome.sentence}", {"oom_killed": "true"} if oom else {})
+
+    async def _let_go(self, name: TaskName) -> None:
+        """Deliver the console's last lines, and close Nomad's FIFOs."""
+        try:
+            async with asyncio.timeout(DRAIN_PATIENCE):
+                await (await self._session.relay()).drain(name)
+        except TimeoutError:
+            _log.warning("The last lines of task %s were not read within %.0f s.", name, DRAIN_PATIENCE)
+        except Solo5Error as error:
+            _log.warning("The last lines of task %s may not have reached Nomad: %s", name, error)
+
+    # --- look ------------------------------------------------------------------------------------------------------
+
+    async def wait(self, task_id: str) -> End:
+        """How the task ended, as soon as it has."""
+        return await asyncio.shield(self.known(task_id).end)
+
+    # --- act -------------------------------------------------------------------------------------------------------
+
+    async def stop(self, task_id: str, signal: str, patience: float) -> None:
+        """End a task, known or not; one that is gone has been stopped."""
+        asked = signals.stop_signal(signal)
+        if asked is None and not signals.is_kill(signal):
+            self._tell(task_id, f"A tender does not take {signal} as its end: SIGTERM is sent instead")
+        engine = await self._session.engine()
+        self._asked.add(name_of(task_id))
+        with suppress(NoSuchTaskError):
+            await engine.stop(
+                name_of(task_id),
+                signal=asked or StopSignal.TERM,
+                patience=0 if signals.is_kill(signal) else patience,
+            )
+
+    async def destroy(self, task_id: str, *, force: bool) -> None:
+        """Leave nothing of a task, known or not.
+
+        Raises:
+            TakenError: it runs, and `force` was not given.
+        """
+        async with self._turn(task_id):
+            known = self._known.get(task_id)
+            if known is not None and not known.end.done() and not force:
+                raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
+            engine = await self._session.engine()
+            await engine.discard(name_of(task_id))
+            self._scopes.forget(name_of(task_id))
+            self._asked.discard(name_of(task_id))
+            if known is not None:
+                await asyncio.wait((known.end,), timeout=DRAIN_PATIENCE)
+                del self._known[task_id]
+            else:
+                await self._let_go(name_of(task_id))
+
+    async def signal(self, task_id: str, signal: str) -> None:
+        """Send a signal, or freeze and thaw.
+
+        Raises:
+            InvalidRequestError: no such signal for a unikernel.
+            NoSuchTaskError: no such task.
+        """
+        name = self.known(task_id).state.task
+        wanted = signals.action(signal)
+        engine = await self._session.engine()
+        match wanted:
+            case signals.Freezing.FREEZE:
+                await engine.freeze(name)
+                self._tell(task_id, "Frozen by SIGSTOP: the guest stands still until SIGCONT")
+            case signals.Freezing.THAW:
+                await engine.thaw(name)
+                self._tell(task_id, "Thawed by SIGCONT")
+            case int():
+                await engine.kill(name, wanted)
+
+    def _tell(self, task_id: str, message: str) -> None:
+        known = self._known.get(task_id)
+        if known is not None:
+            self._events.publish(known.config, message)
+
+    @asynccontextmanager
+    async def _turn(self, task_id: str) -> AsyncIterator[None]:
+        """One start, recovery or destruction at a time for one task."""
+        lock = self._turns.setdefault(task_id, asyncio.Lock())
+        async with lock:
+            yield
+
+
+def _started(task: Task) -> Started:
+    return Started(
+        name=task.name,
+        unit=task.unit,
+        invocation=task.invocation,
+        pid=task.pid,
+        started=task.started or _now(),  # of a scope systemd does not say
+        control_group=task.control_group,
+        reservation=task.reservation,
+    )
+
+
+def _first_there(candidates: tuple[str, ...]) -> str:
+    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
+
+
+def _now() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
