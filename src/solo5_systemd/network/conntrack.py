@@ -2,6 +2,9 @@
 
 import errno
 import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import IPv4Address
 from socket import AF_INET, IPPROTO_UDP
 
 from solo5_systemd.network.nlsocket import (
@@ -16,40 +19,60 @@ from solo5_systemd.network.nlsocket import (
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
-_TUPLE_ORIG, _ID, _FILTER = 1, 12, 25
-_TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 2, 1, 3
+_TUPLE_ORIG, _TUPLE_REPLY, _ID, _FILTER = 1, 2, 12, 25
+_TUPLE_IP, _TUPLE_PROTO, _IP_V4_SRC, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 1, 3
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
-_BY_PROTOCOL_AND_PORT = 1 << 3 | 1 << 5
+_BY_PROTOCOL, _BY_PORT = 1 << 3, 1 << 5
 _NFGENMSG = struct.pack("=BBH", AF_INET, 0, 0)
 
 
-def forget_udp(port: int) -> None:
-    """Drop every UDP flow to this port of the host.
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A UDP port of the host that leads elsewhere than before: to this guest, or to none."""
+
+    port: int
+    guest: IPv4Address | None
+
+
+def forget_udp(moved: Collection[Moved]) -> None:
+    """Drop every UDP flow to these ports of the host that leads where they do not lead any more.
 
     A UDP flow is kept for as long as its client goes on sending, and translates as it did at its first packet: a
     client would go on talking to a guest that is gone, or past one that has come. The kernel picks the flows (5.8
-    and later): the cost is its walk through the table, some milliseconds whatever else is tracked.
+    and later), by their port where it is a single one: the cost is its walk through the table, some milliseconds
+    whatever else is tracked, and however many ports are asked for.
 
     Raises:
         OSError: connection tracking cannot be reached.
     """
-    protocol = nested(
-        _TUPLE_PROTO,
-        attribute(_PROTO_NUM, bytes([IPPROTO_UDP])),
-        attribute(_PROTO_DST_PORT, port.to_bytes(2)),
-    )
-    chosen = nested(
-        _FILTER,
-        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", _BY_PROTOCOL_AND_PORT)),
-        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
-    )
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        flows = list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + nested(_TUPLE_ORIG, protocol) + chosen))
-        for _, body in flows:
-            _delete(netfilter, attributes(body[len(_NFGENMSG) :]))
+        for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter({each.port for each in moved}))):
+            flow = attributes(body[len(_NFGENMSG) :])
+            if any(_is_stale(flow, each) for each in moved):
+                _delete(netfilter, flow)
     finally:
         netfilter.close()
+
+
+def _filter(ports: Collection[int]) -> bytes:
+    flags, protocol = _BY_PROTOCOL, [attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))]
+    if len(ports) == 1:
+        flags |= _BY_PORT
+        protocol += [attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
+    chosen = nested(
+        _FILTER,
+        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", flags)),
+        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
+    )
+    return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + chosen
+
+
+def _is_stale(flow: dict[int, bytes], moved: Moved) -> bool:
+    """Whose answers would come from somebody else than the guest."""
+    port = attributes(attributes(flow[_TUPLE_ORIG])[_TUPLE_PROTO])[_PROTO_DST_PORT]
+    answerer = attributes(attributes(flow[_TUPLE_REPLY])[_TUPLE_IP])[_IP_V4_SRC]
+    return int.from_bytes(port) == moved.port and IPv4Address(answerer) != moved.guest
 
 
 def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes]) -> None:

@@ -19,7 +19,7 @@ from dbus_next.aio import MessageBus
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import netlink
-from solo5_systemd.network.conntrack import forget_udp
+from solo5_systemd.network.conntrack import Moved, forget_udp
 from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nft import Watch
 from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
@@ -54,6 +54,8 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "writer")
         self._doomed: frozenset[str] = frozenset()
         self._deletion = asyncio.Lock()
+        self._moved: frozenset[Moved] = frozenset()
+        self._walk = asyncio.Lock()
         self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
         self._calls = 0
         self._stirred = asyncio.Event()
@@ -90,8 +92,8 @@ class Service:
         rules, links = Watch(), LinkWatch()
         loop.add_reader(rules.fileno(), self._on_rules, rules)
         loop.add_reader(links.fileno(), self._on_links, links)
-        async with asyncio.TaskGroup() as tasks:
-            self._bus.add_message_handler(lambda message: self._on_message(message, tasks))
+        async with asyncio.TaskGroup() as self._tasks:
+            self._bus.add_message_handler(self._on_message)
             await self._bus.request_name(NAME)
             ready()
             for task in unfinished:
@@ -112,7 +114,7 @@ class Service:
     async def release(self, task: TaskName) -> None:
         async with self._turn(task):
             reservation = await self._work(self._keeper.begin_release, task)
-            await self._forget_flows(reservation)
+            await self._forget_flows(Moved(port=port.host_port, guest=None) for port in _udp(reservation))
             await self._delete(lease.tap for lease in reservation.leases)
             await self._work(self._keeper.end_release, task)
 
@@ -124,11 +126,21 @@ class Service:
             doomed, self._doomed = self._doomed | mine, frozenset()
             await asyncio.to_thread(netlink.delete_links, doomed)
 
-    @staticmethod
-    async def _forget_flows(reservation: Reservation) -> None:
-        for port in reservation.ports:
-            if port.protocol is Protocol.UDP:
-                await asyncio.to_thread(forget_udp, port.host_port)
+    async def _forget_flows(self, moved: Iterable[Moved]) -> None:
+        """Forget flows that lead astray, together with those of everybody who waits for the walk before."""
+        mine = frozenset(moved)
+        if not mine:
+            return
+        self._moved |= mine
+        async with self._walk:
+            if not mine & self._moved:
+                return  # the walk before took them with it
+            moved, self._moved = self._moved, frozenset()
+            try:
+                await asyncio.to_thread(forget_udp, moved)
+            except OSError as error:
+                ports = sorted(each.port for each in moved)
+                _log.warning("UDP flows to ports %s could not be forgotten: %s.", ports, error.strerror)
 
     # -- methods: wire values in, wire values out -----------------------------------------------------------------
 
@@ -146,7 +158,11 @@ class Service:
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
         async with self._turn(task):
-            await self._forget_flows(await self._work(self._keeper.attach, task))
+            reservation = await self._work(self._keeper.attach, task)
+        # The guest may start meanwhile, and flows that lead to it stay: a client that was early is heard some
+        # milliseconds later. The kernel's walk through all flows would be most of what an attachment costs.
+        moved = [Moved(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)]
+        self._tasks.create_task(self._forget_flows(moved))
         return []
 
     async def _release(self, name: str) -> Sequence[object]:
@@ -178,14 +194,14 @@ class Service:
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Message, tasks: asyncio.TaskGroup) -> bool | Message:
+    def _on_message(self, message: Message) -> bool | Message:
         if message.message_type is not MessageType.METHOD_CALL or message.path != PATH:
             return False
         if message.member == "Introspect" and message.interface == "org.freedesktop.DBus.Introspectable":
             return Message.new_method_return(message, "s", [introspection()])
         if message.interface != NAME or message.member not in METHODS:
             return False
-        tasks.create_task(self._answer(message))
+        self._tasks.create_task(self._answer(message))
         return True
 
     async def _answer(self, message: Message) -> None:
@@ -290,6 +306,10 @@ class Service:
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
+
+
+def _udp(reservation: Reservation) -> list[PortRequest]:
+    return [port for port in reservation.ports if port.protocol is Protocol.UDP]
 
 
 def _request(
