@@ -26,13 +26,14 @@ from solo5_systemd.unit.tender import Tender
 
 class FakeImages:
     """`files`: the images that can be taken, by path. `roots`: those of the last one. `collected`: what a collection
-    was told to keep."""
+    was told to keep, and what is not older than `min_age`."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
         self.roots: tuple[str, ...] = ()
         self.collected: frozenset[str] | None = None
+        self.min_age = 0.0
 
     async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
         async with self._steps.step("take image"):
@@ -41,9 +42,9 @@ class FakeImages:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
 
-    async def collect(self, keep: frozenset[str], *, dry_run: bool) -> Sequence[str]:
+    async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
         async with self._steps.step("collect images"):
-            self.collected = keep
+            self.collected, self.min_age = keep, min_age
             return ("ab" * 32,)
 
 
@@ -142,6 +143,11 @@ class FakeConsole:
         self.said: dict[str, Sequence[str]] = {}
         self.reader_dies = False
 
+    async def open_stdout(self, unit: str) -> int:
+        async with self._steps.step("open stdout"):
+            pass
+        return os.open("/dev/null", os.O_WRONLY)
+
     async def open_stderr(self, unit: str) -> int:
         async with self._steps.step("open stderr"):
             pass
@@ -184,15 +190,22 @@ def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
 
 
 class FakeUsages:
-    """`zombies`: the process ids of tenders that hang as zombie leaders."""
+    """`zombies`: the process ids of tenders that hang as zombie leaders. `cpusets`: others' processors, by directory.
+    `gone`: the control groups that are there no more."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.zombies: set[int] = set()
+        self.cpusets: dict[str, str] = {}
+        self.gone: set[str] = set()
 
     async def usage(self, control_group: str) -> Usage | None:
         async with self._steps.step(f"usage {control_group}"):
-            return Usage(time=1.0)
+            return None if control_group in self.gone else Usage(time=1.0)
+
+    async def cpus(self, directory: str) -> str | None:
+        async with self._steps.step(f"cpus {directory}"):
+            return self.cpusets.get(directory)
 
     async def total_memory(self) -> int:
         async with self._steps.step("total_memory"):

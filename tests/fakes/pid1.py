@@ -102,6 +102,10 @@ class FakeUnits:
         async with self._steps.step("thaw"):
             self._freeze(unit, frozen=False)
 
+    async def version(self) -> str:
+        async with self._steps.step("version"):
+            return "257.7-1"
+
     async def state(self, task: TaskName) -> UnitState | None:
         async with self._steps.step("state"):
             return self.seen(task)
