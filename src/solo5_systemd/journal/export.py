@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from solo5_systemd.unit.console import STDERR_PRIORITY
+
 LIMIT = 64 << 20
 """Bytes that one field may have; more is not a journal's, whose own limit is far below."""
 
@@ -18,11 +20,6 @@ class Stream(StrEnum):
 
     STDOUT = "stdout"
     STDERR = "stderr"
-
-
-STDOUT_PRIORITY = 6
-STDERR_PRIORITY = 4
-"""syslog's "warning": what the tender's stderr is tagged with, and how it is known from the console (6, "info")."""
 
 
 @dataclass(frozen=True, kw_only=True)

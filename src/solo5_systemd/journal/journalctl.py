@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal.export import STDERR_PRIORITY, STDOUT_PRIORITY, Entry, ExportError, Reader
+from solo5_systemd.journal.export import Entry, ExportError, Reader
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.names import task_of_unit
+from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
 JOURNALCTL = "/usr/bin/journalctl"

@@ -7,6 +7,7 @@ apart afterwards. Handing the unit a stream of its own for stderr keeps the tend
 import socket
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.unit.console import FACILITY
 
 SOCKET = "/run/systemd/journal/stdout"
 
@@ -14,8 +15,8 @@ SOCKET = "/run/systemd/journal/stdout"
 def open_stream(identifier: str, unit: str, priority: int) -> int:
     """Connect, and say whose lines these will be; the protocol is that of sd_journal_stream_fd(3).
 
-    The lines of the header are: identifier, unit (heeded since we are root), priority, and four switches that are
-    all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
+    The lines of the header are: identifier, unit (heeded since we are root), facility and priority as one number, and
+    four switches that are all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
 
     Returns:
         a descriptor that belongs to the caller.
@@ -27,7 +28,7 @@ def open_stream(identifier: str, unit: str, priority: int) -> int:
     try:
         connection.connect(SOCKET)
         connection.shutdown(socket.SHUT_RD)
-        connection.sendall(f"{identifier}\n{unit}\n{priority}\n0\n0\n0\n0\n".encode())
+        connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
     except OSError as error:
         connection.close()
         raise HostError(

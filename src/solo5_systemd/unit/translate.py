@@ -15,6 +15,7 @@ from solo5_systemd.names import SLICE, network_service, outcome_target, task_sco
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
+from solo5_systemd.unit.console import FACILITY
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, host_path, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
@@ -138,6 +139,7 @@ def _ending() -> Iterator[Property]:
 def _console(parts: Parts) -> Iterator[Property]:
     yield Property("StandardOutput", "s", "journal")
     yield Property("SyslogIdentifier", "s", parts.workload.name)
+    yield Property("SyslogFacility", "i", FACILITY)
     # A guest's "<3>…" is its text, not a priority.
     yield Property("SyslogLevelPrefix", "b", False)
     yield Property("LogExtraFields", "aay", [f"{k}={v}".encode() for k, v in log_fields(parts).items()])

@@ -21,7 +21,7 @@ def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pyt
         os.close(descriptor)
         connection, _ = journald.accept()
         with connection, connection.makefile("rb") as received:
-            assert received.read() == b"web\nsolo5-task-web.service\n4\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
+            assert received.read() == b"web\nsolo5-task-web.service\n172\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
 
 
 def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ def test_a_service_says_once_what_it_says() -> None:
         "IgnoreSIGPIPE": False,
         "StandardOutput": "journal",
         "SyslogIdentifier": "web",
+        "SyslogFacility": 21,
         "SyslogLevelPrefix": False,
         "Slice": "solo5.slice",
         "MemoryMax": 64 * MIB,
