@@ -51,6 +51,10 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--memory", type=_at_least(512), default=2048, metavar="MIB", help="of the vm (default: 2048)")
     group.add_argument("--cpus", type=_at_least(1), default=2, metavar="N", help="of the vm (default: 2)")
     group.add_argument("--bare", action="store_true", help="leave this checkout's package out")
+    group.add_argument(
+        "--with", dest="extras", choices=("nomad",), action="append", default=[],
+        help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client)",
+    )  # fmt: skip
 
 
 def _add_use(group: argparse._ArgumentGroup) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
-from . import arguments, cache, container, layer, package, trees, vm
+from . import agent, arguments, cache, container, layer, package, trees, vm
 from .abandoned import run_directory
 from .errors import MachineError, MachineTimeoutError
 from .machine import Machine, Wanted
@@ -44,11 +44,12 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 def _boot(asked: argparse.Namespace) -> int:
     tree = trees.tree(trees.MACHINE, asked.release)
     upper = layer.layer(tree, _contents(asked))
+    copies = [*_own_files(), *(agent.copies() if "nomad" in asked.extras else ()), *asked.copy]
     wanted = Wanted(tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus)
     with cache.in_use(tree, upper.parent), run_directory() as run:
         try:
             with _backend(asked.backend, wanted, run) as machine:
-                return _use(machine, asked)
+                return _use(machine, asked, copies)
         except MachineError:
             _show_console(run / "console")
             raise
@@ -66,13 +67,13 @@ def _contents(asked: argparse.Namespace) -> layer.Contents:
     )
 
 
-def _use(machine: Machine, asked: argparse.Namespace) -> int:
+def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy]) -> int:
     if machine.state["state"] != "running":
         failed = " ".join(machine.state["failed"]) or "none"
         progress(f"the machine is {machine.state['state']}; failed units: {failed}")
     session = machine.session
     session.within(asked.timeout, "the command")
-    session.put([*_own_files(), *asked.copy])
+    session.put(copies)
     status = session.run(asked.command, asked.backend) if asked.command else 0
     for copy in asked.copy_out:
         session.fetch(copy)

@@ -43,11 +43,13 @@ BUILD = Recipe(
     seconds=60,
     packages=(
         "dpkg-dev", "debhelper", "dh-python", "pybuild-plugin-pyproject", "python3-all", "python3-setuptools",
-        "protobuf-compiler", "python3-grpcio", "python3-msgpack", "python3-protobuf",
+        "libprotobuf-dev", "protobuf-compiler", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd", "python3-pyelftools",
         "lintian", "fakeroot",
     ),
 )  # fmt: skip
+
+GO = Recipe(name="go", packages=("golang-go", "ca-certificates"), seconds=60)
 
 EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
 
