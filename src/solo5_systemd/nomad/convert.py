@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import Lease, NicRequest, Reservation, ipv4_address, mac_address
+from solo5_systemd.network.plan import Lease, NicRequest, Reservation, ipv4_address
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
@@ -203,8 +203,8 @@ def _nic(nic: NicOptions, plugin: PluginConfig) -> NicRequest:
     return NicRequest(
         nic=nic.nic,
         network=network,
-        ipv4=ipv4_address(nic.ip) if nic.ip else None,
-        mac=mac_address(nic.mac) if nic.mac else None,
+        ipv4=nic.ip,
+        mac=nic.mac,
     )
 
 

@@ -63,7 +63,7 @@ def decode(data: bytes) -> DriverState:
     """
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError("the task's stored state cannot be read: it is no JSON.") from error
     fields = Fields(document, "driver_state")
     fields.integer("version", low=1, high=VERSION)

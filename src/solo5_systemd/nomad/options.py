@@ -6,6 +6,7 @@ an int, a float or a text: go-cty writes whatever it can write exactly.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 import msgpack
 
@@ -14,7 +15,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
-from solo5_systemd.network.plan import Protocol, port_protocol
+from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.workload import UnitKind
 
@@ -31,8 +32,8 @@ class PortLabel:
 class NicOptions:
     nic: DeviceName
     network: NetworkName | None = None
-    ip: str = ""
-    mac: str = ""
+    ip: IPv4Address | None = None
+    mac: MacAddress | None = None
     ports: tuple[PortLabel, ...] = ()
 
 
@@ -64,25 +65,37 @@ class TaskOptions:
     properties: tuple[tuple[str, str], ...] = ()
 
 
+LONGEST = 1 << 20
+"""Bytes of a configuration: half of what Linux takes for a command line; no other call is answered meanwhile."""
+
+DEEPEST = 32
+"""Levels of a configuration; the schema has four."""
+
+
 def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Fields:
     """The top of a configuration, without what was left out.
 
     Raises:
-        Solo5Error: (of class `error`) it is no msgpack map.
+        Solo5Error: (of class `error`) it is no msgpack map, too long or too deep.
     """
+    if len(data) > LONGEST:
+        raise error(f"{where} is {len(data)} bytes long: expected at most {LONGEST}.")
     try:
         document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
+        return Fields(_said(document, DEEPEST), where, error=error)
     except (ValueError, msgpack.exceptions.UnpackException) as broken:
-        raise error(f"{where} cannot be decoded from msgpack: {broken}.") from broken
-    return Fields(_said(document), where, error=error)
+        why = str(broken).rstrip(".") or type(broken).__name__
+        raise error(f"{where} cannot be decoded from msgpack: {why}.") from broken
 
 
-def _said(value: object) -> object:
+def _said(value: object, depth: int) -> object:
     """A value without its nils: to leave a key out and to set it to null are one."""
+    if not depth:
+        raise ValueError(f"it is more than {DEEPEST} levels deep")
     if isinstance(value, Mapping):
-        return {key: _said(item) for key, item in value.items() if item is not None}
+        return {key: _said(item, depth - 1) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_said(item) for item in value]
+        return [_said(item, depth - 1) for item in value]
     return value
 
 
@@ -151,8 +164,8 @@ def _nic(name: DeviceName, fields: Fields) -> NicOptions:
     return NicOptions(
         nic=name,
         network=fields.parsed("network", network_name) if fields.has("network") else None,
-        ip=fields.text("ip", ""),
-        mac=fields.text("mac", ""),
+        ip=fields.parsed("ip", ipv4_address) if fields.has("ip") else None,
+        mac=fields.parsed("mac", mac_address) if fields.has("mac") else None,
         ports=_ports(fields) or (),
     )
 
@@ -170,6 +183,7 @@ def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:
 def _port(fields: Fields, text: str) -> PortLabel:
     """`LABEL`, which is both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
     label, slash, protocol = text.partition("/")
-    if not label:
-        raise fields.wrong("ports", text, 'labels of the group\'s ports, such as ports = ["http", "dns/udp"]')
-    return PortLabel(label=label, protocols=(port_protocol(protocol),)) if slash else PortLabel(label=label)
+    if not label or (slash and protocol not in tuple(Protocol)):
+        expected = 'labels of the group\'s ports, alone or with /tcp or /udp, such as ports = ["http", "dns/udp"]'
+        raise fields.wrong("ports", text, expected)
+    return PortLabel(label=label, protocols=(Protocol(protocol),)) if slash else PortLabel(label=label)
