@@ -1,0 +1,187 @@
+"""A job's `config`: each key right and wrong, and whatever else can come as msgpack."""
+
+from ipaddress import IPv4Address
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.nomad.values import packed
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.plan import MacAddress, Protocol
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.options import DEEPEST, LONGEST, DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
+from solo5_systemd.workload import UnitKind
+
+HTTP = PortLabel(label="http")
+DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))
+
+
+def test_every_key_is_read() -> None:
+    options = task_options(
+        packed(
+            unikernel="local/web.hvt",
+            args=["--port=80", "${x}"],
+            nic={"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5E:10:00:01", "ports": ["http"]}},
+            ports=["http", "dns/udp"],
+            block={"storage": {"source": "local/disk", "sector_size": 4096}},
+            tender="spt",
+            unit="scope",
+            logging="journald",
+            quiet=True,
+            cpu_hard_limit=False,
+            properties={"TasksMax": "32"},
+        )
+    )
+    nic = NicOptions(
+        nic=DeviceName("service"),
+        network=NetworkName("lab"),
+        ip=IPv4Address("10.1.2.3"),
+        mac=MacAddress("02:00:5e:10:00:01"),
+        ports=(HTTP,),
+    )
+    assert options == TaskOptions(
+        unikernel="local/web.hvt",
+        args=("--port=80", "${x}"),
+        nics=(nic,),
+        ports=(HTTP, DNS),
+        disks=(DiskOptions(disk=DeviceName("storage"), source="local/disk", sector_size=4096),),
+        tender=Target.SPT,
+        unit=UnitKind.SCOPE,
+        logging=Logging.JOURNALD,
+        quiet=True,
+        cpu_hard_limit=False,
+        properties=(("TasksMax", "32"),),
+    )
+
+
+def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_there() -> None:
+    nothing = dict.fromkeys(
+        ("args", "ports", "tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties"), None
+    )
+    nics: dict[str, object] = {"service": dict.fromkeys(("network", "ip", "mac", "ports"), None)}
+    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(unikernel="a")
+    assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)
+
+
+@pytest.mark.parametrize(
+    "ports, meant", [(None, None), ([], ()), (["http/tcp"], (PortLabel(label="http", protocols=(Protocol.TCP,)),))]
+)
+def test_no_ports_and_an_empty_list_of_them_are_two_things(
+    ports: list[str] | None, meant: tuple[PortLabel, ...] | None
+) -> None:
+    assert task_options(packed(unikernel="a", ports=ports)).ports == meant
+
+
+@pytest.mark.parametrize("number", [4096, 4096.0, "4096", "4096.0"])
+def test_a_number_is_understood_however_it_is_written(number: object) -> None:
+    options = task_options(packed(unikernel="a", block={"disk": {"source": "d", "sector_size": number}}))
+    assert options.disks[0].sector_size == 4096
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"unikernel": None}, 'config.unikernel is \'\': expected the path of an image, such as unikernel = "local'),
+        ({"unikernel": ""}, "config.unikernel is ''"),
+        ({"unikernel": 1}, "config.unikernel is 1: expected a text"),
+        ({"unikernel": b"/srv/a"}, "config.unikernel is b'/srv/a': expected a text"),
+        ({"arg": "a"}, "config.arg is not a known key: expected one of args,"),
+        ({"args": "a"}, "config.args is 'a': expected a list of texts"),
+        ({"args": ["a", 1]}, "config.args is ['a', 1]: expected a list of texts"),
+        ({"args": ["a", None]}, "config.args is ['a', None]"),
+        ({"nic": []}, "config.nic is []: expected a table of named values"),
+        ({"nic": {"a-b": {}}}, "config.nic 'a-b': device name 'a-b' is not usable"),
+        ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of ip, mac, network, ports."),
+        ({"nic": {"a": {"network": "no net"}}}, "config.nic.a.network: network name 'no net' is not usable"),
+        ({"nic": {"a": {"ip": "fe80::1"}}}, "config.nic.a.ip: address 'fe80::1' is not an IPv4 address"),
+        ({"nic": {"a": {"mac": "01:00:00:00:00:00"}}}, "config.nic.a.mac: MAC address '01:00:00:00:00:00'"),
+        ({"nic": {"a": {"ports": [""]}}}, "config.nic.a.ports is ''"),
+        ({"ports": ["http/sctp"]}, "config.ports is 'http/sctp': expected labels of the group's ports, alone or with /"),
+        ({"ports": ["http/"]}, "config.ports is 'http/'"),
+        ({"ports": [80]}, "config.ports is [80]: expected a list of texts"),
+        ({"block": {"a": {}}}, "config.block.a.source is missing: expected a text"),
+        ({"block": {"a": {"source": "d", "sector_size": 511}}}, "config.block.a.sector_size is 511: expected a whole"),
+        ({"block": {"a": {"source": "d", "sector_size": 1e300}}}, "config.block.a.sector_size is 1e+300"),
+        ({"block": {"a": {"source": "d", "sector_size": float("nan")}}}, "config.block.a.sector_size is nan"),
+        ({"block": {"a": {"source": "d", "sector_size": 2**64 - 1}}}, "config.block.a.sector_size is 184467"),
+        ({"block": {"a": {"source": "d", "sector_size": "9" * 4000}}}, "config.block.a.sector_size is '999"),
+        ({"block": {"a": {"source": "d", "sector_size": True}}}, "config.block.a.sector_size is True"),
+        ({"tender": "kvm"}, 'config.tender is \'kvm\': expected one of "hvt", "spt", such as tender = "hvt".'),
+        ({"unit": 1}, "config.unit is 1: expected a text"),
+        ({"logging": "file"}, 'config.logging is \'file\': expected one of "nomad", "journald"'),
+        ({"quiet": "yes"}, "config.quiet is 'yes': expected true or false"),
+        ({"cpu_hard_limit": 1}, "config.cpu_hard_limit is 1: expected true or false"),
+        ({"properties": {"TasksMax": 32}}, "config.properties.TasksMax is 32: expected a text"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(keys: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        task_options(packed(**{"unikernel": "a", **keys}))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"\xc0", "config is None: expected a table"),
+        (b"\x81\x01\xa1a", "config cannot be decoded from msgpack: int is not allowed for map key"),
+        (b"\x81\xc4\x01a\xa1a", "config is {b'a': 'a'}: expected a table"),
+        (b"\x81\xa9unikernel\xa2\xff\xfe", "config cannot be decoded from msgpack: 'utf-8' codec"),
+        (b"\x81\xa9unikernel\xd4\x00\x00", "config.unikernel is ExtType"),
+        (b"\xc7\x03\xff\x00\x00\x00", "config cannot be decoded from msgpack: invalid timestamp"),
+        (b"\x80\x80", "config cannot be decoded from msgpack: unpack(b) received extra data."),
+        (b"\xdf\xff\xff\xff\xff", "config cannot be decoded from msgpack: 4294967295 exceeds"),
+        (b"\xc1", "config cannot be decoded from msgpack: FormatError."),
+        (b"\x91" * (DEEPEST + 1) + b"\xc0", f"it is more than {DEEPEST} levels deep."),
+        (b"\x81\xa1a" * 900 + b"\xc0", f"it is more than {DEEPEST} levels deep."),
+        (b"\x91" * 100_000, "config cannot be decoded from msgpack: StackError."),
+        (b"\x00" * (LONGEST + 1), f"config is {LONGEST + 1} bytes long: expected at most {LONGEST}."),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
+)
+def test_what_nomad_never_sends_is_refused_in_one_sentence(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        task_options(data)
+    assert words in str(caught.value)
+
+
+def _options_or_refusal(data: bytes) -> None:
+    try:
+        task_options(data)
+    except InvalidRequestError as refusal:
+        sentence = refusal.sentence
+    else:
+        return
+    assert sentence.startswith("config")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_options_or_a_refusal(data: bytes) -> None:
+    _options_or_refusal(data)
+
+
+KEYS = st.sampled_from(
+    "unikernel args nic ports block tender unit logging quiet cpu_hard_limit properties network ip mac source "
+    "sector_size a".split()
+)
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9), st.binary(max_size=9),
+    st.sampled_from(["hvt", "scope", "nomad", "default", "10.0.0.2", "http/udp", "4096"]),
+)  # fmt: skip
+DOCUMENTS = st.dictionaries(
+    KEYS,
+    st.recursive(
+        LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=9
+    ),
+)
+
+
+@given(DOCUMENTS)
+def test_any_values_are_options_or_a_refusal(document: dict[str, object]) -> None:
+    data = msgpack.packb(document)
+    assert isinstance(data, bytes)
+    _options_or_refusal(data)

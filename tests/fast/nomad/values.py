@@ -1,0 +1,43 @@
+"""What Nomad sends, with all that a test does not care about filled in."""
+
+import msgpack
+
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+ALLOCATION = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
+TASK_ID = f"{ALLOCATION}/web/9c1185a5"
+
+
+def packed(**keys: object) -> bytes:
+    """A job's `config` as Nomad encodes it."""
+    data = msgpack.packb(keys)
+    assert isinstance(data, bytes)
+    return data
+
+
+def port(label: str, value: int, to: int = 0, host_ip: str = "") -> wire.PortMapping:
+    return wire.PortMapping(label=label, value=value, to=to, host_ip=host_ip)
+
+
+def task_config(
+    *ports: wire.PortMapping, memory_mb: int = 64, memory_max_mb: int = 0, **config: object
+) -> wire.TaskConfig:
+    """A task whose job's config is `config`; of a unikernel that the machine in memory has."""
+    return wire.TaskConfig(
+        id=TASK_ID,
+        name="web",
+        msgpack_driver_config=packed(**{"unikernel": "/srv/app", **config}),
+        alloc_dir="/alloc",
+        alloc_id=ALLOCATION,
+        job_name="shop",
+        job_id="shop",
+        task_group_name="front",
+        namespace="default",
+        resources=wire.Resources(
+            allocated_resources=wire.AllocatedTaskResources(
+                memory=wire.AllocatedMemoryResources(memory_mb=memory_mb, memory_max_mb=memory_max_mb)
+            ),
+            linux_resources=wire.LinuxResources(cpu_shares=500, PercentTicks=0.25),
+            ports=ports,
+        ),
+    )
