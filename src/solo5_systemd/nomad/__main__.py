@@ -26,39 +26,26 @@ THREADS = 64
 """For file systems that may hang: one that does must not take the others' images along."""
 
 
-class _Over(Exception):  # noqa: N818 - no error: how the background is told
-    """Nomad has said that it is enough."""
+def main() -> None:
+    """Serve until Nomad says that it is enough, and exit."""
+    asyncio.run(_main())
 
 
-def main() -> int:
-    """Serve until Nomad says that it is enough; the exit status."""
-    return asyncio.run(_main())
-
-
-async def _main() -> int:
+async def _main() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
-    try:
-        async with asyncio.TaskGroup() as background:
-            await _serve(Driver(__version__, background))
-    except* _Over:
-        pass
-    return 0
+    async with asyncio.TaskGroup() as background:
+        # A group waits for its tasks; this ends them, since nobody needs them any more.
+        sys.exit(await _serve(Driver(__version__, background)))
 
 
-async def _serve(driver: Driver) -> None:
-    """Serve, and end by an exception: a group waits for its tasks, and nobody needs them any more.
-
-    Raises:
-        _Over: always.
-    """
+async def _serve(driver: Driver) -> int:
     base, drivers = (file.DESCRIPTOR.services_by_name for file in (base_pb2, driver_pb2))
     handlers = [
         service_handler(base["BasePlugin"], BasePlugin(driver, __version__), explain),
         service_handler(drivers["Driver"], DriverService(driver), explain),
     ]
-    await serve(Handshake(COOKIE, PROTOCOL), handlers, closing=driver.session.close)
-    raise _Over
+    return await serve(Handshake(COOKIE, PROTOCOL), handlers, closing=driver.session.close)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

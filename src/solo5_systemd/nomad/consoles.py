@@ -7,11 +7,14 @@ does. A FIFO that is never opened leaves logmon waiting, so both are opened even
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from solo5_systemd.backends import Relay
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+if TYPE_CHECKING:
+    from solo5_systemd.nomad.session import Session
 
 NOWHERE = ("", "/dev/null")
 
@@ -30,7 +33,9 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
             os.close(end)
 
 
-async def connect(relay: Relay, task: wire.TaskConfig, name: TaskName, unit: str, since: int, logging: Logging) -> None:
+async def connect(
+    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, logging: Logging
+) -> None:
     """Have the console forwarded from `since` (microseconds since the epoch) on.
 
     Raises:
@@ -40,4 +45,4 @@ async def connect(relay: Relay, task: wire.TaskConfig, name: TaskName, unit: str
         return
     async with _write_ends(task) as (stdout, stderr):
         if logging is Logging.NOMAD:
-            await relay.forward(name, unit, since, stdout, stderr)
+            await (await session.relay()).forward(name, unit, since, stdout, stderr)

@@ -142,10 +142,10 @@ class Tasks:
             return self._watch(config, state, started.control_group, network)
 
     async def _start(self, config: wire.TaskConfig, workload: Workload, logging_: Logging) -> Started:
-        engine, relay = await self._session.engine(), await self._session.relay()
+        engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
-        await consoles.connect(relay, config, name, unit, _now(), logging_)
+        await consoles.connect(self._session, config, name, unit, _now(), logging_)
         try:
             if workload.kind is UnitKind.SERVICE:
                 return await engine.start(workload)
@@ -159,7 +159,7 @@ class Tasks:
                 raise
             return found
         except BaseException:
-            await asyncio.shield(self._let_go(name))
+            await asyncio.shield(self._let_go(name, logging_))
             raise
 
     async def _found(self, name: TaskName) -> Started | None:
@@ -190,8 +190,7 @@ class Tasks:
             stored = decode_state(handle.driver_state)
             task = adopt(stored, boot_id(), await self._listing.task(stored.task))
             with suppress(HostError):  # its reader may be gone for good; the journal has every line
-                relay = await self._session.relay()
-                await consoles.connect(relay, config, stored.task, stored.unit, stored.started, stored.logging)
+                await consoles.connect(self._session, config, stored.task, stored.unit, stored.started, stored.logging)
             network = convert.guest_address(task.reservation)
             return self._watch(config, stored, task.control_group, network)
 
@@ -218,7 +217,7 @@ class Tasks:
         while end is None:
             await asyncio.sleep(RETRY)
             end = await self._ended(state)
-        await self._let_go(state.task)
+        await self._let_go(state.task, state.logging)
         self._tell_end(config, end)
         return end
 
@@ -248,8 +247,10 @@ class Tasks:
         oom = end.outcome.ending is Ending.OUT_OF_MEMORY
         self._events.publish(config, f"Unikernel {end.outcome.sentence}", {"oom_killed": "true"} if oom else {})
 
-    async def _let_go(self, name: TaskName) -> None:
+    async def _let_go(self, name: TaskName, logging_: Logging) -> None:
         """Deliver the console's last lines, and close Nomad's FIFOs."""
+        if logging_ is not Logging.NOMAD:
+            return
         try:
             async with asyncio.timeout(DRAIN_PATIENCE):
                 await (await self._session.relay()).drain(name)
@@ -298,7 +299,7 @@ class Tasks:
                 await asyncio.wait((known.end,), timeout=DRAIN_PATIENCE)
                 del self._known[task_id]
             else:
-                await self._let_go(name_of(task_id))
+                await self._let_go(name_of(task_id), Logging.NOMAD)
 
     async def signal(self, task_id: str, signal: str) -> None:
         """Send a signal, or freeze and thaw.
