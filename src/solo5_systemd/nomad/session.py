@@ -11,6 +11,7 @@ from solo5_systemd.settings import Settings
 if TYPE_CHECKING:
     from solo5_systemd.backends import Relay
     from solo5_systemd.runtime import Runtime
+    from solo5_systemd.wiring import Machine
 
 
 class Session:
@@ -24,8 +25,7 @@ class Session:
         self._config = PluginConfig()
         self._resources = AsyncExitStack()
         self._connecting = asyncio.Lock()
-        self._runtime: Runtime | None = None
-        self._relay: Relay | None = None
+        self._connected: tuple[Machine, Runtime] | None = None
 
     def configure(self, config: PluginConfig) -> None:
         self._config = config
@@ -48,25 +48,24 @@ class Session:
             HostError: there is no system bus.
             SettingsError: a file below /etc/solo5 is wrong.
         """
-        await self._connect()
-        assert self._runtime is not None  # noqa: S101 - what connecting is for
-        return self._runtime
+        _, runtime = await self._connect()
+        return runtime
 
     async def relay(self) -> "Relay":
         """The relay of consoles; raises as `engine`."""
-        await self._connect()
-        assert self._relay is not None  # noqa: S101 - what connecting is for
-        return self._relay
+        backends, _ = await self._connect()
+        return backends.relay
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> "tuple[Machine, Runtime]":
         async with self._connecting:
-            if self._runtime is not None:
-                return
+            if self._connected is not None:
+                return self._connected
             from solo5_systemd.runtime import Runtime
             from solo5_systemd.wiring import machine
 
             backends = await self._resources.enter_async_context(machine(self.settings()))
-            self._runtime, self._relay = Runtime(backends), backends.relay
+            self._connected = backends, Runtime(backends)
+            return self._connected
 
     async def close(self) -> None:
         await self._resources.aclose()

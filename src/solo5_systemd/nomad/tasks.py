@@ -31,7 +31,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
-from solo5_systemd.task import Started, Task
+from solo5_systemd.task import Phase, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, UnitKind, Workload
 
@@ -289,9 +289,9 @@ class Tasks:
         """
         async with self._turn(task_id):
             known = self._known.get(task_id)
-            if known is not None and not known.end.done() and not force:
-                raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             engine = await self._session.engine()
+            if not force and await self._runs(name_of(task_id)):
+                raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await engine.discard(name_of(task_id))
             self._scopes.forget(name_of(task_id))
             self._asked.discard(name_of(task_id))
@@ -300,6 +300,11 @@ class Tasks:
                 del self._known[task_id]
             else:
                 await self._let_go(name_of(task_id), Logging.NOMAD)
+
+    async def _runs(self, name: TaskName) -> bool:
+        with suppress(NoSuchTaskError):
+            return (await (await self._session.engine()).task(name)).phase is not Phase.ENDED
+        return False
 
     async def signal(self, task_id: str, signal: str) -> None:
         """Send a signal, or freeze and thaw.
