@@ -1,5 +1,6 @@
 """Nomad's TaskConfig and a job's options, as the engine's Workload: what can be honoured, or one sentence why not."""
 
+import math
 import posixpath
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
@@ -134,12 +135,13 @@ def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
 
 def _keep_below(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> None:
     ceilings = plugin.ceilings
-    allotment = max(task.resources.allocated_resources.memory.memory_mb, _max_mb(task))
+    memory, limit = task.resources.allocated_resources.memory.memory_mb, _max_mb(task)
     for what, asked, ceiling in (
-        ("resources.memory", allotment, ceilings.memory_mb),
-        ("config.nic", len(options.nics), ceilings.nics),
-        ("config.block", len(options.disks), ceilings.blocks),
-        ("config.ports", len(options.ports or ()), ceilings.ports),
+        ("resources.memory", memory, ceilings.memory_mb),
+        ("resources.memory_max", math.inf if limit < 0 else limit, ceilings.memory_mb),
+        ("the number of NICs", len(options.nics), ceilings.nics),
+        ("the number of disks", len(options.disks), ceilings.blocks),
+        ("the number of ports", len(list(_wanted(task, options))), ceilings.ports),
     ):
         if ceiling is not None and asked > ceiling:
             raise InvalidRequestError(
@@ -187,7 +189,7 @@ def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
             )
     cpus = task.resources.linux_resources.cpuset_cpus
     placed = {"AllowedCPUs": cpus} if cpus else {}
-    return tuple((placed | dict(plugin.defaults.properties) | dict(options.properties)).items())
+    return tuple((dict(plugin.defaults.properties) | dict(options.properties) | placed).items())
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
