@@ -1,0 +1,133 @@
+"""The operator's `plugin "solo5" { config }`: each key right, and wrong with its path."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.nomad.values import packed
+
+from solo5_systemd.errors import SettingsError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import NetworkName
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Defaults, PluginConfig, plugin_config
+from solo5_systemd.unit.properties import SETTABLE
+from solo5_systemd.workload import UnitKind
+
+NETWORK = {"ipv4": "10.1.0.0/16", "gateway4": "10.1.0.9", "bridge": "br0", "mtu": 9000, "masquerade": False}
+
+
+def test_every_key_is_read() -> None:
+    config = plugin_config(
+        packed(
+            enabled=False,
+            image_paths=["/srv/images"],
+            block_paths=["/srv/disks"],
+            tender_paths=["/opt/solo5/bin"],
+            networks=["lab"],
+            network={"lab": NETWORK | {"mtu": "9000"}},
+            stats_interval="2s",
+            disable_log_collection=True,
+            allowed_properties=["TasksMax"],
+            defaults={
+                "tender": "hvt",
+                "unit": "scope",
+                "logging": "journald",
+                "quiet": True,
+                "cpu_hard_limit": True,
+                "properties": {"TasksMax": "16"},
+            },
+            ceilings={"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0},
+            gc={"enabled": False, "interval": "30m", "image_age": "1h30m"},
+        )
+    )  # fmt: skip
+    assert config == PluginConfig(
+        enabled=False,
+        image_paths=("/srv/images",),
+        block_paths=("/srv/disks",),
+        tender_paths=("/opt/solo5/bin",),
+        networks=(NetworkName("lab"),),
+        network_settings={"lab": NETWORK},
+        stats_interval=2.0,
+        disable_log_collection=True,
+        allowed_properties=("TasksMax",),
+        defaults=Defaults(
+            tender=Target.HVT,
+            unit=UnitKind.SCOPE,
+            logging=Logging.JOURNALD,
+            quiet=True,
+            cpu_hard_limit=True,
+            properties=(("TasksMax", "16"),),
+        ),
+        ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0),
+        collection=Collection(enabled=False, interval=1800.0, image_age=5400.0),
+    )
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80", packed(enabled=None, defaults=None, ceilings=None, gc=None, network={})]
+)
+def test_no_configuration_is_the_defaults(data: bytes) -> None:
+    assert plugin_config(data) == PluginConfig()
+
+
+def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> None:
+    assert set(TIGHTENING) <= set(SETTABLE)
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"enable": True}, "enable is not a known key: expected one of allowed_properties,"),
+        ({"enabled": 1}, "enabled is 1: expected true or false"),
+        ({"image_paths": ["images"]}, 'image_paths is \'images\': expected absolute directories, such as image'),
+        ({"block_paths": "/srv"}, "block_paths is '/srv': expected a list of texts"),
+        ({"tender_paths": [""]}, "tender_paths is ''"),
+        ({"networks": ["a b"]}, "networks: network name 'a b' is not usable"),
+        ({"network": {"a b": {}}}, "network.a b: network name 'a b' is not usable"),
+        ({"network": {"lab": {"ipv6": "::"}}}, "network.lab.ipv6 is not a known key"),
+        ({"network": {"lab": {"mtu": "9k"}}}, "network.lab.mtu is '9k': expected a whole number from 68 to 65521"),
+        ({"network": {"lab": {"ipv4": "10.0.0.0/33"}}}, "network.lab.ipv4: '33' is not a valid netmask"),
+        ({"network": {"lab": {"gateway4": "10.0.0.1"}}}, "network.lab.gateway4 is '10.0.0.1'"),
+        ({"network": {"lab": {"bridge": "a/b"}}}, "network.lab.bridge is 'a/b'"),
+        ({"network": {"lab": {"masquerade": "no"}}}, "network.lab.masquerade is 'no'"),
+        ({"stats_interval": 1}, "stats_interval is 1: expected a text"),
+        ({"stats_interval": "1"}, "stats_interval: '1' is no duration: expected a number and a unit, such as 30s"),
+        ({"stats_interval": "1ms"}, "stats_interval is '1ms': expected at least 0.1 seconds"),
+        ({"disable_log_collection": "no"}, "disable_log_collection is 'no'"),
+        ({"allowed_properties": ["User"]}, "allowed_properties is 'User': expected some of AllowedCPUs,"),
+        ({"defaults": {"args": []}}, "defaults.args is not a known key"),
+        ({"defaults": {"tender": "xen"}}, "defaults.tender is 'xen'"),
+        ({"defaults": {"unit": "slice"}}, "defaults.unit is 'slice'"),
+        ({"defaults": {"logging": "syslog"}}, "defaults.logging is 'syslog'"),
+        ({"defaults": {"quiet": 0}}, "defaults.quiet is 0"),
+        ({"defaults": {"cpu_hard_limit": "x"}}, "defaults.cpu_hard_limit is 'x'"),
+        ({"defaults": {"properties": {"TasksMax": "x"}}}, "defaults.properties: unit property TasksMax=x"),
+        ({"defaults": {"properties": {"User": "root"}}}, "defaults.properties: unit property 'User' cannot be set"),
+        ({"defaults": {"properties": {"TasksMax": 1}}}, "defaults.properties.TasksMax is 1: expected a text"),
+        ({"ceilings": {"memory": 1}}, "ceilings.memory is not a known key"),
+        ({"ceilings": {"memory_mb": -1}}, "ceilings.memory_mb is -1"),
+        ({"ceilings": {"nics": 0.5}}, "ceilings.nics is 0.5"),
+        ({"ceilings": {"blocks": "two"}}, "ceilings.blocks is 'two'"),
+        ({"ceilings": {"ports": []}}, "ceilings.ports is []"),
+        ({"gc": {"enabled": "x"}}, "gc.enabled is 'x'"),
+        ({"gc": {"interval": "0s"}}, "gc.interval is '0s': expected at least 1 seconds"),
+        ({"gc": {"image_age": "1 day"}}, "gc.image_age: '1 day' is no duration"),
+        ({"gc": []}, "gc is []: expected a table"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_its_path(keys: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        plugin_config(packed(**keys))
+    assert str(caught.value).startswith("plugin.solo5.config")
+    assert words in str(caught.value)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
+    try:
+        plugin_config(data)
+    except SettingsError as refusal:
+        sentence = refusal.sentence
+    else:
+        return
+    assert sentence.startswith("plugin.solo5.config")

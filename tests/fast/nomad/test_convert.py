@@ -1,0 +1,387 @@
+"""Nomad's task and a job's config as a workload: what can be honoured, and one sentence for what cannot."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
+from typing import Any
+
+import pytest
+from tests.fakes.tasks import LEASE
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.plan import MacAddress, NicRequest, Reservation
+from solo5_systemd.nomad import convert
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config import Ceilings, Defaults, PluginConfig
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.options import TaskOptions, task_options
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.unit.properties import INFINITY
+from solo5_systemd.workload import MIB, UnitKind, Workload
+
+PLUGIN = PluginConfig()
+SERVICE = DeviceName("service")
+GROUP = wire.NetworkIsolationSpec.GROUP
+HOST = wire.NetworkIsolationSpec.HOST
+
+
+def options_of(task: wire.TaskConfig) -> TaskOptions:
+    return task_options(task.msgpack_driver_config)
+
+
+def workload(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> Workload:
+    return convert.workload(task, options_of(task), plugin, 8)
+
+
+def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        workload(task, plugin)
+    return str(caught.value)
+
+
+# --- a whole task --------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_says_little_gets_a_plain_workload() -> None:
+    assert workload(task_config()) == Workload(
+        name=name_of(TASK_ID),
+        image="/srv/app",
+        roots=("/alloc/web", "/alloc/alloc"),
+        memory=64 * MIB,
+        cpu_weight=50,
+        slice="solo5-shared.slice",
+        log_fields=(
+            ("NOMAD_NAMESPACE", "default"),
+            ("NOMAD_JOB_NAME", "shop"),
+            ("NOMAD_JOB_ID", "shop"),
+            ("NOMAD_GROUP_NAME", "front"),
+            ("NOMAD_TASK_NAME", "web"),
+            ("NOMAD_ALLOC_ID", ALLOCATION),
+        ),
+        description="Nomad task shop/front/web",
+    )
+
+
+def test_what_a_job_says_is_in_the_workload() -> None:
+    made = workload(
+        task_config(
+            unikernel="local/web.spt",
+            args=["-v", "x"],
+            nic={"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5e:10:00:01"}},
+            block={"storage": {"source": "local/disk", "sector_size": 4096}},
+            tender="spt",
+            unit="scope",
+            quiet=True,
+            properties={"TasksMax": "16"},
+        ),
+        replace(PLUGIN, block_paths=("/srv/disks",)),
+    )
+    assert (made.image, made.arguments) == ("/alloc/web/local/web.spt", ("--solo5:quiet", "-v", "x"))
+    assert made.nics == (
+        NicRequest(
+            nic=SERVICE,
+            network=NetworkName("lab"),
+            ipv4=IPv4Address("10.1.2.3"),
+            mac=MacAddress("02:00:5e:10:00:01"),
+        ),
+    )
+    assert made.disks == (
+        DiskRequest(
+            disk=DeviceName("storage"),
+            path="/alloc/web/local/disk",
+            sector_size=4096,
+            roots=("/alloc/web", "/alloc/alloc", "/srv/disks"),
+        ),
+    )
+    assert (made.tender, made.kind, made.properties) == (Target.SPT, UnitKind.SCOPE, (("TasksMax", "16"),))
+
+
+def test_the_operators_defaults_hold_where_the_job_does_not_say() -> None:
+    defaults = Defaults(
+        tender=Target.HVT, unit=UnitKind.SCOPE, quiet=True, cpu_hard_limit=True, properties=(("TasksMax", "8"),)
+    )
+    plugin = replace(PLUGIN, defaults=defaults)
+    made = workload(task_config(), plugin)
+    assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.HVT, UnitKind.SCOPE, ("--solo5:quiet",), 2.0)
+    assert made.properties == (("TasksMax", "8"),)
+    says = task_config(tender="spt", unit="service", quiet=False, cpu_hard_limit=False, properties={"TasksMax": "9"})
+    made = workload(says, plugin)
+    assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.SPT, UnitKind.SERVICE, (), None)
+    assert made.properties == (("TasksMax", "9"),)
+
+
+# --- what no unikernel can -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["", "solo5"])
+def test_the_user_that_every_tender_runs_as_may_be_asked_for(user: str) -> None:
+    task = task_config()
+    task.user = user
+    assert workload(task) == workload(task_config())
+
+
+def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
+    task = task_config()
+    task.network_isolation_spec.mode = HOST
+    assert workload(task) == workload(task_config())
+
+
+@pytest.mark.parametrize(
+    "ask, words",
+    [
+        (lambda task: task.MergeFrom(wire.TaskConfig(user="root")), "asks for user 'root': every tender runs as solo5"),
+        (lambda task: task.mounts.add(task_path="/data"), "asks for a volume_mount (/data)"),
+        (lambda task: task.devices.add(host_path="/dev/nvidia0"), "asks for a device (/dev/nvidia0)"),
+        (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=GROUP)), 'mode = "host"'),
+        (lambda task: task.dns.servers.append("1.1.1.1"), "in a group with network.dns"),
+        (lambda task: task.dns.SetInParent(), "in a group with network.dns"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_and_never_left_out(
+    ask: Callable[[wire.TaskConfig], object], words: str
+) -> None:
+    task = task_config()
+    ask(task)
+    sentence = refusal(task)
+    assert sentence.startswith("task web ")
+    assert words in sentence
+
+
+# --- resources -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "limit"), [(0, None), (256, 256 * MIB), (-1, INFINITY)])
+def test_memory_max_is_the_limit_unless_it_is_not_given(given: int, limit: int | None) -> None:
+    made = workload(task_config(memory_mb=64, memory_max_mb=given))
+    assert (made.memory, made.memory_max) == (64 * MIB, limit)
+
+
+@pytest.mark.parametrize("mb", [0, -5])
+def test_a_task_without_memory_is_refused(mb: int) -> None:
+    assert f"resources.memory is {mb}: expected the task's memory in MB." in refusal(task_config(memory_mb=mb))
+
+
+@pytest.mark.parametrize(
+    ("shares", "weight"), [(0, 1), (1, 1), (100, 10), (500, 50), (100_000, 10_000), (1 << 40, 10_000)]
+)
+def test_megahertz_become_a_weight_that_systemd_takes(shares: int, weight: int) -> None:
+    assert convert.cpu_weight(shares) == weight
+
+
+@pytest.mark.parametrize(("part", "cpus"), [(0.25, 2.0), (1.0, 8.0), (0.0, None)])
+def test_a_hard_limit_is_the_tasks_part_of_all_processors(part: float, cpus: float | None) -> None:
+    task = task_config(cpu_hard_limit=True)
+    task.resources.linux_resources.PercentTicks = part
+    assert workload(task).cpus == cpus
+
+
+def test_reserved_cores_are_the_tasks_own_whatever_else_is_set() -> None:
+    plugin = replace(PLUGIN, defaults=Defaults(properties=(("AllowedCPUs", "0-7"), ("TasksMax", "8"))))
+    task = task_config()
+    task.resources.linux_resources.cpuset_cpus = "2-3"
+    made = workload(task, plugin)
+    assert made.slice == "solo5-reserved.slice"
+    assert dict(made.properties) == {"AllowedCPUs": "2-3", "TasksMax": "8"}
+
+
+def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
+    sentence = refusal(task_config(properties={"Nice": "-5"}))
+    assert sentence.startswith("config.properties.Nice may not be set by a job: expected one of CPUWeight, ")
+    allowed = replace(PLUGIN, allowed_properties=("Nice",))
+    assert workload(task_config(properties={"Nice": "-5"}), allowed).properties == (("Nice", "-5"),)
+    assert "expected one of Nice." in refusal(task_config(properties={"TasksMax": "5"}), allowed)
+
+
+@pytest.mark.parametrize(
+    "task, ceilings, words",
+    [
+        (task_config(memory_mb=65), Ceilings(memory_mb=64), "resources.memory is 65: expected at most 64"),
+        (task_config(memory_max_mb=65), Ceilings(memory_mb=64), "resources.memory_max is 65: expected at most 64"),
+        (task_config(memory_max_mb=-1), Ceilings(memory_mb=64), "resources.memory_max is inf: expected at most 64"),
+        (task_config(nic={"a": {}}), Ceilings(nics=0), "the number of NICs is 1: expected at most 0"),
+        (task_config(block={"a": {"source": "d"}}), Ceilings(blocks=0), "the number of disks is 1: expected at most 0"),
+        (task_config(port("a", 1), port("b", 2)), Ceilings(ports=1), "the number of ports is 2: expected at most 1"),
+        (
+            task_config(port("a", 1), nic={"service": {"ports": ["a"]}}, ports=["a"]),
+            Ceilings(ports=1),
+            "the number of ports is 2: expected at most 1",
+        ),
+    ],
+)
+def test_what_exceeds_the_operators_ceiling_is_refused(task: wire.TaskConfig, ceilings: Ceilings, words: str) -> None:
+    sentence = refusal(task, replace(PLUGIN, ceilings=ceilings))
+    assert sentence.startswith(words)
+    assert sentence.endswith("The operator sets it in plugin.solo5.config.ceilings.")
+
+
+def test_what_is_at_the_ceiling_is_within() -> None:
+    ceilings = Ceilings(memory_mb=64, nics=1, blocks=1, ports=1)
+    task = task_config(port("a", 1), memory_max_mb=64, nic={"s": {}}, block={"d": {"source": "x"}})
+    assert workload(task, replace(PLUGIN, ceilings=ceilings)).memory == 64 * MIB
+
+
+# --- image and disks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unikernel", "candidates"),
+    [
+        ("web.hvt", ("/alloc/web/web.hvt", "/srv/images/web.hvt", "/opt/web.hvt")),
+        ("local/web.hvt", ("/alloc/web/local/web.hvt", "/srv/images/local/web.hvt", "/opt/local/web.hvt")),
+        ("/srv/images/web.hvt", ("/srv/images/web.hvt",)),
+        ("../alloc/data/web.hvt", ("/alloc/alloc/data/web.hvt", "/srv/alloc/data/web.hvt", "/alloc/data/web.hvt")),
+    ],
+)
+def test_an_image_is_looked_for_in_the_task_directory_and_then_among_the_operators(
+    unikernel: str, candidates: tuple[str, ...]
+) -> None:
+    task = task_config(unikernel=unikernel)
+    plugin = replace(PLUGIN, image_paths=("/srv/images", "/opt"))
+    assert convert.image_candidates(options_of(task), task, plugin) == candidates
+
+
+def test_an_image_must_lie_below_what_nomad_brought_or_the_operator_offers() -> None:
+    made = workload(task_config(), replace(PLUGIN, image_paths=("/srv/images",)))
+    assert made.roots == ("/alloc/web", "/alloc/alloc", "/srv/images")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"unikernel": "a\0b"}, "config.unikernel 'a\\x00b' is no path: it contains a NUL byte."),
+        ({"block": {"d": {"source": "\0"}}}, "config.block \"d\".source '\\x00' is no path"),
+    ],
+)
+def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> None:
+    assert words in refusal(task_config(**keys))
+
+
+def test_a_network_that_the_operator_does_not_offer_is_refused() -> None:
+    plugin = replace(PLUGIN, networks=(NetworkName("lab"), NetworkName("dmz")))
+    sentence = refusal(task_config(nic={"service": {}}), plugin)
+    assert sentence.startswith("config.nic \"service\".network is 'default': expected one of lab, dmz.")
+    assert workload(task_config(nic={"service": {"network": "dmz"}}), plugin).nics[0].network == "dmz"
+
+
+# --- ports ---------------------------------------------------------------------------------------------------
+
+HTTP = port("http", 25001, 80, "192.0.2.1")
+DNS = port("dns", 53)
+Row = tuple[str | None, str, int, int, str]
+
+
+def published(*ports: wire.PortMapping, **config: Any) -> list[Row]:
+    rows = workload(task_config(*ports, **config)).publish
+    return [(row.nic, str(row.host_ip or ""), row.host_port, row.port, row.protocol.value) for row in rows]
+
+
+def test_all_ports_of_the_group_are_published_where_the_job_does_not_say() -> None:
+    both: list[Row] = [
+        (None, "192.0.2.1", 25001, 80, "tcp"),
+        (None, "192.0.2.1", 25001, 80, "udp"),
+        (None, "", 53, 53, "tcp"),
+        (None, "", 53, 53, "udp"),
+    ]
+    assert published(HTTP, DNS) == both
+    assert published(HTTP, DNS, nic={"service": {}}) == both
+
+
+def test_only_the_ports_that_are_named_are_published() -> None:
+    assert published(HTTP, DNS, ports=[]) == []
+    assert published(HTTP, DNS, ports=["dns/udp"]) == [(None, "", 53, 53, "udp")]
+    assert [row[3] for row in published(HTTP, DNS, ports=["http/tcp", "dns/tcp"])] == [80, 53]
+
+
+def test_a_nics_ports_go_to_that_nic() -> None:
+    nics: dict[str, object] = {"admin": {"ports": ["dns/udp"]}, "service": {}}
+    assert published(HTTP, DNS, nic=nics) == [("admin", "", 53, 53, "udp")]
+    assert published(HTTP, DNS, nic=nics, ports=["http/tcp"]) == [
+        ("admin", "", 53, 53, "udp"),
+        (None, "192.0.2.1", 25001, 80, "tcp"),
+    ]
+
+
+@pytest.mark.parametrize(("to", "port_"), [(0, 8080), (-1, 8080), (80, 80)])
+def test_a_port_without_another_number_inside_has_the_hosts(to: int, port_: int) -> None:
+    assert published(port("http", 8080, to), ports=["http/tcp"]) == [(None, "", 8080, port_, "tcp")]
+
+
+@pytest.mark.parametrize("wildcard", ["", "0.0.0.0"])
+def test_the_wildcard_is_every_address(wildcard: str) -> None:
+    assert published(port("http", 80, 80, wildcard), ports=["http/tcp"]) == [(None, "", 80, 80, "tcp")]
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (
+            task_config(HTTP, DNS, ports=["htp"]),
+            "config.ports names 'htp': expected one of the group's ports (http, dns).",
+        ),
+        (task_config(ports=["http"]), "expected one of the group's ports (none). Add it to the group: network { port"),
+        (task_config(HTTP, nic={"service": {"ports": ["x"]}}), "names 'x': expected one of the group's ports (http)"),
+        (
+            task_config(port("http", 80, 80, "2001:db8::1")),
+            "port http is on the host's address 2001:db8::1: expected an",
+        ),
+        (task_config(port("http", 80, 80, "nonsense")), "address 'nonsense' is not an IPv4 address"),
+    ],
+)
+def test_a_port_that_cannot_be_published_is_refused(task: wire.TaskConfig, words: str) -> None:
+    assert words in refusal(task)
+
+
+# --- what Nomad is told of the network -----------------------------------------------------------------------
+
+
+def reservation(*nics: str) -> Reservation:
+    leases = tuple(
+        replace(LEASE, nic=DeviceName(nic), ipv4=IPv4Interface(f"10.89.0.{number}/24"))
+        for number, nic in enumerate(nics, 2)
+    )
+    return Reservation(task=name_of(TASK_ID), leases=leases)
+
+
+@pytest.mark.parametrize(
+    ("nics", "address"), [(["left"], "10.89.0.2"), (["left", "right"], "10.89.0.2"), (["left", "service"], "10.89.0.3")]
+)
+def test_nomad_is_told_the_address_of_the_nic_that_services_are_reached_at(nics: list[str], address: str) -> None:
+    task = task_config(HTTP, DNS, ports=["http"])
+    told = convert.network_override(task, options_of(task), reservation(*nics))
+    assert told is not None
+    assert (told.addr, dict(told.port_map), told.auto_advertise) == (address, {"http": 80}, False)
+    assert convert.guest_address(reservation(*nics)) == wire.NetworkOverride(addr=address)
+
+
+@pytest.mark.parametrize("nothing", [None, reservation()])
+def test_a_task_without_a_nic_has_no_network_to_tell_of(nothing: Reservation | None) -> None:
+    task = task_config(HTTP)
+    assert convert.network_override(task, options_of(task), nothing) is None
+    assert convert.guest_address(nothing) is None
+
+
+# --- console -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "job", "plugin", "logging"),
+    [
+        ("/alloc/alloc/logs/.web.stdout.fifo", None, PLUGIN, Logging.NOMAD),
+        ("/alloc/alloc/logs/.web.stdout.fifo", "journald", PLUGIN, Logging.JOURNALD),
+        ("/fifo", None, replace(PLUGIN, defaults=Defaults(logging=Logging.JOURNALD)), Logging.JOURNALD),
+        ("/fifo", "nomad", replace(PLUGIN, defaults=Defaults(logging=Logging.JOURNALD)), Logging.NOMAD),
+        ("/fifo", "nomad", replace(PLUGIN, disable_log_collection=True), Logging.JOURNALD),
+        ("/dev/null", "nomad", PLUGIN, Logging.JOURNALD),
+        ("", "nomad", PLUGIN, Logging.JOURNALD),
+    ],
+)
+def test_the_console_goes_where_operator_job_and_nomad_agree(
+    path: str, job: str | None, plugin: PluginConfig, logging: Logging
+) -> None:
+    task = task_config(logging=job)
+    task.stdout_path = path
+    assert convert.logging_of(task, options_of(task), plugin) is logging
