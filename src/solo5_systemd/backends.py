@@ -105,7 +105,11 @@ class Units(Protocol):
         """All tasks, in one listing."""
 
     def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
-        """The state now, and again after every change, until the unit is unloaded."""
+        """The state now, and again after every change, until the unit is unloaded.
+
+        An outage of PID 1 or the bus is no change. Every few seconds the last state is given again, read or not: for
+        those who look at what PID 1 does not.
+        """
 
 
 class Console(Protocol):

@@ -14,7 +14,7 @@ from dbus_next.aio import MessageBus
 from tests.contract.netns import run
 
 import solo5_systemd
-from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.networkd import Networkd
 from solo5_systemd.names import TaskName, device_name, network_name
 from solo5_systemd.network.plan import (
@@ -57,14 +57,18 @@ class PrivateBus:
             if path.exists()
         )
         config.write_text(_CONFIG.format(socket=directory / "bus", policy=policy))
+        self._config, self._socket = config, directory / "bus"
+        self.open()
+
+    def open(self) -> None:
         self._process = subprocess.Popen(
-            ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile", "--print-address"],
+            ["dbus-daemon", f"--config-file={self._config}", "--nofork", "--nopidfile", "--print-address"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline()
-        (directory / "bus").chmod(0o666)
+        self._socket.chmod(0o666)
 
     def close(self) -> None:
         if self._process.returncode is None:
@@ -127,14 +131,8 @@ class Service:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        bus = await MessageBus(bus_address=self.bus.address).connect()
-        connection = Connection(bus)
-        try:
+        async with system_bus(self.bus.address) as connection:
             yield connection
-        finally:
-            bus.disconnect()
-            await connection.lost
-            hang_up(bus)
 
     @asynccontextmanager
     async def client(self) -> "AsyncIterator[Client]":

@@ -1,7 +1,9 @@
-"""The system bus: one connection, bounded calls, errors in our words."""
+"""The system bus: one connection that outlives the bus's own restarts, bounded calls, errors in our words."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,8 +14,12 @@ from dbus_next.errors import DBusError
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
 
 IN_FLIGHT = 24
-"""Calls that wait for a reply at once. dbus-next gives a connection up when its socket's buffer is full (its writer
-takes EAGAIN for an error), and listing a hundred tasks is a thousand small calls."""
+"""Calls to one peer that wait for a reply at once. dbus-next gives a connection up when its socket's buffer is full
+(its writer takes EAGAIN for an error), and listing a hundred tasks is a thousand small calls. For each peer apart, so
+that a slow one delays nobody who asks another."""
+
+SEND_BUFFER = 1 << 20
+"""Bytes that are asked for, against the same fault; the kernel gives what net.core.wmem_max allows."""
 
 CALL_TIMEOUT = 25.0
 """Seconds for one reply: dbus-daemon's own patience for a service that it activates."""
@@ -34,28 +40,53 @@ class RemoteError(Exception):
 
 
 class Connection:
-    """A connected system bus.
+    """The system bus. Where it was lost, the next call connects again, and fails where that is not possible.
+
+    What the bus knew of us is lost with it: whoever has it know something (match rules, subscriptions) tells it again
+    when the generation has changed.
 
     Attributes:
-        bus: the library's own object.
-        lost: done as soon as the bus is gone, so that nobody waits for a signal that cannot come.
+        generation: how many connections there have been.
+        lost: done as soon as the present one is gone, so that nobody waits for a signal that cannot come.
     """
 
-    def __init__(self, bus: MessageBus) -> None:
-        self.bus = bus
-        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
-        self.lost: asyncio.Future[object] = asyncio.ensure_future(_disconnected(bus))
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+        self._bus: MessageBus | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+        self._listeners: list[Callable[[Message], None]] = []
+        self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(IN_FLIGHT))
+        self.generation = 0
+        self.lost: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    def check(self) -> None:
-        """Raise if the bus is gone.
+    async def connect(self) -> MessageBus:
+        """The bus, connected.
 
         Raises:
-            HostError: it is.
+            HostError: it cannot be reached.
         """
-        if self.lost.done() or not self.bus.connected:
-            raise HostError(
-                "the connection to the system bus broke.", "Check that dbus is running: systemctl status dbus.service"
-            )
+        async with self._connecting:
+            if self._closed:
+                raise HostError("the connection to the system bus is closed.")
+            if self._bus is None or not self._bus.connected:
+                await self._hang_up()
+                self._bus = await _connected(self._address)
+                self.lost = asyncio.ensure_future(_disconnected(self._bus))
+                self.generation += 1
+                for listener in self._listeners:
+                    self._bus.add_message_handler(listener)
+            return self._bus
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._hang_up()
+
+    def listen(self, listener: Callable[[Message], None]) -> None:
+        """Have every message that comes, from now on and over every later connection."""
+        self._listeners.append(listener)
+        if self._bus is not None:
+            self._bus.add_message_handler(listener)
 
     async def call(
         self,
@@ -74,7 +105,6 @@ class Connection:
             RemoteError: with another error.
             HostError: with none in time, or the bus is gone.
         """
-        self.check()
         message = Message(
             destination=destination,
             path=path,
@@ -85,8 +115,9 @@ class Connection:
             unix_fds=list(unix_fds),
         )
         try:
-            async with self._in_flight, asyncio.timeout(CALL_TIMEOUT):
-                reply = await self.bus.call(message)
+            async with self._in_flight[destination], asyncio.timeout(CALL_TIMEOUT):
+                bus = await self.connect()
+                reply = await bus.call(message)
         except TimeoutError as error:
             raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
         except (EOFError, OSError) as error:
@@ -106,6 +137,15 @@ class Connection:
     async def _bus_call(self, member: str, rule: str) -> None:
         await self.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule])
 
+    async def _hang_up(self) -> None:
+        bus, self._bus = self._bus, None
+        if bus is None:
+            return
+        if bus.connected:
+            bus.disconnect()
+        await self.lost
+        _close(bus)
+
 
 def _error(reply: Message) -> Exception:
     name = reply.error_name or ""
@@ -123,27 +163,52 @@ def _error(reply: Message) -> Exception:
 
 
 @asynccontextmanager
-async def system_bus() -> AsyncIterator[Connection]:
+async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
     """Connect, and disconnect in the end.
+
+    Args:
+        address: D-Bus's own; None: the system's, or that of $DBUS_SYSTEM_BUS_ADDRESS.
 
     Raises:
         HostError: there is no system bus to connect to.
     """
-    try:
-        bus = await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
-    except (OSError, DBusError, EOFError) as error:
-        raise HostError(
-            f"the system bus cannot be reached: {error}.",
-            "Check that dbus is running: systemctl status dbus.socket dbus.service",
-        ) from error
-    connection = Connection(bus)
+    connection = Connection(address)
+    await connection.connect()
     try:
         yield connection
     finally:
-        if bus.connected:
-            bus.disconnect()
-        await connection.lost
-        _close(bus)
+        await connection.close()
+
+
+class _Bus(MessageBus):  # type: ignore[misc] # the library carries no types
+    """The library's own, which would read for ever from a daemon that ends while we say who we are."""
+
+    async def _auth_readline(self) -> str:
+        line = b""
+        while not line.endswith(b"\r\n"):
+            piece = await self._loop.sock_recv(self._sock, 2)
+            if not piece:
+                raise EOFError("it was closed during the authentication")
+            line += piece
+        return line[:-2].decode()
+
+
+async def _connected(address: str | None) -> MessageBus:
+    try:
+        bus = _Bus(bus_address=address, bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
+        bus._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # noqa: SLF001
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await bus.connect()
+        except BaseException:
+            asyncio.get_running_loop().remove_reader(bus._fd)  # noqa: SLF001
+            _close(bus)
+            raise
+    except (OSError, DBusError, EOFError) as error:
+        raise HostError(
+            f"the system bus cannot be reached: {str(error) or 'it does not answer'}.",
+            "Check that dbus is running: systemctl status dbus.socket dbus.service",
+        ) from error
 
 
 def _close(bus: MessageBus) -> None:

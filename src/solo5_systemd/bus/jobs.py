@@ -34,8 +34,8 @@ class Jobs:
         self._early: dict[str, str] = {}
         self._dispatching = 0
         self._subscribing = asyncio.Lock()
-        self._subscribed = False
-        connection.bus.add_message_handler(self._received)
+        self._subscribed = 0
+        connection.listen(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
         """Call a Manager method that returns a job, and wait for the job's result (`done`, `failed`, …).
@@ -44,10 +44,12 @@ class Jobs:
             RemoteError: systemd refused the call.
             HostError: the job did not end in time, or the bus is gone.
         """
-        await self.subscribe()
+        generation = await self.subscribe()
         self._dispatching += 1
         try:
             reply = await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+            if self._connection.generation != generation:
+                raise _broken(member)
             job = str(reply[0])
             early = self._early.get(job)
         finally:
@@ -58,23 +60,31 @@ class Jobs:
 
     async def _result(self, job: str, member: str) -> str:
         future = self._waiting.setdefault(job, asyncio.get_running_loop().create_future())
-        await asyncio.wait((future, self._connection.lost), timeout=JOB_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        lost = self._connection.lost
+        await asyncio.wait((future, lost), timeout=JOB_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if future.done():
             return future.result()
-        self._connection.check()
+        if lost.done():
+            raise _broken(member)
         raise HostError(
             f"systemd did not finish {member} within {JOB_TIMEOUT:.0f} seconds.", "See: systemctl list-jobs"
         )
 
-    async def subscribe(self) -> None:
-        """Have systemd send its signals to this connection; once, however often it is called.
+    async def subscribe(self) -> int:
+        """Have systemd send its signals to the present connection; once, however often it is called.
+
+        Returns:
+            The connection's generation.
 
         Raises:
             HostError: there is no systemd on this bus, or the bus is gone.
         """
         async with self._subscribing:
-            if self._subscribed:
-                return
+            await self._connection.connect()
+            generation = self._connection.generation
+            if self._subscribed == generation:
+                return generation
+            self._waiting.clear()  # what they wait for, the connection before has taken with it
             await self._connection.match(_RULE)
             try:
                 await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe")
@@ -82,9 +92,10 @@ class Jobs:
                 # An earlier caller may have been cancelled between its call and the reply.
                 if not error.name.endswith(".AlreadySubscribed"):
                     raise HostError(f"systemd answered {error.name}: {error.text}") from error
-            self._subscribed = True
+            self._subscribed = generation
+            return generation
 
-    def _received(self, message: Message) -> bool:
+    def _received(self, message: Message) -> None:
         is_ours = (message.message_type, message.interface, message.member, message.signature) == (
             MessageType.SIGNAL,
             MANAGER,
@@ -97,4 +108,9 @@ class Jobs:
                 self._early[job] = result
             if job in self._waiting:
                 self._waiting.pop(job).set_result(result)
-        return False
+
+
+def _broken(member: str) -> HostError:
+    return HostError(
+        f"the connection to the system bus broke during {member}.", "Check that dbus is running: systemctl status dbus"
+    )

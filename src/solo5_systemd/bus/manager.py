@@ -1,15 +1,15 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
-from solo5_systemd.bus.watch import unit_path, watch
+from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -28,7 +28,6 @@ from solo5_systemd.unit.state import (
 )
 from solo5_systemd.workload import UnitKind
 
-UNIT = "org.freedesktop.systemd1.Unit"
 INTERFACES = {
     UnitKind.SERVICE: "org.freedesktop.systemd1.Service",
     UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
@@ -41,6 +40,7 @@ class Manager:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._jobs = Jobs(connection)
+        self._watches = Watches(connection, self._jobs, self._glances)
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         fds: list[int] = []
@@ -98,18 +98,15 @@ class Manager:
 
     async def state(self, task: TaskName) -> UnitState | None:
         names = [task_service(task), task_scope(task)]
-        states = await self._read_all(await self._manager("ListUnitsByNames", "as", [names]))
+        (rows,) = await self._manager("ListUnitsByNames", "as", [names])
+        states = await self._read_all(_Row(*row) for row in rows)
         return states[0] if states else None
 
     async def states(self) -> Sequence[UnitState]:
-        patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
-        return await self._read_all(await self._manager("ListUnitsByPatterns", "asas", [[], patterns]))
+        return await self._read_all(await self._listing())
 
-    async def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
-        await self._jobs.subscribe()
-        async with aclosing(watch(self._connection, state.unit, lambda: self.state(state.task))) as states:
-            async for now in states:
-                yield now
+    def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
+        return self._watches.changes(state.unit, lambda: self.state(state.task))
 
     async def _begun(self, unit: str) -> Invocation:
         kind = UnitKind(unit.rpartition(".")[2])
@@ -117,8 +114,16 @@ class Manager:
         wanted += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
         return invocation(await self._properties(unit_path(unit), wanted))
 
-    async def _read_all(self, listed: Sequence[Any]) -> list[UnitState]:
-        rows = [_Row(*row) for row in listed[0]]
+    async def _listing(self) -> list["_Row"]:
+        patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
+        (rows,) = await self._manager("ListUnitsByPatterns", "asas", [[], patterns])
+        return [_Row(*row) for row in rows]
+
+    async def _glances(self) -> Mapping[str, Glance]:
+        states = (unit_state(row.unit, row.properties()) for row in await self._listing() if row.load == "loaded")
+        return {state.unit: (state.active, state.sub) for state in states if state is not None}
+
+    async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
         states = await asyncio.gather(*(self._read(row) for row in rows if row.load == "loaded"))
         return [state for state in states if state is not None]
 
@@ -143,8 +148,10 @@ class Manager:
             reply = await self._connection.call(
                 SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", [interface, name]
             )
-        except RemoteError:
-            return None  # unloaded meanwhile, or a property that this systemd does not have yet
+        except RemoteError as error:
+            if error.name.rpartition(".")[2] in _ABSENT:
+                return None  # unloaded meanwhile, or a property that this systemd does not have yet
+            raise HostError(f"systemd answered {error.name}: {error.text}") from error
         return reply[0].value
 
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
@@ -193,6 +200,9 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     return value
 
+
+_ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
+"""The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""
 
 _OURS: Mapping[str, type[Solo5Error]] = {
     "NoSuchUnit": NoSuchTaskError,

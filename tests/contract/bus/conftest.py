@@ -1,9 +1,7 @@
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from dbus_next.aio import MessageBus
-from tests.contract.bus.fake_systemd import FakeSystemd
+from tests.contract.bus.fake_systemd import FakeSystemd, pid1
 from tests.contract.netservice import PrivateBus
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
@@ -22,14 +20,8 @@ def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 async def systemd(address: str) -> AsyncIterator[FakeSystemd]:
-    bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
-    gone = asyncio.ensure_future(bus.wait_for_disconnect())
-    systemd = FakeSystemd(bus)
-    await systemd.appear()
-    yield systemd
-    if bus.connected:
-        bus.disconnect()
-    await asyncio.gather(gone, return_exceptions=True)
+    async with pid1(address) as systemd:
+        yield systemd
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -12,7 +13,7 @@ from dbus_next import Message, MessageType, Variant
 from dbus_next.aio import MessageBus
 
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD
-from solo5_systemd.bus.watch import unit_path
+from solo5_systemd.bus.watch import UNIT, unit_path
 
 UNITS = "a(ssssssouso)"
 PROPERTIES = "org.freedesktop.DBus.Properties"
@@ -86,7 +87,7 @@ class FakeSystemd:
     # --- signals ---------------------------------------------------------------------------------------------
 
     def changed(self, unit: str) -> None:
-        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", ["x", {}, []])
+        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", [UNIT, {}, []])
 
     def remove(self, unit: str) -> None:
         del self.units[unit]
@@ -167,12 +168,30 @@ class FakeSystemd:
 
     def _get(self, message: Message, _: str, name: str) -> Message:
         """As systemd does: any name can be described, an absent unit as one that was not found."""
+        if "Get" in self.errors:
+            return Message.new_error(message, self.errors["Get"], "the reason.")
         unit = next((unit for unit in self.units.values() if unit_path(unit.name) == message.path), None)
         values = {"LoadState": Variant("s", unit.load if unit else "not-found"), "InvocationID": Variant("ay", b"")}
         values |= unit.properties if unit else {}
         with suppress(KeyError):
             return Message.new_method_return(message, "v", [values[name]])
         return Message.new_error(message, UNKNOWN_PROPERTY, name)
+
+
+@asynccontextmanager
+async def pid1(address: str, units: dict[str, Unit] | None = None) -> AsyncIterator[FakeSystemd]:
+    """A PID 1 on this bus, with these units; it may lose the bus before its end."""
+    bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
+    gone = asyncio.ensure_future(bus.wait_for_disconnect())
+    systemd = FakeSystemd(bus)
+    systemd.units = {} if units is None else units
+    await systemd.appear()
+    try:
+        yield systemd
+    finally:
+        if bus.connected:
+            bus.disconnect()
+        await asyncio.gather(gone, return_exceptions=True)
 
 
 def _nothing() -> object:

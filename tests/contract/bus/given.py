@@ -1,11 +1,13 @@
 """One task's unit, and what is done with it."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 
 from dbus_next import Variant
 from tests.contract.bus.fake_systemd import Unit
+from tests.contract.netservice import PrivateBus
 
+from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -33,6 +35,18 @@ async def start(manager: Manager) -> None:
 
 async def stop(manager: Manager) -> None:
     await manager.stop(UNIT)
+
+
+@asynccontextmanager
+async def restarted(bus: PrivateBus, connection: Connection) -> AsyncIterator[None]:
+    """The bus is another daemon's in the block; nothing of what was opened to it is left in the end."""
+    bus.close()
+    bus.open()
+    try:
+        yield
+    finally:
+        await connection.close()
+        bus.close()
 
 
 async def following(manager: Manager) -> AsyncGenerator[UnitState, None]:

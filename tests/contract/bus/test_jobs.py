@@ -180,7 +180,7 @@ async def test_a_signal_of_another_shape_is_nobodys_job(
     for body, signature in ([], ""), (["x"], "s"), ([1, "/org/freedesktop/systemd1/job/2", "u"], "uos"):
         await stranger.send(
             Message(
-                destination=connection.bus.unique_name,
+                destination=(await connection.connect()).unique_name,
                 message_type=MessageType.SIGNAL,
                 path=MANAGER_PATH,
                 interface=MANAGER,

@@ -1,26 +1,31 @@
 """Units over a real bus: read, and followed as they change."""
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from dbus_next import Variant
-from tests.contract.bus.fake_systemd import FakeSystemd, Unit
+from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import (
     PROMPT,
     SCOPE,
     UNIT,
     WEB,
     following,
+    restarted,
     service,
 )
+from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.bus import watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.watch import unit_path
-from solo5_systemd.unit.state import ActiveState
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 # --- states --------------------------------------------------------------------------------------------------
 
@@ -139,12 +144,27 @@ async def test_a_unit_is_read_once_for_a_change(systemd: FakeSystemd, manager: M
 async def test_a_lost_signal_delays_and_never_hangs(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "REREAD", 0.05)
+    monkeypatch.setattr(watch_module, "LISTING", 0.05)
     systemd.units[UNIT] = service()
     async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
         await anext(states)
         systemd.units[UNIT] = service("failed")
         assert (await anext(states)).active is ActiveState.FAILED
+        del systemd.units[UNIT]
+        with pytest.raises(StopAsyncIteration):
+            await anext(states)
+
+
+async def test_an_unchanged_state_is_given_again_and_not_read_again(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "AGAIN", 0.05)
+    systemd.units[UNIT] = service()
+    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
+        first = await anext(states)
+        before = len(systemd.called("ListUnitsByNames"))
+        assert [await anext(states) for _ in range(3)] == [first] * 3
+    assert len(systemd.called("ListUnitsByNames")) == before
 
 
 async def match_rules(connection: Connection) -> int:
@@ -155,22 +175,124 @@ async def match_rules(connection: Connection) -> int:
         "org.freedesktop.DBus.Debug.Stats",
         "GetConnectionStats",
         "s",
-        [connection.bus.unique_name],
+        [(await connection.connect()).unique_name],
     )
     return int(stats["MatchRules"].value)
 
 
-async def test_a_watch_that_ends_leaves_no_rule_and_no_handler(
+def many(systemd: FakeSystemd, count: int) -> list[TaskName]:
+    names = [TaskName(f"t{i}") for i in range(count)]
+    systemd.units = {task_service(name): replace(service(), name=task_service(name)) for name in names}
+    return names
+
+
+@asynccontextmanager
+async def watching(manager: Manager, names: Sequence[TaskName]) -> AsyncIterator[list[AsyncGenerator[UnitState, None]]]:
+    """Watches over all of them, each of which has given its first state."""
+    async with AsyncExitStack() as stack:
+        watches = []
+        for name in names:
+            state = await manager.state(name)
+            assert state is not None
+            watches.append(await stack.enter_async_context(aclosing(manager.changes(state))))
+            await anext(watches[-1])
+        yield watches
+
+
+async def test_a_hundred_watches_are_one_pair_of_rules_and_leave_none(
     systemd: FakeSystemd, manager: Manager, connection: Connection
 ) -> None:
-    systemd.units[UNIT] = service()
+    names = many(systemd, 100)
     await manager.stop(UNIT)
-    rules, handlers = await match_rules(connection), len(connection.bus._user_message_handlers)
-    for _ in range(3):
-        async with aclosing(following(manager)) as states:
-            await anext(states)
+    rules = await match_rules(connection)
+    for _ in range(2):
+        async with watching(manager, names):
             assert await match_rules(connection) == rules + 2
-    assert (await match_rules(connection), len(connection.bus._user_message_handlers)) == (rules, handlers)
+        assert await match_rules(connection) == rules
+
+
+async def test_a_change_is_read_by_those_who_watch_it_alone(systemd: FakeSystemd, manager: Manager) -> None:
+    names = many(systemd, 20)
+    async with asyncio.timeout(PROMPT * 5), watching(manager, names) as watches:
+        before = len(systemd.called("ListUnitsByNames"))
+        unit = task_service(names[7])
+        systemd.units[unit] = replace(systemd.units[unit], active="failed")
+        for _ in range(5):
+            systemd.changed(unit)
+        systemd.changed("ssh.service")
+        assert (await anext(watches[7])).active is ActiveState.FAILED
+        for each in (3, 8):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(watches[each])
+        assert len(systemd.called("ListUnitsByNames")) <= before + 2
+
+
+async def test_nothing_is_listed_where_nobody_watches(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "LISTING", 0.02)
+    async with watching(manager, many(systemd, 3)):
+        await systemd.until_called("ListUnitsByPatterns", 3)
+    before = len(systemd.called("ListUnitsByPatterns"))
+    await asyncio.sleep(0.1)
+    assert len(systemd.called("ListUnitsByPatterns")) == before
+
+
+async def test_an_outage_is_no_end_and_what_ended_during_it_is_told_after_it(
+    systemd: FakeSystemd,
+    manager: Manager,
+    connection: Connection,
+    bus: PrivateBus,
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "AWAY", 0.05)
+    names = many(systemd, 3)
+    async with asyncio.timeout(PROMPT * 5), watching(manager, names) as watches:
+        systemd.changed(task_service(names[0]))
+        bus.close()
+        assert (await anext(watches[0])).active is ActiveState.ACTIVE
+        await asyncio.sleep(0.2)
+        failed, gone = task_service(names[0]), task_service(names[1])
+        systemd.units[failed] = replace(systemd.units[failed], active="failed")
+        del systemd.units[gone]
+        async with restarted(bus, connection), _later(address, systemd.units) as systemd:
+            assert (await anext(watches[0])).active is ActiveState.FAILED
+            with pytest.raises(StopAsyncIteration):
+                await anext(watches[1])
+            assert (await anext(watches[2])).active is ActiveState.ACTIVE
+            unit = task_service(names[2])
+            systemd.units[unit] = replace(systemd.units[unit], active="deactivating")
+            systemd.changed(unit)  # signals are heard again
+            assert (await anext(watches[2])).active is ActiveState.DEACTIVATING
+
+
+@asynccontextmanager
+async def _later(address: str, units: dict[str, Unit]) -> AsyncIterator[FakeSystemd]:
+    """PID 1 takes some time to find a bus that has come back."""
+    await asyncio.sleep(0.2)
+    async with pid1(address, units) as systemd:
+        yield systemd
+
+
+@pytest.mark.parametrize("error", ["org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.ServiceUnknown"])
+async def test_a_property_that_nobody_answered_for_is_no_end(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setattr(watch_module, "LISTING", 0.05)
+    systemd.units[UNIT] = service()
+    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
+        await anext(states)
+        systemd.errors["Get"] = error
+        systemd.changed(UNIT)
+        assert (await anext(states)).active is ActiveState.ACTIVE
+        with pytest.raises(HostError, match="systemd answered"):
+            await manager.states()
+        del systemd.errors["Get"]
+        systemd.units[UNIT] = service("failed")
+        while (await anext(states)).active is not ActiveState.FAILED:
+            pass
 
 
 @pytest.mark.parametrize(
