@@ -1,19 +1,26 @@
-"""One look at all tasks for many who ask at once: an agent that comes back recovers all of its tasks together."""
+"""One look at all tasks for an agent that comes back and recovers them one after the other.
+
+What was seen may be some seconds old: it proves which run a unit is, and that does not change. Whether the task still
+runs is found out by who watches it from then on.
+"""
 
 import asyncio
+from contextlib import suppress
 
+from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.task import Task
 
-GATHERING = 0.01
-"""Seconds for which those who ask are collected before the look; none is answered from a look before its question."""
+FRESH = 10.0
+"""Seconds for which a look holds."""
 
 
 class Listing:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._next: asyncio.Task[dict[TaskName, Task]] | None = None
+        self._look: asyncio.Future[dict[TaskName, Task]] | None = None
+        self._stale = 0.0
 
     async def task(self, name: TaskName) -> Task | None:
         """The task of this name, None where there is none.
@@ -21,11 +28,22 @@ class Listing:
         Raises:
             Solo5Error: PID 1 cannot be asked.
         """
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._look())
-        return (await asyncio.shield(self._next)).get(name)
+        found = (await self._tasks()).get(name)
+        if found is not None:
+            return found
+        with suppress(NoSuchTaskError):  # it may be younger than the look
+            return await (await self._session.engine()).task(name)
+        return None
 
-    async def _look(self) -> dict[TaskName, Task]:
-        await asyncio.sleep(GATHERING)
-        self._next = None  # whoever asks from now on wants a later look
+    async def _tasks(self) -> dict[TaskName, Task]:
+        now = asyncio.get_running_loop().time()
+        if self._look is None or now >= self._stale or _failed(self._look):
+            self._look, self._stale = asyncio.ensure_future(self._all()), now + FRESH
+        return await asyncio.shield(self._look)
+
+    async def _all(self) -> dict[TaskName, Task]:
         return {task.name: task for task in await (await self._session.engine()).tasks()}
+
+
+def _failed(look: "asyncio.Future[dict[TaskName, Task]]") -> bool:
+    return look.done() and (look.cancelled() or look.exception() is not None)
