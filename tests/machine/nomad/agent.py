@@ -1,0 +1,187 @@
+"""A Nomad server and a client agent on this machine, each a unit of its own as HashiCorp runs them."""
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.machine.conftest import GUESTS, eventually, ok, sh
+
+HTTP = "http://127.0.0.1:4646"
+SERVER_HTTP_PORT = 4746
+NODE_ADDRESS = "192.0.2.1"
+DATA = Path("/var/lib/nomad")
+PLUGINS = Path("/usr/lib/nomad/plugins")
+UNIT = "nomad.service"
+SERVER_UNIT = "nomad-server.service"
+_CONFIG = Path("/etc/nomad.d")
+_UNITS = Path("/run/systemd/system")
+
+# Where the agent ends, its plugins and tasks do not: KillMode=process.
+_SERVICE = """
+[Service]
+ExecStart=/usr/local/bin/nomad agent -config {config}
+KillMode=process
+KillSignal=SIGINT
+LimitNOFILE=65536
+TasksMax=infinity
+"""
+
+_COMMON = """
+data_dir             = "{data}"
+bind_addr            = "127.0.0.1"
+disable_update_check = true
+log_level            = "DEBUG"
+advertise {{
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}}
+"""
+
+_SERVER = """
+ports {{
+  http = {port}
+}}
+server {{
+  enabled          = true
+  bootstrap_expect = 1
+  default_scheduler_config {{
+    memory_oversubscription_enabled = true
+  }}
+}}
+"""
+
+# A client that knows no server yet asks for one every second, and one that a young server turns away waits for
+# 15 to 30: so it is told of the server when that is ready.
+_CLIENT = """
+plugin_dir = "{plugins}"
+client {{
+  enabled           = true
+  network_interface = "cable"
+  options           = {{
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
+    "driver.allowlist"     = "solo5"
+  }}
+}}
+telemetry {{
+  collection_interval         = "1s"
+  publish_allocation_metrics = true
+}}
+plugin "solo5" {{
+  config {{
+    {config}
+  }}
+}}
+"""
+
+USUAL = f'image_paths = ["{GUESTS}"]'
+
+
+def api(path: str, method: str = "GET", body: object = None) -> Any:
+    """What the client agent's API answers.
+
+    Raises:
+        urllib.error.HTTPError: it refused; the reason is its body.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{HTTP}{path}", data=data, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+@dataclass
+class Agent:
+    """The client agent, which the tests restart, kill and ask; the server beside it only runs."""
+
+    node: str = ""
+    since: dict[str, str] = field(default_factory=dict)
+
+    def install(self) -> None:
+        assert shutil.which("nomad"), "nomad is not in this machine: boot it with --with nomad"
+        _CONFIG.mkdir(exist_ok=True)
+        server = _COMMON.format(data=f"{DATA}-server") + _SERVER.format(port=SERVER_HTTP_PORT)
+        (_CONFIG / "server.hcl").write_text(server)
+        self.configure(USUAL)
+        (_UNITS / SERVER_UNIT).write_text(_SERVICE.format(config=_CONFIG / "server.hcl"))
+        (_UNITS / UNIT).write_text(_SERVICE.format(config=_CONFIG / "client.hcl"))
+        ok("systemctl", "daemon-reload")
+        ok("systemctl", "start", SERVER_UNIT)
+        self.start()
+
+    def configure(self, config: str) -> None:
+        """Write the client's configuration, the plugin's part as given; it holds from the next start on."""
+        client = _CLIENT.format(plugins=PLUGINS, config=config)
+        (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
+
+    def start(self) -> None:
+        """Start the agent, and wait until its node can be given work."""
+        ok("systemctl", "start", UNIT)
+        eventually(_server_is_ready, "the server has a leader and keys")
+        eventually(lambda: _answers("/v1/agent/self"), "the agent answers")
+        api("/v1/agent/servers?address=127.0.0.1:4647", "PUT")
+        eventually(self._is_ready, "the node is ready")
+
+    def _is_ready(self) -> bool:
+        self.node = api("/v1/agent/self")["stats"]["client"]["node_id"]
+        return bool(_answers(f"/v1/node/{self.node}")) and self.about()["Status"] == "ready"
+
+    def about(self) -> dict[str, Any]:
+        """The node as the server has it."""
+        node = api(f"/v1/node/{self.node}")
+        assert isinstance(node, dict)
+        return node
+
+    def driver(self) -> dict[str, Any]:
+        """What the node says of the driver: Detected, Healthy, HealthDescription, Attributes."""
+        driver = self.about()["Drivers"].get("solo5", {})
+        assert isinstance(driver, dict)
+        return driver
+
+    def stop(self) -> None:
+        ok("systemctl", "stop", UNIT)
+
+    def kill(self) -> None:
+        """End the agent with SIGKILL; its plugin and its tasks know nothing of it."""
+        ok("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT)
+        eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent is dead")
+        ok("systemctl", "reset-failed", UNIT)
+
+    def plugin(self) -> int:
+        """The process id of the plugin that serves tasks."""
+        found = sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()
+        assert len(found) == 1, f"one plugin was expected: {found}"
+        return int(found[0])
+
+    def log(self, since: str = "") -> str:
+        """The agent's log, from `since` on (a time of journalctl's)."""
+        start = (f"--since={since}",) if since else ()
+        return ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--unit", UNIT, *start)
+
+    def remove(self) -> None:
+        sh("systemctl", "stop", UNIT, SERVER_UNIT)
+        for path in (_UNITS / UNIT, _UNITS / SERVER_UNIT):
+            path.unlink()
+        ok("systemctl", "daemon-reload")
+        for folder in (DATA, Path(f"{DATA}-server"), _CONFIG):
+            shutil.rmtree(folder)
+
+
+def _answers(path: str) -> Any:
+    try:
+        return api(path)
+    except OSError:
+        return None
+
+
+def _server_is_ready() -> bool:
+    """A leader without keys cannot register a node."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{SERVER_HTTP_PORT}/v1/operator/keyring/keys") as answer:
+            return b'"active"' in answer.read()
+    except OSError:
+        return False

@@ -1,0 +1,60 @@
+"""The ladder's upper rungs: `outside` and `agent` for all tests here together, `jobs` for one.
+
+The agent and its cable stand before a test begins and after it ends; what a test's jobs made must be gone, and the
+driver must not have logged a warning that the test did not announce.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.machine.conftest import Machine, Outside, cable
+from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.jobs import Jobs
+
+
+@pytest.fixture(scope="package")
+def outside(booted: None) -> Iterator[Outside]:
+    """As everywhere, but there as long as the agent whose node has its address on that cable."""
+    with cable(Outside()) as other:
+        yield other
+
+
+@pytest.fixture(scope="package")
+def installed(outside: Outside) -> Iterator[Agent]:
+    subject = Agent()
+    try:
+        subject.install()
+        yield subject
+    finally:
+        subject.remove()
+
+
+@pytest.fixture
+def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
+    """The agent, running and with a driver that works, before the test and after it."""
+    since = f"@{time.time():.6f}"
+    yield installed
+    assert installed.driver()["Healthy"], installed.driver()
+    _no_surprise_in_log(installed.log(since), machine.expected)
+
+
+@pytest.fixture
+def jobs(agent: Agent) -> Iterator[Jobs]:
+    subject = Jobs()
+    yield subject
+    subject.purge()
+
+
+OF_THE_DRIVER = re.compile(r"\[(WARN|ERROR)\].*(solo5|failed to exit gracefully|panic)")
+
+
+def _no_surprise_in_log(log: str, expected: list[str]) -> None:
+    """The agent's lines about the driver at warning and above."""
+    surprises = [
+        line
+        for line in log.splitlines()
+        if OF_THE_DRIVER.search(line) and not any(re.search(pattern, line) for pattern in expected)
+    ]
+    assert not surprises, "in the agent's log, unannounced:\n" + "\n".join(surprises)

@@ -1,0 +1,201 @@
+"""Jobs: written as an operator writes them, submitted, watched, and purged when a test is over."""
+
+import textwrap
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh
+from tests.machine.nomad.agent import DATA, api
+
+TERMINAL = ("complete", "failed", "lost")
+NEVER_AGAIN = """
+restart {
+  attempts = 0
+  mode     = "fail"
+}
+reschedule {
+  attempts  = 0
+  unlimited = false
+}
+"""
+ONE_START = 'restart {\n  attempts = 0\n  mode = "fail"\n}\n'
+ADDRESSES = '"--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"'
+
+SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
+SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
+
+
+def hcl(
+    name: str, config: str, *, kind: str = "service", job: str = "", group: str = NEVER_AGAIN, task: str = "",
+    memory: int = 32, resources: str = "cpu = 20", count: int = 1,
+) -> str:  # fmt: skip
+    """A job of one group with one task, `guest`; each argument is HCL that goes where its name says."""
+    return f"""
+job "{name}" {{
+  type = "{kind}"
+{textwrap.indent(job, "  ")}
+  group "group" {{
+    {f"count = {count}" if count != 1 else ""}
+{textwrap.indent(group, "    ")}
+    ephemeral_disk {{
+      size = 10
+    }}
+    task "guest" {{
+      driver       = "solo5"
+      kill_timeout = "2s"
+      config {{
+{textwrap.indent(config, "        ")}
+      }}
+      resources {{
+        memory = {memory}
+        {resources}
+      }}
+{textwrap.indent(task, "      ")}
+    }}
+  }}
+}}
+"""
+
+
+class Jobs:
+    """Submits jobs, and takes everything of them away again."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+
+    def submit(self, text: str) -> str:
+        """Submit a job and return its id; nothing is waited for."""
+        job = api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})
+        self.expect(job["ID"])
+        api("/v1/jobs", "PUT", {"Job": job})
+        return str(job["ID"])
+
+    def expect(self, job: str) -> None:
+        """Have a job purged in the end that was submitted otherwise."""
+        if job not in self._ids:
+            self._ids.append(job)
+
+    def run(self, text: str, count: int = 1) -> list[str]:
+        """Submit a job, and wait until so many allocations of it run; they are returned."""
+        job = self.submit(text)
+        running(job, count)
+        return [alloc["ID"] for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
+
+    def purge(self) -> None:
+        for job in self._ids:
+            api(_path(job), "DELETE")
+        for job in self._ids:
+            eventually(lambda job=job: _all_over(job), f"all of {job} is over")  # type: ignore[misc]
+            api(f"{_path(job)}?purge=true", "DELETE")
+        if self._ids:
+            eventually(_collected, "the agent has removed what it kept of them")
+        self._ids.clear()
+
+
+def _path(job: str) -> str:
+    """A job's place in the API; the id of a dispatched one has a slash."""
+    return f"/v1/job/{urllib.parse.quote(job, safe='')}"
+
+
+def _all_over(job: str) -> bool:
+    return all(alloc["ClientStatus"] in TERMINAL for alloc in allocations(job))
+
+
+def _collected() -> bool:
+    api("/v1/client/gc", "PUT")
+    return not any(DATA.joinpath("alloc").iterdir())
+
+
+def allocations(job: str) -> list[dict[str, Any]]:
+    """All allocations of a job, the newest first."""
+    found = api(f"{_path(job)}/allocations")
+    return sorted(found, key=lambda alloc: alloc["CreateIndex"], reverse=True)
+
+
+def running(job: str, count: int = 1) -> None:
+    def claim() -> bool:
+        states = [alloc["ClientStatus"] for alloc in allocations(job)]
+        assert "failed" not in states, "\n".join(status(a["ID"]) for a in allocations(job))
+        return states.count("running") == count
+
+    eventually(claim, f"{count} of {job} run", 2 * PATIENCE)
+
+
+def ended(job: str) -> str:
+    """Wait until a job's newest allocation is over, and return its id."""
+    eventually(lambda: allocations(job) and allocations(job)[0]["ClientStatus"] in TERMINAL, f"{job} ends")
+    return str(allocations(job)[0]["ID"])
+
+
+def allocation(alloc: str) -> dict[str, Any]:
+    found = api(f"/v1/allocation/{alloc}")
+    assert isinstance(found, dict)
+    return found
+
+
+def task(alloc: str) -> dict[str, Any]:
+    """The task's state: State, Failed, Restarts, Events."""
+    state = allocation(alloc)["TaskStates"]["guest"]
+    assert isinstance(state, dict)
+    return state
+
+
+def events(alloc: str) -> list[str]:
+    """The task's events as `nomad alloc status` lists them, the oldest first."""
+    return [f"{event['Type']}: {event['DisplayMessage']}" for event in task(alloc)["Events"]]
+
+
+def happens(alloc: str, text: str) -> None:
+    """Wait for an event that contains a text."""
+    eventually(lambda: any(text in event for event in events(alloc)), f"an event of {alloc} says {text!r}")
+
+
+def status(alloc: str) -> str:
+    """What an operator reads."""
+    return ok("nomad", "alloc", "status", "-verbose", alloc)
+
+
+def refusal(alloc: str) -> str:
+    """What `nomad alloc status` says of a task that was not started, on one line."""
+    return " ".join(status(alloc).split())
+
+
+def logs(alloc: str, *options: str) -> str:
+    """What `nomad alloc logs` prints; empty where there is none yet."""
+    return sh("nomad", "alloc", "logs", *options, alloc, "guest").stdout
+
+
+def says(alloc: str, text: str, *options: str) -> None:
+    """Wait until the task's log contains a text."""
+    eventually(lambda: text in logs(alloc, *options), f"the log of {alloc} contains {text!r}")
+
+
+def unit(alloc: str) -> str:
+    """The systemd unit of an allocation's task."""
+    found = _units(lambda fields: fields == alloc)
+    assert len(found) == 1, f"one unit of {alloc} was expected: {found}"
+    return found[0]
+
+
+def _units(wanted: Callable[[str], bool]) -> list[str]:
+    names = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
+    units = [line.split()[0] for line in names]
+    return [name for name in units if wanted(_alloc_of(name))]
+
+
+def _alloc_of(name: str) -> str:
+    fields = ok("systemctl", "show", "--property=LogExtraFields", "--value", name)
+    _, _, rest = fields.partition("NOMAD_ALLOC_ID=")
+    return rest[:36]
+
+
+def port(alloc: str, label: str) -> int:
+    """The host's port of a label."""
+    ports = allocation(alloc)["AllocatedResources"]["Shared"]["Ports"]
+    return int(next(p["Value"] for p in ports if p["Label"] == label))
+
+
+def file(alloc: str, path: str) -> Path:
+    return DATA / "alloc" / alloc / path

@@ -1,0 +1,71 @@
+"""What Nomad brings into a task's directory before it starts: artifacts and templates."""
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.nomad.jobs import Jobs, allocation, ended, hcl, logs, status
+
+WEB = "127.0.0.1:8099"
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    """The guests, by HTTP."""
+    host, _, port = WEB.partition(":")
+    with subprocess.Popen(
+        ["python3", "-m", "http.server", "--directory", str(GUESTS), "--bind", host, port],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        eventually(lambda: sh("curl", "--silent", "--head", f"http://{WEB}/").returncode == 0, "the server answers")
+        yield f"http://{WEB}"
+        server.terminate()
+
+
+def artifact(source: str, checksum: str) -> str:
+    return f"""
+artifact {{
+  source      = "{source}"
+  destination = "local/hello.spt"
+  mode        = "file"
+  options {{
+    checksum = "sha256:{checksum}"
+  }}
+}}
+"""
+
+
+def test_image_comes_by_artifact(jobs: Jobs, web: str) -> None:
+    checksum = hashlib.sha256((GUESTS / "hello.spt").read_bytes()).hexdigest()
+    config = 'unikernel = "local/hello.spt"\nargs = ["fetched"]'
+    alloc = ended(jobs.submit(hcl("fetch", config, kind="batch", task=artifact(f"{web}/hello.spt", checksum))))
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    assert "fetched" in logs(alloc)
+    assert "hello.spt" in ok("nomad", "alloc", "fs", alloc, "guest/local/")
+
+
+def test_artifact_with_another_checksum_is_not_run(jobs: Jobs, web: str) -> None:
+    config = 'unikernel = "local/hello.spt"'
+    alloc = ended(jobs.submit(hcl("forged", config, kind="batch", task=artifact(f"{web}/hello.spt", "0" * 64))))
+    assert allocation(alloc)["ClientStatus"] == "failed"
+    assert "checksum" in status(alloc).lower()
+
+
+def test_template_becomes_a_disk(jobs: Jobs) -> None:
+    text = "rendered for ${NOMAD_JOB_NAME} ".replace("${NOMAD_JOB_NAME}", '{{ env "NOMAD_JOB_NAME" }}')
+    padding = "x" * (512 - len("rendered for render "))
+    template = f"""
+template {{
+  data        = <<-END
+{text}{padding}
+END
+  destination = "local/sector.img"
+  perms       = "666"
+}}
+"""
+    config = f'unikernel = "{GUESTS}/disk.spt"\nargs = ["read"]\nblock "storage" {{\n  source = "local/sector.img"\n}}'
+    alloc = ended(jobs.submit(hcl("render", config, kind="batch", task=template)))
+    assert "rendered for render" in logs(alloc), status(alloc)

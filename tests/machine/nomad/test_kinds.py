@@ -1,0 +1,86 @@
+"""Kinds of jobs, and what becomes of a guest that ends."""
+
+import re
+
+from tests.machine.conftest import GUESTS, eventually, ok
+from tests.machine.nomad.jobs import (
+    ONE_START,
+    SLEEPER,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    events,
+    hcl,
+    logs,
+    says,
+    status,
+    task,
+)
+
+TWO_STARTS = """
+restart {
+  attempts = 1
+  delay    = "1s"
+  interval = "10m"
+  mode     = "fail"
+}
+reschedule {
+  attempts  = 0
+  unlimited = false
+}
+"""
+
+
+def hello(*words: str) -> str:
+    args = ", ".join(f'"{word}"' for word in words)
+    return f'unikernel = "hello.spt"\nargs = [{args}]\nquiet = true'
+
+
+def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
+    alloc = ended(jobs.submit(hcl("good", hello("well", "done"), kind="batch")))
+    assert allocation(alloc)["ClientStatus"] == "complete"
+    assert "Exit Code: 0" in status(alloc)
+    assert "arguments: '--solo5:quiet well done'" in logs(alloc)
+
+
+def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
+    alloc = ended(jobs.submit(hcl("bad", hello("exit=3"), kind="batch", group=TWO_STARTS)))
+    assert allocation(alloc)["ClientStatus"] == "failed"
+    assert task(alloc)["Restarts"] == 1
+    assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
+    assert logs(alloc).count("exit=3") == 2, "and both consoles"
+
+
+def test_abort_is_told_in_words(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/aborter.hvt"'
+    alloc = ended(jobs.submit(hcl("abort", config, kind="batch")))
+    assert allocation(alloc)["ClientStatus"] == "failed"
+    assert "Exit Code: 255" in status(alloc)
+    assert any("abort" in event for event in events(alloc))
+
+
+def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:
+    parameters = 'parameterized {\n  meta_required = ["greeting"]\n}\n'
+    jobs.submit(hcl("greet", hello("--greeting=${NOMAD_META_greeting}"), kind="batch", job=parameters))
+    said = ok("nomad", "job", "dispatch", "-detach", "-meta", "greeting=good morning", "greet")
+    found = re.search(r"Dispatched Job ID += (\S+)", said)
+    assert found
+    jobs.expect(found[1])
+    assert "--greeting=good morning" in logs(ended(found[1]))
+
+
+def test_system_job_runs_on_every_node(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("everywhere", SLEEPER, kind="system", group=ONE_START))
+    says(alloc, "sleeping")
+
+
+def test_sysbatch_job_ends_on_every_node(jobs: Jobs) -> None:
+    alloc = ended(jobs.submit(hcl("once", hello("here"), kind="sysbatch", group=ONE_START)))
+    assert allocation(alloc)["ClientStatus"] == "complete"
+
+
+def test_service_that_ends_is_started_again(jobs: Jobs) -> None:
+    restart = 'restart {\n  attempts = 2\n  delay = "1s"\n  interval = "10m"\n  mode = "fail"\n}\n'
+    job = jobs.submit(hcl("short", hello("bye"), group=restart))
+    eventually(lambda: allocations(job) and logs(allocations(job)[0]["ID"]).count("bye") >= 2, "it runs twice")

@@ -1,0 +1,57 @@
+"""What the kernel holds a Nomad task to. Needs the controllers of cgroup v2: the `vm` backend has them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, hcl, says, status, task, unit
+
+pytestmark = pytest.mark.vm
+MIB = 1 << 20
+
+
+def cgroup(alloc: str) -> Path:
+    return Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
+
+
+def test_allotment_is_the_cgroups(jobs: Jobs) -> None:
+    resources = "cpu = 200\nmemory_max = 64"
+    [alloc] = jobs.run(hcl("held", SLEEPER, memory=48, resources=resources))
+    group = cgroup(alloc)
+    assert int((group / "memory.max").read_text()) == 64 * MIB
+    assert (group / "memory.swap.max").read_text().strip() == "0"
+    assert int((group / "cpu.weight").read_text()) == 20
+
+
+def test_reserved_cores_are_the_tasks_own(jobs: Jobs, agent: Agent) -> None:
+    """A task with a core has it for itself: the shared cores of all others shrink, and grow again in the end."""
+    [other] = jobs.run(hcl("shared", SLEEPER))
+    says(other, "sleeping")
+    [alloc] = jobs.run(hcl("reserved", SLEEPER, resources="cores = 1"))
+    own = (cgroup(alloc) / "cpuset.cpus.effective").read_text().strip()
+    assert own in ("0", "1")
+    rest = {"0": "1", "1": "0"}[own]
+
+    def shared() -> str:
+        return (cgroup(other) / "cpuset.cpus.effective").read_text().strip()
+
+    eventually(lambda: shared() == rest, "the other task keeps away from the reserved core")
+    ok("nomad", "job", "stop", "-detach", "reserved")
+    ended("reserved")
+    eventually(lambda: shared() == "0-1", "the core is everybody's again")
+
+
+@pytest.fixture
+def tight(agent: Agent) -> Iterator[None]:
+    """Less memory for all tasks together than one of them has alone: a guest never gets to its unit's limit."""
+    ok("systemctl", "set-property", "--runtime", "solo5.slice", "MemoryMax=20M")
+    yield
+    ok("systemctl", "revert", "solo5.slice")
+
+
+def test_out_of_memory_is_an_event_of_its_own(jobs: Jobs, tight: None) -> None:
+    alloc = ended(jobs.submit(hcl("eater", f'unikernel = "{GUESTS}/toucher.hvt"', kind="batch", memory=64)))
+    assert "OOM Killed" in status(alloc)
+    assert any(event["Details"].get("oom_killed") == "true" for event in task(alloc)["Events"])

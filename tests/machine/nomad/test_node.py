@@ -1,0 +1,61 @@
+"""What the node says of the driver."""
+
+from pathlib import Path
+
+from tests.machine.conftest import Machine, eventually, ok, sh
+from tests.machine.nomad.agent import UNIT, USUAL, Agent
+
+TENDERS = [Path("/usr/local/bin/solo5-hvt"), Path("/usr/local/bin/solo5-spt")]
+
+
+def test_node_tells_what_it_can_run(agent: Agent) -> None:
+    driver = agent.driver()
+    assert (driver["Detected"], driver["Healthy"], driver["HealthDescription"]) == (True, True, "Healthy")
+    shown = ok("nomad", "node", "status", "-self", "-verbose")
+    for line in ("driver.solo5.hvt ", "driver.solo5.spt ", "driver.solo5.version ", "driver.solo5.networks "):
+        assert line in shown
+
+
+def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent) -> None:
+    away = [path.rename(path.with_suffix(".away")) for path in TENDERS]
+    try:
+        eventually(lambda: not agent.driver()["Healthy"], "the driver is unhealthy")
+        assert "tender" in agent.driver()["HealthDescription"]
+        assert agent.driver()["HealthDescription"] in ok("nomad", "node", "status", "-self", "-verbose")
+    finally:
+        for path in away:
+            path.rename(path.with_suffix(""))
+    eventually(lambda: agent.driver()["Healthy"], "healthy again by itself")
+
+
+def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent) -> None:
+    agent.stop()
+    agent.configure('image_paths = ["relative"]')
+    try:
+        agent.start()
+        assert not agent.driver().get("Detected")
+        assert "plugin.solo5.config.image_paths" in ok("nomad", "node", "status", "-self", "-verbose")
+    finally:
+        agent.stop()
+        agent.configure(USUAL)
+        agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
+
+
+def test_misspelt_key_is_named_by_the_agent(agent: Agent, machine: Machine) -> None:
+    machine.expect("image_path")
+    agent.stop()
+    agent.configure('image_path = ["/srv"]')
+    try:
+        sh("systemctl", "start", UNIT)
+        eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent gives up")
+        assert "image_path" in agent.log()
+    finally:
+        ok("systemctl", "reset-failed", UNIT)
+        agent.configure(USUAL)
+        agent.start()
+
+
+def test_idle_driver_keeps_one_process(agent: Agent) -> None:
+    children = sh("pgrep", "--parent", str(agent.plugin())).stdout.split()
+    assert children == []

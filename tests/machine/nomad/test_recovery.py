@@ -1,0 +1,137 @@
+"""The plugin, the agent, or both are killed, restarted or away; a running guest never notices."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    hcl,
+    running,
+    says,
+    status,
+    task,
+    unit,
+)
+
+ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
+TALKER = (
+    f'unikernel = "{GUESTS}/net.spt"\n'
+    'args = ["--verbose", "--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"]'
+)
+
+
+class Guest:
+    """A running guest that speaks when it is spoken to."""
+
+    def __init__(self, jobs: Jobs, outside: Outside) -> None:
+        self.outside = outside
+        [self.alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
+        says(self.alloc, "serving")
+        self.unit = unit(self.alloc)
+        self.run = unit_property(self.unit, "InvocationID")
+
+    def is_the_same(self) -> None:
+        """It runs on, Nomad knows, and what it says reaches Nomad's log."""
+        assert unit_property(self.unit, "InvocationID") == self.run
+        before = self.lines()
+        assert self.outside.udp(NODE_ADDRESS, 7007, "still there?") == "still there?"
+        eventually(lambda: self.lines() > before, "its log goes on")
+        running("talker")
+        assert [alloc["ID"] for alloc in allocations("talker")] == [self.alloc]
+        assert task(self.alloc)["Restarts"] == 0
+
+    def lines(self) -> int:
+        return sh("nomad", "alloc", "logs", self.alloc, "guest").stdout.count("\n")
+
+
+@pytest.fixture
+def guest(jobs: Jobs, outside: Outside, machine: Machine) -> Iterator[Guest]:
+    subject = Guest(jobs, outside)
+    yield subject
+    ok("nomad", "job", "stop", "-detach", "talker")
+    assert ended("talker") == subject.alloc
+    assert allocation(subject.alloc)["ClientStatus"] == "complete", status(subject.alloc)
+
+
+@pytest.mark.everywhere
+def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
+    machine.expect("plugin process exited|failed to fingerprint driver|error from|plugin is shut down|EOF")
+    first = agent.plugin()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: agent.plugin() != first, "the agent launches another")
+    guest.is_the_same()
+
+
+def test_agent_is_restarted(agent: Agent, guest: Guest) -> None:
+    agent.stop()
+    agent.start()
+    guest.is_the_same()
+
+
+def test_agent_is_killed(agent: Agent, guest: Guest) -> None:
+    plugin = agent.plugin()
+    agent.kill()
+    agent.start()
+    assert agent.plugin() == plugin, "the one that lived on serves the new agent"
+    guest.is_the_same()
+
+
+def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest) -> None:
+    plugin = agent.plugin()
+    agent.kill()
+    os.kill(plugin, signal.SIGKILL)
+    agent.start()
+    guest.is_the_same()
+
+
+def test_agent_stops_in_time_and_takes_its_plugin_along(agent: Agent, guest: Guest) -> None:
+    plugin = agent.plugin()
+    agent.stop()
+    assert not sh("pgrep", "--full", "nomad/plugins/solo5").stdout
+    agent.start()
+    assert agent.plugin() != plugin
+    guest.is_the_same()
+
+
+def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=3"]'
+    [alloc] = jobs.run(hcl("unseen", config, kind="batch"))
+    ends = unit(alloc)
+    agent.stop()
+    eventually(lambda: unit_property(ends, "ActiveState") == "inactive", "the guest ends")
+    agent.start()
+    assert ended("unseen") == alloc
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    assert "Exit Code: 0" in status(alloc)
+
+
+def test_task_that_was_removed_while_nobody_looked_is_started_once_more(
+    agent: Agent, jobs: Jobs, machine: Machine
+) -> None:
+    machine.expect("error recovering task|failed to recover|gone")
+    [alloc] = jobs.run(hcl("removed", f'unikernel = "{GUESTS}/sleeper.spt"'))
+    name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    agent.stop()
+    ok("solo5ctl", "rm", "--force", name)
+    agent.start()
+    eventually(lambda: len(sh("pgrep", "solo5-spt").stdout.split()) == 1, "another run of it")
+    running("removed")
+    assert unit(alloc) != f"solo5-task-{name}.service"
+
+
+def test_drained_node_has_no_task_left(agent: Agent, jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("drained", f'unikernel = "{GUESTS}/sleeper.spt"'))
+    try:
+        ok("nomad", "node", "drain", "-enable", "-self", "-yes", "-detach", "-deadline", "30s")
+        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the node is drained")
+        assert not sh("pgrep", "solo5-spt").stdout
+    finally:
+        ok("nomad", "node", "drain", "-disable", "-self", "-yes")

@@ -1,0 +1,178 @@
+"""A task's life under Nomad, as its operator sees it."""
+
+import json
+import subprocess
+
+import pytest
+from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import NODE_ADDRESS
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SERVER,
+    SLEEPER,
+    Jobs,
+    allocations,
+    ended,
+    events,
+    happens,
+    hcl,
+    logs,
+    port,
+    running,
+    says,
+    status,
+    task,
+    unit,
+)
+
+PORTS = """
+network {
+  port "web" {
+    to = 80
+  }
+  port "echo" {
+    static = 7007
+    to     = 7
+  }
+}
+"""
+
+
+@pytest.mark.everywhere
+def test_published_ports_answer_from_outside(jobs: Jobs, outside: Outside) -> None:
+    [alloc] = jobs.run(hcl("web", SERVER, group=NEVER_AGAIN + PORTS))
+    says(alloc, "serving")
+    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "the guest repeats its command line"
+    assert outside.udp(NODE_ADDRESS, 7007, "hello") == "hello"
+
+
+def test_task_is_a_unit_with_nomads_names_in_the_journal(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("seen", SLEEPER))
+    says(alloc, "sleeping")
+    assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", "NOMAD_JOB_NAME=seen", f"NOMAD_ALLOC_ID={alloc}")
+    assert unit_property(unit(alloc), "ActiveState") == "active"
+    assert "seen/group/guest" in unit_property(unit(alloc), "Description")
+    assert any("NIC" in event for event in events(alloc)) is False, "it has none"
+
+
+def test_guest_and_tender_have_a_stream_each(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("streams", SLEEPER))
+    says(alloc, "sleeping")
+    ok("nomad", "alloc", "signal", "-s", "SIGTERM", alloc, "guest")
+    eventually(lambda: task(alloc)["State"] == "dead", "the signal ends it")
+    assert "Exiting on signal" in logs(alloc, "-stderr")
+    assert "Exiting on signal" not in logs(alloc)
+    assert "sleeping" not in logs(alloc, "-stderr")
+
+
+def test_every_line_arrives_once_and_in_order(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=120"]\nquiet = true'
+    job = jobs.submit(hcl("flood", config, kind="batch"))
+    alloc = ended(job)
+    said = ok("journalctl", "--no-pager", "-o", "cat", f"NOMAD_ALLOC_ID={alloc}", "_TRANSPORT=stdout").splitlines()
+    eventually(lambda: logs(alloc).count("\n") >= 2000, "all lines arrive")
+    lines = [line for line in logs(alloc).splitlines() if line.startswith("0")]
+    assert len(lines) == 2000
+    assert lines == sorted(lines)
+    assert set(lines) <= set(said)
+
+
+def test_followed_logs_go_on_while_the_guest_speaks(jobs: Jobs) -> None:
+    args = f'"--send={NODE_ADDRESS}:9", "--verbose", {SERVER.partition("[")[2]}'
+    [alloc] = jobs.run(hcl("talker", f'unikernel = "{GUESTS}/net.spt"\nargs = [{args}'))
+    says(alloc, "serving")
+    following = subprocess.Popen(["nomad", "alloc", "logs", "-f", alloc, "guest"], stdout=subprocess.PIPE, text=True)
+    assert following.stdout
+    try:
+        heard = [following.stdout.readline() for _ in range(12)]
+    finally:
+        following.terminate()
+        following.wait()
+    assert any("serving" in line for line in heard)
+    assert heard[-1].endswith("\n")
+
+
+def test_stop_signal_freezes_and_continue_thaws(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("frozen", SLEEPER))
+    says(alloc, "sleeping")
+    ok("nomad", "alloc", "signal", "-s", "SIGSTOP", alloc, "guest")
+    assert unit_property(unit(alloc), "FreezerState") == "frozen"
+    happens(alloc, "Frozen by SIGSTOP")
+    ok("nomad", "alloc", "signal", "-s", "SIGCONT", alloc, "guest")
+    assert unit_property(unit(alloc), "FreezerState") == "running"
+
+
+def test_signal_that_a_unikernel_has_not_is_refused_with_the_reason(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("deaf", SLEEPER))
+    refused = sh("nomad", "alloc", "signal", "-s", "SIGUSR1", alloc, "guest")
+    assert refused.returncode != 0
+    assert "signal 'SIGUSR1' cannot be sent to a unikernel" in refused.stderr
+    assert task(alloc)["State"] == "running"
+
+
+def test_exec_says_that_there_is_nothing_to_execute(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("shell", SLEEPER))
+    refused = sh("nomad", "alloc", "exec", "-i=false", "-t=false", "-task", "guest", alloc, "/bin/sh", timeout=20)
+    assert refused.returncode != 0
+    assert "unikernel" in refused.stderr
+    assert task(alloc)["State"] == "running"
+
+
+def test_restart_is_a_new_run_of_the_same_allocation(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("again", SLEEPER))
+    says(alloc, "sleeping")
+    first = unit_property(unit(alloc), "InvocationID")
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    running("again")
+    assert unit_property(unit(alloc), "InvocationID") != first
+    eventually(lambda: logs(alloc).count("sleeping") == 2, "the new run's console follows the old one's")
+
+
+def test_stopped_job_is_complete_and_keeps_its_log(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("halt", SLEEPER))
+    says(alloc, "sleeping")
+    ok("nomad", "job", "stop", "-detach", "halt")
+    assert ended("halt") == alloc
+    assert allocations("halt")[0]["ClientStatus"] == "complete"
+    assert "sleeping" in logs(alloc)
+    assert "Killed" in status(alloc)
+
+
+def test_purged_job_leaves_no_unit(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("purged", SLEEPER))
+    left = unit(alloc)
+    ok("nomad", "job", "stop", "-purge", "-detach", "purged")
+    eventually(lambda: left not in ok("systemctl", "list-units", "--all", "--plain"), "the unit is gone")
+    assert sh("nomad", "job", "status", "purged").returncode != 0
+
+
+def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
+    allocs = jobs.run(hcl("ten", SERVER, count=10), count=10)
+    units = [json.loads(ok("solo5ctl", "inspect", "--json", _name(unit(alloc)))) for alloc in allocs]
+    assert len({task["nics"][0]["ipv4"] for [task] in units}) == 10
+
+
+def _name(service: str) -> str:
+    return service.removeprefix("solo5-task-").removesuffix(".service")
+
+
+def test_update_replaces_the_image(jobs: Jobs) -> None:
+    update = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "1m"\n  progress_deadline = "2m"\n}\n'
+    [first] = jobs.run(hcl("moving", SLEEPER, job=update))
+    jobs.submit(hcl("moving", SERVER, job=update))
+    eventually(lambda: len(allocations("moving")) == 2, "the update makes another allocation")
+    running("moving")
+    second = allocations("moving")[0]["ID"]
+    assert second != first
+    says(second, "serving")
+
+
+def test_statistics_are_those_of_the_task(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("busy", f'unikernel = "{GUESTS}/spinner.hvt"'))
+    says(alloc, "spinning")
+
+    def percent() -> float:
+        usage = json.loads(ok("nomad", "operator", "api", f"/v1/client/allocation/{alloc}/stats"))["ResourceUsage"]
+        return float(usage["CpuStats"]["Percent"])
+
+    eventually(lambda: percent() > 20, "the guest that burns a processor is seen to")
