@@ -131,6 +131,23 @@ class Console(Protocol):
         """Wait until the journal has written all that was sent before."""
 
 
+class Relay(Protocol):
+    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
+        """Have a unit's console written to two FIFOs; called before the unit starts, or again at any time.
+
+        Args:
+            task: what `drain` will name.
+            unit: whose lines.
+            since: lines of this time (microseconds since the epoch) or later; of a task that is known already, those
+                after the last one delivered.
+            stdout: a write end for the guest's console; the caller closes its own copies.
+            stderr: another for the tender's words.
+        """
+
+    async def drain(self, task: TaskName) -> None:
+        """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one."""
+
+
 class Usages(Protocol):
     async def usage(self, control_group: str) -> Usage | None: ...
 

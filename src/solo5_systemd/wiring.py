@@ -10,7 +10,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.runtime import Runtime
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Console, Disks, Images, Networks, Tenders, Usages
+    from solo5_systemd.backends import Console, Disks, Images, Networks, Relay, Tenders, Usages
     from solo5_systemd.settings import Settings
 
 
@@ -55,6 +55,12 @@ class Machine:
         from solo5_systemd.journal.journalctl import Journal
 
         return Journal()
+
+    @cached_property
+    def relay(self) -> "Relay":
+        from solo5_systemd.bus.relay import Relay
+
+        return Relay(self._connection, self.console.sync)
 
     @cached_property
     def usages(self) -> "Usages":

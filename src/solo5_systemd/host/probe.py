@@ -27,8 +27,11 @@ FILES = (
     "usr/lib/systemd/system/solo5-network@.service",
     "usr/lib/systemd/system/solo5-networkd.service",
     "usr/lib/systemd/system/solo5-outcome@.target",
+    "usr/lib/systemd/system/solo5-relay.service",
     "usr/share/dbus-1/system-services/org.solo5.Network1.service",
+    "usr/share/dbus-1/system-services/org.solo5.Relay1.service",
     "usr/share/dbus-1/system.d/org.solo5.Network1.conf",
+    "usr/share/dbus-1/system.d/org.solo5.Relay1.conf",
 )
 """What the package installs beside Python modules."""
 

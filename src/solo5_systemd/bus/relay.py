@@ -1,0 +1,68 @@
+"""Our console relay, as its callers see it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+
+STATE = Path("/run/solo5/relay")
+"""Where the relay keeps a file for each task that it forwards."""
+
+_NAME = "org.solo5.Relay1"
+_PATH = "/org/solo5/Relay1"
+_ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
+_DIED = "org.freedesktop.DBus.Error.NoReply"
+"""What the bus answers in the place of a service that left it during a call."""
+
+_ATTEMPTS = 3
+
+
+class Relay:
+    """The relay behind one bus connection; fulfils `backends.Relay`.
+
+    Args:
+        connection: the system bus.
+        sync: waits until the journal has written all that was sent before. The relay cannot ask for that itself:
+            journald heeds nobody but root.
+        state: where the relay keeps its files.
+    """
+
+    def __init__(self, connection: Connection, sync: Callable[[], Awaitable[None]], state: Path = STATE) -> None:
+        self._connection = connection
+        self._sync = sync
+        self._state = state
+
+    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
+        await self._call("Forward", "ssthh", [task, unit, since, 0, 1], (stdout, stderr))
+
+    async def drain(self, task: TaskName) -> None:
+        if not await asyncio.to_thread((self._state / f"{task}.json").exists):
+            return  # and the relay need not be started for it
+        await self._sync()
+        await self._call("Drain", "s", [task])
+
+    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> None:
+        """Call; again where the relay dies meanwhile, since both calls may be repeated."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
+            except RemoteError as error:
+                if error.name != _DIED or attempt == _ATTEMPTS:
+                    raise _in_our_words(error) from error
+            else:
+                return
+
+
+def _in_our_words(error: RemoteError) -> HostError:
+    if error.name == _ABSENT:
+        return HostError(
+            "solo5-relay is not installed: expected it to be started by the system bus.",
+            "The package installs it; `solo5ctl doctor` shows what else is missing.",
+        )
+    return HostError(
+        f"solo5-relay did not start or did not answer: {error.text}.",
+        "`systemctl status solo5-relay` and `journalctl -u solo5-relay` show why.",
+    )

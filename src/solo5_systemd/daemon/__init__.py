@@ -1,0 +1,1 @@
+"""What a small service of ours on the bus is made of, whatever it serves."""

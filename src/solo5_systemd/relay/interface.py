@@ -1,0 +1,13 @@
+"""The D-Bus interface org.solo5.Relay1: what its methods take and give."""
+
+from solo5_systemd.daemon.interface import Interface, Method
+
+INTERFACE = Interface(
+    name="org.solo5.Relay1",
+    path="/org/solo5/Relay1",
+    methods={
+        "Forward": Method("ssthh", "", "task unit since stdout stderr"),
+        "Drain": Method("s", "", "task"),
+        "List": Method("", "as", "tasks"),
+    },
+)

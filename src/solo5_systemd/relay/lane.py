@@ -1,0 +1,132 @@
+"""One stream of one task: what is to be written next, and what is still in the journal only.
+
+One reader follows the journal for all lanes and `offer`s each line to its own. A lane holds little: where its FIFO is
+not read, the lines that find no room are passed over, and `gap` remembers the last of them. Once there is room, they
+are read from the journal again, by this lane's own reader, up to that line; everything after it is offered. Both
+happen in one thread, so that nothing can come in between, and no line is lost or doubled at the seam.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from solo5_systemd.journal.lines import Line, Place
+
+LIMIT = 1 << 18
+"""Bytes of memory that a lane's lines take together; a single line may take more."""
+
+OVERHEAD = 400
+"""Bytes of memory that a line takes beside its text, by measurement."""
+
+CHUNK = 1 << 16
+"""Bytes to write at once: what a pipe holds."""
+
+
+class Lane:
+    """Lines in their order.
+
+    Attributes:
+        gap: the last line that was passed over, None where all lines since `delivered` are here.
+        delivered: cursor of the last line that was written whole; empty before the first.
+    """
+
+    def __init__(self, *, delivered: str = "", gap: Place | None = None) -> None:
+        self.delivered = delivered
+        self.gap = gap
+        self._lines: deque[Line] = deque()
+        self._size = 0
+        self._written = 0
+
+    @property
+    def pending(self) -> bool:
+        """There is something to write."""
+        return bool(self._lines)
+
+    @property
+    def done(self) -> bool:
+        """All that was offered is written."""
+        return not self._lines and self.gap is None
+
+    @property
+    def hungry(self) -> bool:
+        """There is a gap, and room enough to be worth reading the journal for."""
+        return self.gap is not None and self._size <= LIMIT // 2
+
+    @property
+    def last(self) -> str:
+        """Cursor of the last line before the gap; empty where that is the beginning."""
+        return self._lines[-1].place.cursor if self._lines else self.delivered
+
+    def offer(self, line: Line) -> None:
+        """Take the next line, or pass over it for now."""
+        if self.gap is not None or self._full(line):
+            self.pass_over(line)
+        else:
+            self._take(line)
+
+    def pass_over(self, line: Line) -> None:
+        """Leave the next line to the journal."""
+        self.gap = line.place
+
+    def shelve(self) -> None:
+        """Leave to the journal all but the line that is written in part: nobody reads."""
+        last = self._lines[-1].place if self._lines else None
+        while len(self._lines) > bool(self._written):
+            self._size -= _cost(self._lines.pop())
+            self.gap = self.gap or last
+
+    def refill(self, lines: Iterator[Line], most: int) -> bool:
+        """Take lines that had been passed over, at most so many.
+
+        Args:
+            lines: the journal's, after `last`.
+            most: how many to read before others have their turn.
+
+        Returns:
+            Whether to go on with the same reader: the gap is not closed, and there is room.
+        """
+        for _ in range(most):
+            line = next(lines, None)
+            if self.gap is None or line is None or line.place.monotonic > self.gap.monotonic:
+                self.gap = None  # closed; or the journal has its end no more, and all that it has was read
+                return False
+            self._take(line)
+            if line.place == self.gap:
+                self.gap = None
+                return False
+            if self._size >= LIMIT:
+                return False
+        return True
+
+    def chunk(self) -> bytes:
+        """The next bytes to write."""
+        parts, size = [], -self._written
+        for line in self._lines:
+            parts.append(line.data)
+            size += len(line.data)
+            if size >= CHUNK:
+                break
+        return b"".join(parts)[self._written :]
+
+    def wrote(self, count: int) -> None:
+        """So many bytes of `chunk` were written."""
+        self._written += count
+        while self._lines and self._written >= len(self._lines[0].data):
+            line = self._lines.popleft()
+            self._written -= len(line.data)
+            self._size -= _cost(line)
+            self.delivered = line.place.cursor
+
+    def start_over(self) -> None:
+        """Write the line that is written in part from its beginning: into a FIFO that has nothing of it."""
+        self._written = 0
+
+    def _full(self, line: Line) -> bool:
+        return bool(self._lines) and self._size + _cost(line) > LIMIT
+
+    def _take(self, line: Line) -> None:
+        self._lines.append(line)
+        self._size += _cost(line)
+
+
+def _cost(line: Line) -> int:
+    return len(line.data) + OVERHEAD
