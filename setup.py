@@ -49,7 +49,9 @@ def _compiler() -> list[str]:
         return [sys.executable, "-m", "grpc_tools.protoc"]
     if program := shutil.which("protoc"):
         return [program]
-    raise ExecError("no protobuf compiler: install grpcio-tools (pip) or protobuf-compiler (Debian).")
+    raise ExecError(
+        "no protobuf compiler: install grpcio-tools (pip), or protobuf-compiler and libprotobuf-dev (Debian)."
+    )
 
 
 setup(cmdclass={"build": Build, "proto": Proto})

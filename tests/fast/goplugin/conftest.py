@@ -1,0 +1,57 @@
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.fast.goplugin.host import Host, Plugin, launched
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _grpc_stays() -> Iterator[None]:
+    """What gRPC keeps for a process as a whole is not a test's to leave behind."""
+    with grpc.insecure_channel("unix:/nowhere") as channel:
+        grpc.channel_ready_future(channel)
+        yield
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A directory whose name is short enough for a socket in it."""
+    directory = Path(tempfile.mkdtemp(prefix="t-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def lasting(_grpc_stays: None) -> Iterator[Plugin]:
+    """One plugin for all tests that neither end it nor read its log."""
+    directory = Path(tempfile.mkdtemp(prefix="t-"))
+    with launched(directory) as plugin:
+        yield plugin
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def caller(lasting: Plugin) -> Host:
+    """Connected to the lasting plugin."""
+    return connected(lasting)
+
+
+@pytest.fixture
+def plugin(temporary: Path) -> Iterator[Plugin]:
+    with launched(temporary) as plugin:
+        yield plugin
+
+
+@pytest.fixture
+def host(plugin: Plugin) -> Host:
+    """Connected to the test's own plugin."""
+    return connected(plugin)
+
+
+def connected(plugin: Plugin) -> Host:
+    assert plugin.host
+    assert plugin.host.greet("you") == "hello you"
+    return plugin.host

@@ -1,0 +1,100 @@
+"""A plugin of a host that there is not: greets, and does what plugins should not."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf.wrappers_pb2 import StringValue
+from tests.fast.goplugin.greetings import GREETINGS
+
+from solo5_systemd.errors import NotFoundError
+from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
+from solo5_systemd.goplugin.rpc import Failure, service_handler
+from solo5_systemd.goplugin.server import serve
+
+LOG = logging.getLogger("greeter")
+
+
+def run_child(*command: str) -> subprocess.Popen[bytes]:
+    """As a library might, without a thought for descriptors."""
+    return subprocess.Popen(command, close_fds=False)
+
+
+class Greeter:
+    async def greet(self, request: StringValue) -> StringValue:
+        act = getattr(self, f"_{request.value}", None)
+        return StringValue(value=await act() if act else f"hello {request.value}")
+
+    async def greet_often(self, request: StringValue) -> AsyncIterator[StringValue]:
+        try:
+            for number in range(3):
+                yield StringValue(value=f"hello {request.value} {number}")
+            await asyncio.Event().wait()
+        finally:
+            LOG.info("nobody listens to %s", request.value)
+
+    async def greet_each(self, requests: AsyncIterator[StringValue]) -> AsyncIterator[StringValue]:
+        async for request in requests:
+            yield await self.greet(request)
+
+    async def _nobody(self) -> str:
+        raise NotFoundError("there is no \udcff of that name.")
+
+    async def _rambler(self) -> str:
+        raise NotFoundError("well… " * 20_000)
+
+    async def _crash(self) -> str:
+        raise KeyError("missing")
+
+    async def _forsaken(self) -> str:
+        forsaken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        forsaken.cancel()
+        return await forsaken
+
+    async def _printer(self) -> str:
+        print("printed by mistake")
+        print("and to stderr", file=sys.stderr)
+        run_child("echo", "by a child").wait()
+        return "printed"
+
+    async def _logger(self) -> str:
+        LOG.warning("two\nlines", extra={"fields": {"task": "a b", "@level": 7, "count": 1_000_000}})
+        return "logged"
+
+    async def _flood(self) -> str:
+        for number in range(10_000):
+            LOG.info("line %d", number)
+        return "flooded"
+
+    async def _parent(self) -> str:
+        return str(run_child("sleep", "60").pid)
+
+    async def _stubborn(self) -> str:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                LOG.info("not now")
+
+
+def explain(error: Exception) -> Failure | None:
+    if isinstance(error, NotFoundError):
+        detail = StringValue(value="try another")
+        return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, message=str(error), details=(detail,))
+    return None
+
+
+async def closing() -> None:
+    LOG.info("closed")
+
+
+async def main() -> int:
+    handshake = Handshake(MagicCookie(name="GREETER_COOKIE", value="crumbs"), 7)
+    return await serve(handshake, [service_handler(GREETINGS, Greeter(), explain)], closing=closing)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
