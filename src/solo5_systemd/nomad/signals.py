@@ -9,6 +9,7 @@ from solo5_systemd.workload import StopSignal
 SIGKILL = 9
 
 _NAMES = {"INT": 2, "KILL": SIGKILL, "TERM": 15, "CONT": 18, "STOP": 19}
+_WORDS = _NAMES | {str(number): number for number in _NAMES.values()}
 
 
 class Freezing(Enum):
@@ -56,7 +57,4 @@ def is_kill(text: str) -> bool:
 
 def _number(text: str) -> int:
     """With or without SIG, in any case, or as a number; 0 for what is none of those that mean something here."""
-    word = re.sub("^SIG", "", text.strip().upper())
-    if word.isascii() and word.isdigit():
-        return int(word) if int(word) in _NAMES.values() else 0
-    return _NAMES.get(word, 0)
+    return _WORDS.get(re.sub("^SIG", "", text.strip().upper()), 0)

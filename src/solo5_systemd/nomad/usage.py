@@ -46,16 +46,18 @@ def _memory(now: Usage) -> wire.MemoryUsage:
 
 
 def _cpu(before: Usage | None, now: Usage, mhz: float) -> wire.CPUUsage:
-    usage = wire.CPUUsage(
-        throttled_periods=now.cpu.throttled_periods or 0,
-        throttled_time=(now.cpu.throttled or 0) * 1000,  # Nomad's is in nanoseconds
-    )
-    if now.cpu.throttled_periods is not None:
-        usage.measured_fields.extend((_Cpu.THROTTLED_PERIODS, _Cpu.THROTTLED_TIME))
-    for field, name, value in _shares(before, now, mhz):
+    usage = wire.CPUUsage()
+    for field, name, value in (*_throttling(now), *_shares(before, now, mhz)):
         setattr(usage, name, value)
         usage.measured_fields.append(field)
     return usage
+
+
+def _throttling(now: Usage) -> Iterator[tuple[wire.CPUUsage.Fields, str, int]]:
+    if now.cpu.throttled_periods is not None:
+        yield _Cpu.THROTTLED_PERIODS, "throttled_periods", now.cpu.throttled_periods
+    if now.cpu.throttled is not None:
+        yield _Cpu.THROTTLED_TIME, "throttled_time", now.cpu.throttled * 1000  # Nomad's is in nanoseconds
 
 
 def _shares(before: Usage | None, now: Usage, mhz: float) -> Iterator[tuple[wire.CPUUsage.Fields, str, float]]:
