@@ -1,0 +1,80 @@
+"""What Nomad keeps for us: read back as it was written, little, and nobody's secret."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.nomad.values import TASK_ID
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.workload import UnitKind
+
+
+def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
+    return DriverState(
+        task=TaskName(name),
+        unit=task_service(TaskName(name)),
+        invocation="0123456789abcdef" * 2,
+        boot="5d0d7a3c-0f5e-4f0e-9a55-6f1c2e7e7d4b",
+        started=1_700_000_000_000_000,
+        kind=kind,
+        logging=logging,
+    )
+
+
+@pytest.mark.parametrize("kind", UnitKind)
+@pytest.mark.parametrize("logging", Logging)
+def test_what_was_written_is_read_back(kind: UnitKind, logging: Logging) -> None:
+    assert decode(encode(state(kind=kind, logging=logging))) == state(kind=kind, logging=logging)
+
+
+def test_it_is_small_for_the_longest_id_and_holds_nothing_of_the_jobs() -> None:
+    stored = encode(state(name=name_of(TASK_ID * 100)))
+    assert len(stored) < 1024
+    assert json.loads(stored).keys() == {"version", "task", "unit", "invocation", "boot", "started", "kind", "logging"}
+
+
+def damaged(**changes: object) -> bytes:
+    document = json.loads(encode(state())) | changes
+    return json.dumps({key: value for key, value in document.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"", "the task's stored state cannot be read: it is no JSON."),
+        (b"\xff\xfe", "it is no JSON"),
+        (b"{", "it is no JSON"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b"null", "driver_state is None: expected a table"),
+        (b"{}", "driver_state.version is missing"),
+        (damaged(version=VERSION + 1), f"driver_state.version is {VERSION + 1}: expected a whole"),
+        (damaged(version=0), "driver_state.version is 0"),
+        (damaged(version="1"), "driver_state.version is '1'"),
+        (damaged(task=None), "driver_state.task is missing"),
+        (damaged(task="../x"), "driver_state.task: task name '../x' is not usable"),
+        (damaged(unit=1), "driver_state.unit is 1"),
+        (damaged(invocation=None), "driver_state.invocation is missing"),
+        (damaged(boot=[]), "driver_state.boot is []"),
+        (damaged(started=-1), "driver_state.started is -1"),
+        (damaged(started=2**63), "driver_state.started is 9223372036854775808"),
+        (damaged(kind="slice"), "driver_state.kind is 'slice': expected one of"),
+        (damaged(logging="file"), "driver_state.logging is 'file': expected one of"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
+)  # fmt: skip
+def test_damage_and_later_versions_are_told(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(data)
+    assert words in str(caught.value)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_refused_in_a_sentence(data: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        decode(data)

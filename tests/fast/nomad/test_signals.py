@@ -1,0 +1,44 @@
+"""Signals in every spelling, and what each does to a unikernel."""
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.nomad.signals import Freezing, action, is_kill, stop_signal
+from solo5_systemd.workload import StopSignal
+
+
+@pytest.mark.parametrize(
+    "text, meant",
+    [
+        ("SIGINT", 2), ("INT", 2), ("sigterm", 15), ("Term", 15), (" SIGKILL ", 9), ("15", 15), ("9", 9),
+        ("SIGSTOP", Freezing.FREEZE), ("19", Freezing.FREEZE), ("cont", Freezing.THAW), ("18", Freezing.THAW),
+    ],
+)  # fmt: skip
+def test_a_signal_is_understood_in_every_spelling(text: str, meant: int | Freezing) -> None:
+    assert action(text) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "SIG", "SIGHUP", "SIGUSR1", "SIGQUIT", "1", "0", "-9", "99", "9" * 5000, "²", "١٥", "SIGSIGTERM", "TERM\0"],
+    ids=lambda text: repr(text[:12]),
+)
+def test_any_other_signal_is_refused_with_those_there_are(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be sent to a unikernel.*Use SIGINT, SIGTERM or SIGKILL"):
+        action(text)
+
+
+@pytest.mark.parametrize(
+    "text, meant",
+    [("", StopSignal.TERM), ("SIGTERM", StopSignal.TERM), ("int", StopSignal.INT), ("2", StopSignal.INT),
+     ("SIGUSR1", None), ("SIGKILL", None), ("SIGSTOP", None)],
+)  # fmt: skip
+def test_a_task_ends_by_the_two_signals_that_a_tender_knows(text: str, meant: StopSignal | None) -> None:
+    assert stop_signal(text) is meant
+
+
+@pytest.mark.parametrize(
+    "text, kill", [("SIGKILL", True), ("kill", True), ("9", True), ("", False), ("SIGTERM", False)]
+)
+def test_a_kill_is_told_from_a_request(text: str, kill: bool) -> None:
+    assert is_kill(text) is kill

@@ -1,0 +1,101 @@
+"""Samples as Nomad's statistics: what the kernel does not tell is not measured, and never zero."""
+
+from dataclasses import replace
+
+import pytest
+
+from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
+from solo5_systemd.nomad.proto.base_pb2 import ClientTopologyCore as Core
+from solo5_systemd.nomad.usage import mhz_per_core, resource_usage
+
+_Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
+CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)
+THEN = Usage(time=10.0, cpu=CPU)
+NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=2_000_000))
+
+
+def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
+    return set(usage.measured_fields)
+
+
+def test_memory_is_told_in_nomads_words() -> None:
+    memory = Memory(current=9000, peak=9500, rss=4100, cache=1000, kernel=30, swap=0)
+    told = resource_usage(None, Usage(time=1.0, memory=memory), 0).memory
+    assert (told.rss, told.cache, told.swap, told.usage, told.max_usage, told.kernel_usage) == (
+        4100,
+        1000,
+        0,
+        9000,
+        9500,
+        30,
+    )
+    assert measured(told) == {
+        _Memory.RSS,
+        _Memory.CACHE,
+        _Memory.SWAP,
+        _Memory.USAGE,
+        _Memory.MAX_USAGE,
+        _Memory.KERNEL_USAGE,
+    }
+
+
+def test_processor_time_is_the_share_of_one_core_since_the_sample_before() -> None:
+    told = resource_usage(THEN, NOW, 2000).cpu
+    assert (told.percent, told.user_mode, told.system_mode, told.total_ticks) == (150, 100, 50, 3000)
+    assert (told.throttled_periods, told.throttled_time) == (4, 500_000)
+    assert measured(told) == set(_Cpu.Fields.values())
+
+
+def test_a_first_sample_has_no_share_yet() -> None:
+    assert measured(resource_usage(None, NOW, 2000).cpu) == {_Cpu.THROTTLED_PERIODS, _Cpu.THROTTLED_TIME}
+
+
+@pytest.mark.parametrize("time", [10.0, 9.0])
+def test_without_time_between_two_samples_there_is_no_share(time: float) -> None:
+    assert _Cpu.PERCENT not in measured(resource_usage(THEN, replace(NOW, time=time), 2000).cpu)
+
+
+def test_a_counter_that_goes_back_is_no_negative_share() -> None:
+    assert resource_usage(NOW, replace(THEN, time=13.0), 2000).cpu.percent == 0
+
+
+def test_ticks_are_not_known_where_nomad_does_not_say_how_fast_a_core_is() -> None:
+    told = resource_usage(THEN, NOW, 0).cpu
+    assert _Cpu.TOTAL_TICKS not in measured(told)
+    assert _Cpu.PERCENT in measured(told)
+
+
+def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
+    told = resource_usage(Usage(time=1.0), Usage(time=2.0), 2000)
+    assert (measured(told.cpu), measured(told.memory)) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    "cpu, fields",
+    [
+        (Cpu(throttled_periods=1), {_Cpu.THROTTLED_PERIODS}),
+        (Cpu(throttled=1), {_Cpu.THROTTLED_TIME}),
+        (Cpu(total=1), {_Cpu.PERCENT, _Cpu.TOTAL_TICKS}),
+        (Cpu(user=1), {_Cpu.USER_MODE}),
+        (Cpu(system=1), {_Cpu.SYSTEM_MODE}),
+    ],
+)
+def test_each_account_is_measured_by_itself(cpu: Cpu, fields: set[int]) -> None:
+    assert measured(resource_usage(Usage(time=1.0, cpu=cpu), Usage(time=2.0, cpu=cpu), 2000).cpu) == fields
+
+
+@pytest.mark.parametrize(
+    "cores, total, mhz",
+    [
+        ([], 0, 0),
+        ([], 8000, 0),
+        ([Core(base_speed=2000, max_speed=4000, guess_speed=1000)] * 2, 0, 2000),
+        ([Core(max_speed=4000, guess_speed=1000), Core(guess_speed=1000)], 0, 2500),
+        ([Core(base_speed=2000)] * 4, 10_000, 2500),
+        ([Core()], 0, 0),
+    ],
+)
+def test_a_core_is_as_fast_as_nomad_reckons(cores: list[Core], total: int, mhz: float) -> None:
+    assert mhz_per_core(ClientTopology(cores=cores, override_total_compute=total)) == mhz
