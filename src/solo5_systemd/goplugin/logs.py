@@ -6,7 +6,6 @@ import os
 import queue
 import threading
 import time
-from contextlib import suppress
 from types import TracebackType
 
 from solo5_systemd.goplugin import hclog
@@ -15,7 +14,7 @@ QUEUED = 2000
 """Lines that wait for a slow host before further ones are dropped, and counted."""
 
 _FAREWELL = 0.2
-"""Seconds that the last lines may take when we leave."""
+"""Seconds that the last lines may take when we leave, to be queued and to be written."""
 
 
 class HostLog(logging.Handler):
@@ -39,23 +38,25 @@ class HostLog(logging.Handler):
 
     def close(self) -> None:
         """Write what is queued, if the host takes it soon."""
-        self._own_up()
-        with suppress(queue.Full):
-            self._lines.put(None, timeout=_FAREWELL)
+        self._own_up(_FAREWELL)
+        if self._queued(None, _FAREWELL):
             self._writer.join(_FAREWELL)
         super().close()
 
-    def _own_up(self) -> None:
+    def _own_up(self, patience: float = 0) -> None:
         """Say how many lines were dropped, as soon as there is room to say it."""
+        if not self._lost:
+            return
         message = f"the host reads this log too slowly: {self._lost} lines before this one are lost"
-        if self._lost and self._queued(hclog.line(level="warn", message=message, time=time.time(), fields={})):
+        if self._queued(hclog.line(level="warn", message=message, time=time.time(), fields={}), patience):
             self._lost = 0
 
-    def _queued(self, line: bytes) -> bool:
-        with suppress(queue.Full):
-            self._lines.put_nowait(line)
-            return True
-        return False
+    def _queued(self, line: bytes | None, patience: float = 0) -> bool:
+        try:
+            self._lines.put(line, timeout=patience)
+        except queue.Full:
+            return False
+        return True
 
     def _write(self) -> None:
         broken = False
