@@ -70,7 +70,7 @@ def _key(name: str) -> str:
 
 
 def _sentence(fact: Fact) -> str:
-    return f"{fact.name}: {fact.value}. {fact.advice}".rstrip()
+    return f"{fact.name}: {fact.value.rstrip('.')}. {fact.advice}".rstrip()
 
 
 def _tender_devices(host: Host) -> Iterator[Fact]:

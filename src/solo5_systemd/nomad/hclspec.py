@@ -4,10 +4,9 @@ Three rules of the agent are kept by these builders, since breaking them fails e
 a type is never empty, a block always has something nested, and nothing is of type `any`.
 """
 
-import json
 from collections.abc import Mapping
 
-from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Default, Literal, Object, Spec
+from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 
 TEXT = "string"
 TEXTS = "list(string)"
@@ -17,13 +16,6 @@ BOOLEAN = "bool"
 
 def attribute(name: str, type_: str, *, required: bool = False) -> Spec:
     return Spec(Attr=Attr(name=name, type=type_, required=required))
-
-
-def defaulted(name: str, type_: str, default: object) -> Spec:
-    """An attribute with a default, which must be a JSON value: JSON is HCL's notation for it, too."""
-    return Spec(
-        default=Default(primary=attribute(name, type_), default=Spec(literal=Literal(value=json.dumps(default))))
-    )
 
 
 def assignments(name: str) -> Spec:
