@@ -1,0 +1,134 @@
+"""What a node offers, and whether it can be relied on."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from tests.fast.host.test_facts import GOOD, HVT, SPT
+
+from solo5_systemd.host.facts import Host, Kernel
+from solo5_systemd.names import NetworkName
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.fingerprint import (
+    HEALTHY,
+    UNDETECTED,
+    UNHEALTHY,
+    Fingerprint,
+    disabled,
+    fingerprint,
+    response,
+    unreachable,
+)
+from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.settings import Settings, parse_settings
+
+SETTINGS = parse_settings({"network": {"lab": {}, "dmz": {}}})
+PLUGIN = PluginConfig()
+VERSION = "1.2.3"
+
+
+def look(host: Host = GOOD, settings: Settings = SETTINGS, plugin: PluginConfig = PLUGIN) -> Fingerprint:
+    return fingerprint(host, settings, plugin, VERSION)
+
+
+def test_a_good_node_tells_all_there_is() -> None:
+    found = look()
+    assert (found.health, found.description) == (HEALTHY, "Healthy")
+    assert found.attributes == {
+        "driver.solo5.version": "1.2.3",
+        "driver.solo5.systemd": 257,
+        "driver.solo5.hvt": True,
+        "driver.solo5.hvt.version": "0.12.1",
+        "driver.solo5.hvt.abi": 2,
+        "driver.solo5.hvt.path": "/usr/bin/solo5-hvt",
+        "driver.solo5.spt": True,
+        "driver.solo5.spt.version": "0.12.1",
+        "driver.solo5.spt.abi": 2,
+        "driver.solo5.spt.path": "/usr/bin/solo5-spt",
+        "driver.solo5.kvm": True,
+        "driver.solo5.cgroup": "v2",
+        "driver.solo5.confinement": "user,capabilities,devices,files,system-calls,ip",
+        "driver.solo5.block": True,
+        "driver.solo5.networks": "default,lab,dmz",
+        "driver.solo5.logging": "nomad,journald",
+    }
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"systemd": 251}, "systemd: 251. Install systemd 252 or newer."),
+        ({"systemd": None}, "systemd: not found. Install systemd 252 or newer."),
+        ({"booted": False}, "systemd: 257, not PID 1. Boot this machine with systemd: tasks are its units."),
+        ({"bus": False}, "system bus: no socket. Install and start dbus: systemctl start dbus.socket"),
+        ({"modules": {"nftables": False}}, "Python modules: without nftables. Install what the package depends on."),
+        ({"files": {"/a": False}}, "units and policy: 1 missing. Install the Debian package; pip alone"),
+        ({"user": False}, "user solo5: missing. Create it: systemd-sysusers"),
+        ({"settings": "x.toml is wrong."}, "/etc/solo5: x.toml is wrong. Correct it: see solo5.toml(5)."),
+        ({"tenders": ()}, "solo5-hvt: not found. Put a tender of ABI 2 into one of /usr/bin."),
+        ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some space"),
+        ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
+        ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)  # fmt: skip
+def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[str, object], sentence: str) -> None:
+    found = look(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert found.health == UNHEALTHY
+    assert found.description.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    "change, attributes",
+    [
+        (
+            {"devices": {"/dev/kvm": "It is closed."}},
+            {"driver.solo5.kvm": False, "driver.solo5.kvm.problem": "It is closed.", "driver.solo5.hvt": True},
+        ),
+        ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
+        ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
+        ({"controllers": None}, {"driver.solo5.cgroup": "v1"}),
+    ],
+)
+def test_what_limits_a_node_is_an_attribute_and_no_sickness(
+    change: dict[str, object], attributes: Mapping[str, object]
+) -> None:
+    found = look(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert found.health == HEALTHY
+    assert attributes.items() <= found.attributes.items()
+
+
+def test_a_tender_that_is_not_there_has_neither_version_nor_path() -> None:
+    assert [key for key in look(replace(GOOD, tenders=(SPT,))).attributes if ".hvt" in key] == ["driver.solo5.hvt"]
+
+
+def test_only_the_networks_that_jobs_may_join_are_offered() -> None:
+    plugin = replace(PLUGIN, networks=(NetworkName("lab"), NetworkName("nowhere")), disable_log_collection=True)
+    attributes = look(plugin=plugin).attributes
+    assert (attributes["driver.solo5.networks"], attributes["driver.solo5.logging"]) == ("lab", "journald")
+
+
+def test_a_driver_that_is_switched_off_or_cannot_look_says_why() -> None:
+    assert disabled("off") == Fingerprint(attributes={}, health=UNDETECTED, description="off")
+    away = unreachable("no bus", VERSION)
+    assert (away.health, away.description, away.attributes) == (UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"})
+
+
+def test_each_value_is_sent_as_what_it_is() -> None:
+    sent = response(look(), {})
+    assert sent.attributes["driver.solo5.hvt"] == Attribute(bool_val=True)
+    assert sent.attributes["driver.solo5.hvt.abi"] == Attribute(int_val=2)
+    assert sent.attributes["driver.solo5.cgroup"] == Attribute(string_val="v2")
+    assert (sent.health, sent.health_description, sent.err) == (HEALTHY, "Healthy", "")
+
+
+def test_an_attribute_that_is_gone_is_sent_empty() -> None:
+    before, after = look(), look(replace(GOOD, tenders=(SPT,)))
+    sent = response(after, before.attributes)
+    gone = {key for key, value in sent.attributes.items() if value == Attribute(string_val="")}
+    assert gone == {f"driver.solo5.hvt.{key}" for key in ("version", "abi", "path")}
+    assert Attribute(string_val="") not in response(after, after.attributes).attributes.values()
+
+
+def test_every_attribute_is_below_the_drivers_own_name() -> None:
+    assert all(key.startswith("driver.solo5.") for key in look().attributes)

@@ -1,0 +1,46 @@
+"""Errors on their way to Nomad: is another try worth while?"""
+
+import grpc
+import pytest
+
+from solo5_systemd.errors import (
+    BY_DBUS_NAME,
+    HostError,
+    ImageError,
+    InvalidRequestError,
+    NoSuchTaskError,
+    NotFoundError,
+    SettingsError,
+    Solo5Error,
+    StartError,
+    TakenError,
+)
+from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
+from solo5_systemd.nomad.refusals import explain
+
+TRY_AGAIN: set[type[Solo5Error]] = {HostError, TakenError, StartError}
+NEVER: set[type[Solo5Error]] = {
+    Solo5Error,
+    InvalidRequestError,
+    SettingsError,
+    ImageError,
+    NotFoundError,
+    NoSuchTaskError,
+}
+
+
+@pytest.mark.parametrize("error", sorted(TRY_AGAIN | NEVER, key=lambda error: error.__name__))
+def test_only_what_can_pass_is_worth_another_try(error: type[Solo5Error]) -> None:
+    failure = explain(error("port 80 is taken.", "Choose another."))
+    assert failure is not None
+    assert failure.message == "port 80 is taken. Choose another."
+    assert failure.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert failure.details == (RecoverableError(recoverable=error in TRY_AGAIN),)
+
+
+def test_every_class_of_error_is_judged() -> None:
+    assert set(BY_DBUS_NAME.values()) == TRY_AGAIN | NEVER
+
+
+def test_what_nobody_foresaw_is_explained_by_nobody() -> None:
+    assert explain(ValueError("oops")) is None
