@@ -6,13 +6,14 @@ nobody else took it meanwhile, what it had before: neighbours' ARP caches and pe
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.plan import Lease, MacAddress, Network, NicRequest, Reservation
+from solo5_systemd.network.book import Book
+from solo5_systemd.network.plan import Lease, MacAddress, Network, NicRequest
 from solo5_systemd.settings import DEFAULT_NETWORK, NetworkSettings
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ def assign(
     task: TaskName,
     nics: Sequence[NicRequest],
     networks: Sequence[Network],
-    held: Iterable[Reservation],
+    held: Book,
     exists: Callable[[str], bool],
 ) -> tuple[Lease, ...]:
     """Give every NIC its lease, in the order of the requests.
@@ -99,10 +100,10 @@ def assign(
         TakenError: an explicit address or MAC is held, or the range is full.
     """
     _all_different(nics)
-    book = _Book(networks, held)
+    choice = _Choice(task, networks, held)
     named = {network.name: network for network in networks}
     for nic in nics:
-        book.claim(task, nic, named[nic.network])
+        choice.claim(nic, named[nic.network])
     leases = []
     for nic in nics:
         network = named[nic.network]
@@ -111,18 +112,18 @@ def assign(
                 nic=nic.nic,
                 network=network.name,
                 bridge=network.bridge,
-                tap=book.tap(task, nic.nic, exists),
-                ipv4=IPv4Interface((nic.ipv4 or book.address(task, nic.nic, network), network.ipv4.prefixlen)),
+                tap=choice.tap(nic.nic, exists),
+                ipv4=IPv4Interface((nic.ipv4 or choice.address(nic.nic, network), network.ipv4.prefixlen)),
                 gateway4=network.gateway4,
-                mac=nic.mac or book.mac(task, nic.nic),
+                mac=nic.mac or choice.mac(nic.nic),
                 mtu=network.mtu,
             )
         )
     return tuple(leases)
 
 
-def free_addresses(network: Network, held: Iterable[Reservation]) -> int:
-    taken = sum(lease.network == network.name for reservation in held for lease in reservation.leases)
+def free_addresses(network: Network, taken: int) -> int:
+    """How many guests the network has room for beside those that it has."""
     return _room(network) - taken
 
 
@@ -130,45 +131,47 @@ def _room(network: Network) -> int:
     return network.ipv4.num_addresses - 3  # the network's own, the broadcast and the gateway's
 
 
-class _Book:
-    """Who holds what, while one request is served."""
+class _Choice:
+    """What one request is given, beside what is held."""
 
-    def __init__(self, networks: Iterable[Network], held: Iterable[Reservation]) -> None:
+    def __init__(self, task: TaskName, networks: Iterable[Network], held: Book) -> None:
+        self._task = task
+        self._held = held
+        self._taps: set[str] = set()
         self._addresses: dict[IPv4Address, str] = {}
         self._macs: dict[MacAddress, str] = {}
-        self._taps: set[str] = set()
         for network in networks:
             self._addresses[network.gateway4] = f"network {network.name}, as its gateway's"
             self._macs[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
-        for reservation in held:
-            for lease in reservation.leases:
-                self._addresses[lease.ipv4.ip] = f"task {reservation.task}"
-                self._macs[lease.mac] = f"task {reservation.task}"
-                self._taps.add(lease.tap)
 
-    def claim(self, task: TaskName, nic: NicRequest, network: Network) -> None:
+    def claim(self, nic: NicRequest, network: Network) -> None:
         """Enter what was asked for by value: it goes first, or a derived one might sit in its place."""
         if nic.ipv4 is not None:
             _usable(nic.ipv4, nic.nic, network)
-            self._enter(self._addresses, nic.ipv4, "address", task, nic.nic)
+            self._enter(nic.ipv4, "address", self._addresses, self._held.addresses, nic.nic)
         if nic.mac is not None:
-            self._enter(self._macs, nic.mac, "MAC address", task, nic.nic)
+            self._enter(nic.mac, "MAC address", self._macs, self._held.macs, nic.nic)
 
-    def _enter(self, book: dict[T, str], value: T, what: str, task: TaskName, nic: DeviceName) -> None:
-        if value in book:
+    def _enter(self, value: T, what: str, mine: dict[T, str], held: Mapping[T, TaskName], nic: DeviceName) -> None:
+        whose = self._whose(value, mine, held)
+        if whose:
             raise TakenError(
-                f"{what} {value} for NIC {nic} is taken by {book[value]}: expected a free one.",
+                f"{what} {value} for NIC {nic} is taken by {whose}: expected a free one.",
                 "Leave it out to have one chosen.",
             )
-        book[value] = f"task {task}"
+        mine[value] = f"task {self._task}"
 
-    def address(self, task: TaskName, nic: DeviceName, network: Network) -> IPv4Address:
+    def _whose(self, value: T, mine: Mapping[T, str], held: Mapping[T, TaskName]) -> str:
+        """Empty for nobody's."""
+        return mine.get(value) or (f"task {held[value]}" if value in held else "")
+
+    def address(self, nic: DeviceName, network: Network) -> IPv4Address:
         hosts = network.ipv4.num_addresses - 2
-        first = _number("ipv4", task, nic) % hosts
+        first = _number("ipv4", self._task, nic) % hosts
         for offset in _from(range(hosts), first):
             address = network.ipv4[1 + offset]
-            if address not in self._addresses:
-                self._addresses[address] = f"task {task}"
+            if not self._whose(address, self._addresses, self._held.addresses):
+                self._addresses[address] = f"task {self._task}"
                 return address
         raise TakenError(
             f"network {network.name} has no free address for NIC {nic}: all {_room(network)} of {network.ipv4} "
@@ -176,16 +179,16 @@ class _Book:
             f"End a task, or set a larger range as network.{network.name}.ipv4 below /etc/solo5.",
         )
 
-    def mac(self, task: TaskName, nic: DeviceName) -> MacAddress:
-        number = _number("mac", task, nic)
-        while (mac := _mac(number)) in self._macs:
+    def mac(self, nic: DeviceName) -> MacAddress:
+        number = _number("mac", self._task, nic)
+        while self._whose(mac := _mac(number), self._macs, self._held.macs):
             number += 1
-        self._macs[mac] = f"task {task}"
+        self._macs[mac] = f"task {self._task}"
         return mac
 
-    def tap(self, task: TaskName, nic: DeviceName, exists: Callable[[str], bool]) -> str:
+    def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
         number = 0
-        while (tap := tap_name(task, nic, number)) in self._taps or exists(tap):
+        while (tap := tap_name(self._task, nic, number)) in self._taps or tap in self._held.taps or exists(tap):
             number += 1
         self._taps.add(tap)
         return tap

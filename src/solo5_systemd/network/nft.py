@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import nftables
 
@@ -49,13 +49,13 @@ class Tables:
     def delete(self, elements: Iterable[Element]) -> None:
         self._change(ruleset.delete(elements))
 
-    def are_intact(self, expected: Iterable[Element]) -> bool:
-        """Our tables hold our rules and exactly these elements."""
+    def are_intact(self, expected: Callable[[], Iterable[Element]]) -> bool:
+        """Our tables hold our rules and exactly these elements, which are asked for only where that is in doubt."""
         generation = self._current_generation()
         if generation == self._generation:
             return True
         rules, elements = self._listing()
-        if rules != self._built or elements != {_plain(element) for element in expected}:
+        if rules != self._built or elements != {_plain(element) for element in expected()}:
             return False
         self._generation = generation
         return True

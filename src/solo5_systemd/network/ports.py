@@ -1,12 +1,13 @@
 """Which published ports can stand beside each other."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
+from solo5_systemd.network.book import Book
+from solo5_systemd.network.plan import PortRequest, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class BoundPort:
 def check_ports(
     ports: Sequence[PortRequest],
     nics: Collection[DeviceName],
-    held: Iterable[Reservation],
+    held: Book,
     bound: Collection[BoundPort],
     local: Collection[IPv4Address],
 ) -> None:
@@ -40,12 +41,12 @@ def check_ports(
     """
     for index, port in enumerate(ports):
         _check_request(port, ports[:index], nics, local)
-    for reservation in held:
-        for port, other in ((port, other) for port in ports for other in reservation.ports):
+    for port in ports:
+        for other, task in held.published(port.protocol, port.host_port):
             if _meet(port, other):
                 raise TakenError(
-                    f"port {_show(port)} is taken by task {reservation.task}: expected a free port.",
-                    f"Publish another one, or end task {reservation.task}.",
+                    f"port {_show(port)} is taken by task {task}: expected a free port.",
+                    f"Publish another one, or end task {task}.",
                 )
     for port in ports:
         if any(_answers(socket, port) for socket in bound):

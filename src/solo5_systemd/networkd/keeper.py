@@ -6,12 +6,13 @@ is started again, a file for all that it may have made. `recover` then makes the
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import netlink, ruleset, sysctls
+from solo5_systemd.network.book import Book
 from solo5_systemd.network.ipam import assign, choose_network, free_addresses
 from solo5_systemd.network.leases import LeaseStore
 from solo5_systemd.network.netlink import Links
@@ -46,12 +47,14 @@ class Keeper:
         self._tables = tables
         self._settings = settings
         self._holdings: dict[TaskName, Holding] = {}
+        self._reserved: dict[TaskName, Holding] = {}
+        self._book = Book()
         self._networks: dict[NetworkName, Network] = {}
         self._up: set[NetworkName] = set()
 
     @property
-    def holdings(self) -> Sequence[Holding]:
-        return tuple(self._holdings.values())
+    def holdings(self) -> Collection[Holding]:
+        return self._holdings.values()
 
     def networks(self) -> Sequence[Network]:
         """The networks in use."""
@@ -64,7 +67,7 @@ class Keeper:
         return sorted((known | used).values(), key=lambda network: network.name)
 
     def _in_use(self, network: Network) -> NetworkOverview:
-        held = [holding.reservation for holding in self.holdings]
+        leases = self._book.leases.get(network.name, 0)
         return NetworkOverview(
             name=network.name,
             bridge=network.bridge,
@@ -73,8 +76,8 @@ class Keeper:
             mtu=network.mtu,
             masquerade=network.masquerade,
             up=network.name in self._up,
-            leases=sum(lease.network == network.name for one in held for lease in one.leases),
-            free=free_addresses(network, held),
+            leases=leases,
+            free=free_addresses(network, leases),
         )
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -87,19 +90,11 @@ class Keeper:
             TakenError: somebody else has it, or the task holds another reservation.
             HostError: the host cannot.
         """
-        held = self._holdings.get(task)
-        if held is None:
-            reservation, networks = self._plan(task, nics, ports)
-        elif held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
-            reservation, networks = held.reservation, ()
-        else:
-            raise TakenError(
-                f"task {task} holds another reservation: expected the same request or another name.",
-                f"`solo5ctl rm {task}` gives it back.",
-            )
+        reservation, networks = self._plan(task, nics, ports)
         for network in networks:
             self._store.save_network(network)
             self._networks[network.name] = network
+        held = self._holdings.get(task)
         if held is None or held.state is HoldingState.RESERVED:
             self._save(
                 Holding(
@@ -156,7 +151,10 @@ class Keeper:
     def end_release(self, task: TaskName) -> None:
         """Forget a task whose taps are gone, and networks that nobody uses any more."""
         self._store.remove_holding(task)
-        self._holdings.pop(task, None)
+        self._reserved.pop(task, None)
+        holding = self._holdings.pop(task, None)
+        if holding is not None:
+            self._book.strike(holding.reservation)
         self._retire_networks()
 
     # -- the whole -----------------------------------------------------------------------------------------------
@@ -164,7 +162,8 @@ class Keeper:
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel what the files say, at the start; the tasks whose release is to be finished."""
         self._networks = self._store.networks()
-        self._holdings = self._store.holdings()
+        for holding in self._store.holdings().values():
+            self._keep(holding)
         self._complete_networks()
         self._salvage()
         self._up = {network.name for network in self.networks() if self._links.is_ours(network)}
@@ -184,36 +183,51 @@ class Keeper:
         """Put back what another program took away from us."""
         if not self._up:
             return
-        elements = self._elements()
-        if not self._tables.are_intact(elements):
+        if not self._tables.are_intact(self._elements):
             _log.warning("Another program changed our nftables: table ip solo5 and table bridge solo5 are rebuilt.")
-            self._tables.replace(elements)
+            self._tables.replace(self._elements())
 
     def repair_links(self, removed: frozenset[str] | None) -> None:
         """Put back links of ours among those removed; None: look at all."""
-        ours = {network.bridge for network in self._networks.values() if network.name in self._up}
-        ours |= {lease.tap for _, lease in self._attached_leases()}
-        if removed is None or ours & removed:
+        if removed is None or any(map(self._should_stand, removed)):
             self._repair_links()
+
+    def _should_stand(self, link: str) -> bool:
+        holding = self._holdings.get(self._book.taps.get(link, TaskName("")))
+        attached = holding is not None and holding.state is HoldingState.ATTACHED
+        return attached or any(network.bridge == link for network in self.networks() if network.name in self._up)
 
     def expired(self) -> Sequence[TaskName]:
         """The tasks whose reservation nobody picked up."""
-        return tuple(
-            holding.reservation.task
-            for holding in self.holdings
-            if holding.state is HoldingState.RESERVED and holding.expires <= now()
-        )
+        return tuple(task for task, holding in self._reserved.items() if holding.expires <= now())
+
+    def next_expiry(self) -> int | None:
+        """The second of CLOCK_BOOTTIME in which the next reservation ends; None where there is none."""
+        return min((holding.expires for holding in self._reserved.values()), default=None)
 
     def _plan(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
     ) -> tuple[Reservation, Sequence[Network]]:
-        held = [h.reservation for h in self.holdings if h.reservation.task != task]
+        """What the task has already, or is to have, and the networks that are new with it."""
+        held = self._holdings.get(task)
+        if held is None:
+            return self._choose(task, nics, ports)
+        if held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
+            return held.reservation, ()
+        raise TakenError(
+            f"task {task} holds another reservation: expected the same request or another name.",
+            f"`solo5ctl rm {task}` gives it back.",
+        )
+
+    def _choose(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> tuple[Reservation, Sequence[Network]]:
         names = [nic.nic for nic in nics]
         bound = bound_ports() if ports else ()
         local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
-        check_ports(ports, names, held, bound, local)
+        check_ports(ports, names, self._book, bound, local)
         new = self._new_networks(nics)
-        leases = assign(task, nics, (*self.networks(), *new), held, lambda link: bool(netlink.index(link)))
+        leases = assign(task, nics, (*self.networks(), *new), self._book, lambda link: bool(netlink.index(link)))
         return Reservation(task=task, leases=leases, ports=tuple(ports)), new
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
@@ -263,13 +277,14 @@ class Keeper:
             self._store.save_sysctls(sysctls.current(sysctls.FORWARDING))
 
     def _retire_networks(self) -> None:
-        used = {lease.network for holding in self.holdings for lease in holding.reservation.leases}
-        idle = [network for name, network in self._networks.items() if name not in used]
+        idle = [network for name, network in self._networks.items() if not self._book.leases.get(name)]
+        if not idle:
+            return
         netlink.delete_links(network.bridge for network in idle if self._links.is_ours(network))
         self._up -= {network.name for network in idle}
-        if idle and self._up:
+        if self._up:
             self._tables.replace(self._elements())
-        elif idle:
+        else:
             self._tables.remove()
             sysctls.restore(self._store.sysctls())
             self._store.remove_sysctls()
@@ -341,7 +356,17 @@ class Keeper:
 
     def _save(self, holding: Holding) -> None:
         self._store.save_holding(holding)
-        self._holdings[holding.reservation.task] = holding
+        self._keep(holding)
+
+    def _keep(self, holding: Holding) -> None:
+        task = holding.reservation.task
+        if task not in self._holdings:
+            self._book.enter(holding.reservation)
+        self._holdings[task] = holding
+        if holding.state is HoldingState.RESERVED:
+            self._reserved[task] = holding
+        else:
+            self._reserved.pop(task, None)
 
 
 def now() -> int:

@@ -265,11 +265,10 @@ class Service:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        holdings = self._keeper.holdings
-        if not holdings:
+        if not self._keeper.holdings:
             return self._idle
-        expiries = (held.expires - now() for held in holdings if held.state is HoldingState.RESERVED)
-        return max(1, min(expiries, default=SWEEP_SECONDS))
+        expiry = self._keeper.next_expiry()
+        return SWEEP_SECONDS if expiry is None else max(1, min(expiry - now(), SWEEP_SECONDS))
 
     async def _mend(self) -> None:
         try:

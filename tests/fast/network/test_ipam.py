@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.book import Book
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     assign,
@@ -50,7 +51,7 @@ def leases(
     held: Sequence[Reservation] = (),
     links: Sequence[str] = (),
 ) -> tuple[Lease, ...]:
-    return assign(TaskName(task), nics or (nic(),), networks, held, lambda link: link in links)
+    return assign(TaskName(task), nics or (nic(),), networks, Book(held), lambda link: link in links)
 
 
 def fill(count: int, on: Network) -> list[Reservation]:
@@ -100,7 +101,7 @@ def test_a_full_range_is_all_used_and_nothing_twice() -> None:
     held = fill(5, on)
     addresses = {lease.ipv4.ip for reservation in held for lease in reservation.leases}
     assert addresses == {IPv4Address(f"10.77.0.{n}") for n in range(2, 7)}
-    assert free_addresses(on, held) == 0
+    assert free_addresses(on, len(held)) == 0
     with pytest.raises(TakenError, match=r"no free address for NIC service: all 5 of 10\.77\.0\.0/29 are taken"):
         leases("more", networks=(on,), held=held)
 

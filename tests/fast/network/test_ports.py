@@ -7,6 +7,7 @@ import pytest
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.book import Book
 from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
 from solo5_systemd.network.ports import BoundPort, check_ports
 
@@ -23,7 +24,7 @@ def port(
 
 def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
     others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
-    check_ports(ports, [SERVICE], others, bound, [HOST])
+    check_ports(ports, [SERVICE], Book(others), bound, [HOST])
 
 
 def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
@@ -52,7 +53,7 @@ def test_a_nic_that_is_not_asked_for() -> None:
     with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not asked for: expected one of service"):
         check(port(80, nic="web"))
     with pytest.raises(InvalidRequestError, match="of which there are none"):
-        check_ports([port(80)], [], [], [], [])
+        check_ports([port(80)], [], Book(), [], [])
 
 
 def test_an_address_that_is_not_the_hosts() -> None:
