@@ -22,7 +22,10 @@ from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.workload import MIB, UnitKind, Workload
+from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
+
+SERVICE = DeviceName("service")
+"""What MirageOS calls a unikernel's first NIC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,7 @@ class Launcher:
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
+        nics = _in_order(nics, manifest)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
@@ -276,16 +280,25 @@ def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
 
 
+def _in_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:
+    """NICs in the order of the image's manifest, whatever the order in which they were asked for."""
+    names = manifest.names(DeviceKind.NET_BASIC)
+    return tuple(sorted(nics, key=lambda nic: names.index(nic.nic)))
+
+
 def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
-    """Each published port with its NIC: named, or the only one, or the one that MirageOS calls `service`."""
+    """Each published port with its NIC: named, or the one that MirageOS calls `service`, or the image's first."""
     names = [nic.nic for nic in nics]
-    implied = names[0] if len(names) == 1 else DeviceName("service")
-    for publish in workload.publish:
-        if (publish.nic or implied) not in names:
-            has = ", ".join(names) or "none"
-            raise InvalidRequestError(
-                f"port {publish.host_port} is published to NIC {publish.nic or '(not named)'}: "
-                f"expected one of the image's NICs ({has}).",
-                "Write it as NIC:HOSTPORT:PORT." if names else "",
-            )
-    return tuple(publish.to(publish.nic or implied) for publish in workload.publish)
+    implied = SERVICE if SERVICE in names else next(iter(names), None)
+    return tuple(publish.to(_reached(publish, names, publish.nic or implied)) for publish in workload.publish)
+
+
+def _reached(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
+    if nic is not None and nic in names:
+        return nic
+    has = ", ".join(names) or "none"
+    raise InvalidRequestError(
+        f"port {publish.host_port} is published to NIC {nic or '(not named)'}: "
+        f"expected one of the image's NICs ({has}).",
+        "Write it as NIC:HOSTPORT:PORT." if names else "",
+    )

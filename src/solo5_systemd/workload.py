@@ -29,7 +29,7 @@ class StopSignal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Publish:
-    """A port to publish; `nic` None: the only NIC of the image, or the one named `service`."""
+    """A port to publish; `nic` None: the one named `service`, or else the image's first."""
 
     nic: DeviceName | None = None
     host_ip: IPv4Address | None = None
