@@ -66,7 +66,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"user": False}, "user solo5: missing. Create it: systemd-sysusers"),
         ({"settings": "x.toml is wrong."}, "/etc/solo5: x.toml is wrong. Correct it: see solo5.toml(5)."),
         ({"tenders": ()}, "solo5-hvt: not found. Put a tender of ABI 2 into one of /usr/bin."),
-        ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some space"),
+        ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
     ],

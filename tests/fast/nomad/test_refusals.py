@@ -29,7 +29,7 @@ NEVER: set[type[Solo5Error]] = {
 }
 
 
-@pytest.mark.parametrize("error", sorted(TRY_AGAIN | NEVER, key=lambda error: error.__name__))
+@pytest.mark.parametrize("error", sorted(TRY_AGAIN | NEVER, key=str))
 def test_only_what_can_pass_is_worth_another_try(error: type[Solo5Error]) -> None:
     failure = explain(error("port 80 is taken.", "Choose another."))
     assert failure is not None
