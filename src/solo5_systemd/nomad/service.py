@@ -23,6 +23,9 @@ NO_SHELL = (
     "and what it answers to, it answers over the network."
 )
 
+CANNOT_EXECUTE = 126
+"""Exit status of a shell that finds a command which it cannot execute."""
+
 
 class BasePlugin:
     """hashicorp.nomad.plugins.base.proto.BasePlugin."""
@@ -133,9 +136,10 @@ class DriverService:
     async def exec_task_streaming(
         self, _: AsyncIterator[wire.ExecTaskStreamingRequest]
     ) -> AsyncIterator[wire.ExecTaskStreamingResponse]:
-        for _ in ():
-            yield wire.ExecTaskStreamingResponse()  # what makes it a stream
-        raise InvalidRequestError(NO_SHELL)
+        """No error: Nomad passes its text on in a websocket's close frame, which holds 125 bytes or nothing."""
+        said = wire.ExecTaskStreamingIOOperation(data=f"{NO_SHELL}\r\n".encode())
+        yield wire.ExecTaskStreamingResponse(stderr=said)
+        yield wire.ExecTaskStreamingResponse(exited=True, result=wire.ExitResult(exit_code=CANNOT_EXECUTE))
 
     async def create_network(self, _: wire.CreateNetworkRequest) -> wire.CreateNetworkResponse:
         """Not offered among the capabilities, hence not called; no specification is "nothing to set up"."""

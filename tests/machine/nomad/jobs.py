@@ -40,11 +40,15 @@ job "{name}" {{
     {f"count = {count}" if count != 1 else ""}
 {textwrap.indent(group, "    ")}
     ephemeral_disk {{
-      size = 10
+      size = 20
     }}
     task "guest" {{
       driver       = "solo5"
       kill_timeout = "2s"
+      logs {{
+        max_files     = 2
+        max_file_size = 5
+      }}
       config {{
 {textwrap.indent(config, "        ")}
       }}
