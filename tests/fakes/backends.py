@@ -8,6 +8,7 @@ from ipaddress import IPv4Interface
 
 from tests.fakes.images import disk, stored
 from tests.fakes.pid1 import FakeUnits
+from tests.fakes.relay import FakeRelay
 from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
@@ -228,6 +229,7 @@ class Machine:
         self.units = FakeUnits(self.steps)
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
+        self.relay = FakeRelay(self.steps)
 
     @property
     def backends(self) -> Backends:

@@ -1,0 +1,32 @@
+"""The relay of consoles, in memory."""
+
+import os
+import stat
+
+from tests.fakes.steps import Steps
+
+from solo5_systemd.names import TaskName
+
+
+class FakeRelay:
+    """Fulfils `backends.Relay`.
+
+    Attributes:
+        held: the tasks whose consoles it forwards, each with its unit and since when.
+        drained: every task that it was told the end of, in order.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.held: dict[TaskName, tuple[str, int]] = {}
+        self.drained: list[TaskName] = []
+
+    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
+        async with self._steps.step("forward"):
+            assert [stat.S_ISFIFO(os.fstat(end).st_mode) for end in (stdout, stderr)] == [True, True]
+            self.held[task] = (unit, since)
+
+    async def drain(self, task: TaskName) -> None:
+        async with self._steps.step("drain"):
+            self.drained.append(task)
+            self.held.pop(task, None)
