@@ -142,10 +142,14 @@ class Launcher:
             os.set_inheritable(lock, True)
 
     async def discard(self, name: TaskName, unit: str) -> None:
-        """Leave nothing of a task, whatever there is: neither unit, nor how it ended, nor its share of the network."""
-        for each in (unit, outcome_target(name)):
-            await self._units.stop(each)
-        await self._units.forget([unit, network_service(name)])
+        """Leave nothing of a task, whatever there is: neither unit, nor how it ended, nor its share of the network.
+
+        The network's unit is waited for, though it stops by itself: were it left to itself, its release could come
+        when another start has reserved under this name.
+        """
+        network = network_service(name)
+        await asyncio.gather(*(self._units.stop(each) for each in (unit, network, outcome_target(name))))
+        await self._units.forget([unit, network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
 

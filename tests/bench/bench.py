@@ -8,6 +8,8 @@ is what to quote.
 | `solo5ctl ps`, with 0, 10 and 100 tasks | `python3 -I -c 'import dbus_next.aio'` |
 | a start through the engine: one NIC, two ports | that unit over D-Bus, its network unit /usr/bin/true |
 | the same with no NIC | the same unit straight over D-Bus |
+| the same with 16 at a time, of each the time to its own end | 16 such units at a time |
+| a start and its undoing, 16 at a time: time for each pair | start and stop of such a unit |
 """
 
 import argparse
@@ -35,6 +37,7 @@ from solo5_systemd.wiring import connect
 from solo5_systemd.workload import MIB, Publish, Workload
 
 GUESTS = Path("/srv/guests")
+AT_ONCE = 16
 FLOOR_NETWORK = Path("/run/systemd/system/solo5-bench-network@.service")
 FLOOR_UNIT = """\
 [Unit]
@@ -92,13 +95,13 @@ async def timed(doing: Awaitable[object]) -> float:
     return time.perf_counter() - begun
 
 
-def workload(name: str, *, nic: bool) -> Workload:
+def workload(name: str, *, nic: bool, number: int = 0) -> Workload:
     guest = "net.spt" if nic else "sleeper.spt"
     publish: tuple[Publish, ...] = ()
     if nic:
         publish = (
-            Publish(host_port=18080, port=80),
-            Publish(host_ip=IPv4Address("127.0.0.1"), host_port=17007, port=7, protocol=Protocol.UDP),
+            Publish(host_port=18080 + number, port=80),
+            Publish(host_ip=IPv4Address("127.0.0.1"), host_port=17007 + number, port=7, protocol=Protocol.UDP),
         )
     arguments = ("--ipv4={net.service.ipv4_cidr}",) if nic else ()
     return Workload(
@@ -130,11 +133,52 @@ async def bench_start(engine: Runtime, manager: Manager, *, nic: bool, rounds: i
         name = f"bench-floor-{i}"
         unit = await floor_unit(engine, name, nic=nic)
         floor.append(await timed(manager.start(unit, UnitFiles())))
-        await engine.remove(TaskName(name), force=True)
+        await engine.discard(TaskName(name))
         name = f"bench-ours-{i}"
         ours.append(await timed(engine.start(workload(name, nic=nic))))
-        await engine.remove(TaskName(name), force=True)
+        await engine.discard(TaskName(name))
     return figure("start, one NIC and two ports" if nic else "start, no NIC", ours, floor)
+
+
+async def start_floor(manager: Manager, unit: TransientUnit) -> None:
+    await manager.start(unit, UnitFiles())
+
+
+async def stop_floor(manager: Manager, unit: TransientUnit) -> None:
+    """As little as leaves nothing: the unit, and the target that would keep it."""
+    await manager.stop(unit.name)
+    await manager.stop(str(unit.value("Wants")[0]))  # type: ignore[index] # a list of one
+    await manager.forget([unit.name])
+
+
+async def bench_burst(engine: Runtime, manager: Manager, *, rounds: int) -> Figure:
+    ours, floor = [], []
+    for _ in range(rounds):
+        units = [await floor_unit(engine, f"bench-floor-{i}", nic=True) for i in range(AT_ONCE)]
+        floor += await asyncio.gather(*(timed(start_floor(manager, unit)) for unit in units))
+        await asyncio.gather(*(stop_floor(manager, unit) for unit in units))
+        loads = [workload(f"bench-ours-{i}", nic=True, number=i) for i in range(AT_ONCE)]
+        ours += await asyncio.gather(*(timed(engine.start(load)) for load in loads))
+        await asyncio.gather(*(engine.discard(load.name) for load in loads))
+    return figure(f"start, {AT_ONCE} at a time", ours, floor)
+
+
+async def bench_pairs(engine: Runtime, manager: Manager, *, pairs: int) -> Figure:
+    units = iter([await floor_unit(engine, f"bench-floor-{i}", nic=True) for i in range(pairs)])
+    loads = iter([workload(f"bench-ours-{i}", nic=True, number=i) for i in range(pairs)])
+
+    async def floor() -> None:
+        for unit in units:
+            await start_floor(manager, unit)
+            await stop_floor(manager, unit)
+
+    async def ours() -> None:
+        for load in loads:
+            await engine.start(load)
+            await engine.discard(load.name)
+
+    seconds = [await timed(asyncio.gather(*(worker() for _ in range(AT_ONCE)))) / pairs for worker in (floor, ours)]
+    return figure(f"start and end, {AT_ONCE} at a time", [seconds[1]], [seconds[0]])
 
 
 @contextlib.contextmanager
@@ -157,7 +201,7 @@ async def running(engine: Runtime, count: int) -> AsyncIterator[None]:
         yield
     finally:
         for name in names:
-            await engine.remove(TaskName(name), force=True)
+            await engine.discard(TaskName(name))
 
 
 async def everything(rounds: int, report: Callable[[Figure], None]) -> None:
@@ -169,6 +213,8 @@ async def everything(rounds: int, report: Callable[[Figure], None]) -> None:
             manager = Manager(connection)
             for nic in (False, True):
                 report(await bench_start(engine, manager, nic=nic, rounds=rounds))
+            report(await bench_burst(engine, manager, rounds=-(-rounds // AT_ONCE)))
+            report(await bench_pairs(engine, manager, pairs=rounds * 5))
 
 
 def main() -> int:

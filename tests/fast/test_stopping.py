@@ -10,7 +10,7 @@ from tests.fakes.images import SHA256
 
 from solo5_systemd import runtime as runtime_module
 from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName, outcome_target
+from solo5_systemd.names import TaskName, network_service, outcome_target
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending
@@ -267,6 +267,14 @@ async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
     await runtime.discard(WEB)
     assert machine.holds == (set(), set())
     assert f"stop {outcome_target(WEB)}" in machine.steps.taken
+
+
+async def test_a_discarded_tasks_network_unit_has_ended_before_anybody_may_have_its_name(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    await runtime.discard(WEB)
+    steps = machine.steps.taken
+    assert steps.index(f"stop {network_service(WEB)}") < steps.index("reservation", steps.index("forget"))
 
 
 async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:

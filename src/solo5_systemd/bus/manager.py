@@ -67,9 +67,11 @@ class Manager:
             await self._manager("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
 
     async def forget(self, units: Sequence[str]) -> None:
-        for unit in units:
-            with suppress(NoSuchTaskError):
-                await self._manager("ResetFailedUnit", "s", [unit])
+        await asyncio.gather(*map(self._forget, units))
+
+    async def _forget(self, unit: str) -> None:
+        with suppress(NoSuchTaskError):
+            await self._manager("ResetFailedUnit", "s", [unit])
 
     async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
         with _translated():
