@@ -10,7 +10,7 @@ ENDINGS: dict[Ending, list[Told]] = {
     Ending.EXITED: [(3, None, (3, 0, False))],
     Ending.ABORTED: [(255, None, (255, 0, False))],
     Ending.TRAPPED: [(255, None, (255, 0, False)), (None, 11, (139, 11, False))],
-    Ending.STOPPED: [(1, None, (1, 0, False)), (None, 15, (143, 15, False)), (None, 9, (137, 9, False))],
+    Ending.STOPPED: [(1, None, (143, 15, False)), (None, 15, (143, 15, False)), (None, 9, (137, 9, False))],
     Ending.KILLED: [(None, 9, (137, 9, False))],
     Ending.OUT_OF_MEMORY: [(None, 9, (137, 9, True))],
     Ending.FORBIDDEN_CALL: [(None, 31, (159, 31, False))],
@@ -23,13 +23,13 @@ CASES = [(ending, *case) for ending, cases in ENDINGS.items() for case in cases]
 
 
 @pytest.mark.parametrize("ending, code, signal, told", CASES)
-def test_code_and_signal_are_told_and_say_it_all(
+def test_code_and_signal_are_told_and_the_sentence_where_they_do_not_say_it_all(
     ending: Ending, code: int | None, signal: int | None, told: tuple[int, int, bool]
 ) -> None:
     outcome = Outcome(ending=ending, exit_code=code, signal=signal, sentence="ended so")
     result = exit_result(outcome)
     assert (result.exit_code, result.signal, result.oom_killed) == told
-    assert exit_error(outcome) == ""
+    assert exit_error(outcome) == ("" if ending in (Ending.EXITED, Ending.STOPPED) else "ended so")
 
 
 def test_success_is_zero_in_all_of_it() -> None:
