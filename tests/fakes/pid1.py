@@ -106,6 +106,11 @@ class FakeUnits:
         async with self._steps.step("version"):
             return "257.7-1"
 
+    async def lives(self, task: TaskName) -> bool:
+        async with self._steps.step("lives"):
+            state = self.seen(task)
+            return state is not None and not state.over
+
     async def state(self, task: TaskName) -> UnitState | None:
         async with self._steps.step("state"):
             return self.seen(task)

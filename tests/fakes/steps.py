@@ -12,6 +12,7 @@ class Steps:
         taken: the names of all steps, in order.
         errors: raised by the step of that name, before anything has happened.
         hang_at: the number of the step that hangs; None: none does.
+        hang_on: the name of a step that hangs when it is taken next; empty: none does.
         late: it hangs after its effect instead of before: the answer is lost.
         hanging: set when it hangs.
         go_on: set to have it end after all.
@@ -21,6 +22,7 @@ class Steps:
         self.taken: list[str] = []
         self.errors: dict[str, Exception] = {}
         self.hang_at: int | None = None
+        self.hang_on = ""
         self.late = False
         self.hanging = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -30,13 +32,15 @@ class Steps:
         """One call; its effect is the body of the block."""
         number = len(self.taken)
         self.taken.append(name)
-        if number == self.hang_at and not self.late:
+        hangs = number == self.hang_at or name == self.hang_on
+        self.hang_on = "" if name == self.hang_on else self.hang_on
+        if hangs and not self.late:
             await self._hang()
         await asyncio.sleep(0)
         if name in self.errors:
             raise self.errors[name]
         yield
-        if number == self.hang_at and self.late:
+        if hangs and self.late:
             await self._hang()
 
     async def _hang(self) -> None:

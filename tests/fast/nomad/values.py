@@ -1,5 +1,7 @@
 """What Nomad sends, with all that a test does not care about filled in."""
 
+from typing import NamedTuple
+
 import msgpack
 
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -41,3 +43,15 @@ def task_config(
             ports=ports,
         ),
     )
+
+
+class Fifos(NamedTuple):
+    """The two that Nomad reads a task's console from."""
+
+    stdout: str
+    stderr: str
+
+    def of(self, task: wire.TaskConfig) -> wire.TaskConfig:
+        """The task, with these."""
+        task.stdout_path, task.stderr_path = self
+        return task

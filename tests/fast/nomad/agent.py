@@ -1,0 +1,72 @@
+"""What Nomad's agent asks of the driver, by short names."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from google.protobuf.duration_pb2 import Duration
+from tests.fast.nomad.values import TASK_ID
+
+from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.service import DriverService
+
+
+class Agent:
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.service = DriverService(driver)
+
+    async def start(self, task: wire.TaskConfig) -> wire.StartTaskResponse:
+        return await self.service.start_task(wire.StartTaskRequest(task=task))
+
+    async def recover(self, handle: wire.TaskHandle) -> None:
+        await self.service.recover_task(wire.RecoverTaskRequest(handle=handle))
+
+    async def wait(self, task_id: str = TASK_ID) -> wire.WaitTaskResponse:
+        return await self.service.wait_task(wire.WaitTaskRequest(task_id=task_id))
+
+    async def stop(self, task_id: str = TASK_ID, *, signal: str = "", timeout: int = 5) -> None:
+        await self.service.stop_task(
+            wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=timeout))
+        )
+
+    async def destroy(self, task_id: str = TASK_ID, *, force: bool = True) -> None:
+        await self.service.destroy_task(wire.DestroyTaskRequest(task_id=task_id, force=force))
+
+    async def signal(self, signal: str, task_id: str = TASK_ID) -> None:
+        await self.service.signal_task(wire.SignalTaskRequest(task_id=task_id, signal=signal))
+
+    async def inspect(self, task_id: str = TASK_ID) -> wire.InspectTaskResponse:
+        return await self.service.inspect_task(wire.InspectTaskRequest(task_id=task_id))
+
+    async def messages(self) -> list[str]:
+        """The events that are waiting, in order."""
+        found: list[str] = []
+        stream = self.driver.events.stream()
+        try:
+            while True:
+                async with asyncio.timeout(0.01):
+                    found.append((await anext(stream)).message)
+        except TimeoutError:
+            return found
+
+
+@asynccontextmanager
+async def agent() -> AsyncGenerator[Agent, None]:
+    """An agent and a plugin of its own; at the end the plugin dies, and its tasks go on."""
+    grouped: asyncio.Future[asyncio.TaskGroup] = asyncio.get_running_loop().create_future()
+    living = asyncio.ensure_future(_live(grouped))
+    driver = Driver("1.2.3", await grouped)
+    try:
+        yield Agent(driver)
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        await driver.session.close()
+
+
+async def _live(grouped: "asyncio.Future[asyncio.TaskGroup]") -> None:
+    async with asyncio.TaskGroup() as group:
+        grouped.set_result(group)
+        await asyncio.Event().wait()

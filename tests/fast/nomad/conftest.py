@@ -1,0 +1,49 @@
+"""The driver on a machine in memory, and what an agent does with it."""
+
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fast.host.test_facts import GOOD
+from tests.fast.nomad.values import Fifos
+
+from solo5_systemd.host.facts import Host
+from solo5_systemd.settings import Settings
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """What the driver finds when it connects; nothing of the real machine is read or written."""
+    made = Machine()
+
+    @asynccontextmanager
+    async def connect(_: Settings) -> AsyncGenerator[Machine, None]:
+        async with made.steps.step("connect"):
+            pass
+        yield made
+
+    async def probe(*, settings: Settings, systemd: int | None) -> Host:
+        async with made.steps.step("probe"):
+            return GOOD
+
+    monkeypatch.setattr("solo5_systemd.wiring.machine", connect)
+    monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
+    monkeypatch.setattr("solo5_systemd.etc.read_settings", Settings)
+    monkeypatch.setattr("solo5_systemd.nomad.housekeeping.NETWORKS", tmp_path / "nomad.toml")
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.RETRY", 0)
+    return made
+
+
+@pytest.fixture
+def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
+    """Those that Nomad made for a task's console, with their reader."""
+    paths = tmp_path / "stdout", tmp_path / "stderr"
+    for path in paths:
+        os.mkfifo(path)
+    ends = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in paths]
+    yield Fifos(*map(str, paths))
+    for end in ends:
+        os.close(end)

@@ -1,0 +1,255 @@
+"""The life of a task as Nomad sees it: start, wait, stop, destroy."""
+
+import asyncio
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background, yields
+from tests.fakes.images import stored
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+
+from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad import handle
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.unit.state import MainCode
+
+NAME = name_of(TASK_ID)
+UNIT = task_service(NAME)
+OTHER = f"{TASK_ID}2"
+NOTHING: tuple[set[str], set[str]] = (set(), set())
+
+
+def another(task_id: str = OTHER) -> wire.TaskConfig:
+    task = task_config()
+    task.id = task_id
+    return task
+
+
+async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        assert (machine.holds, set(machine.relay.held)) == (({UNIT}, {NAME}), {NAME})
+        async with Background(nomad.wait()) as waiting:
+            assert not waiting.done()
+            machine.units.end(UNIT, MainCode.EXITED, 3)
+            ended = await waiting
+        assert isinstance(ended, wire.WaitTaskResponse)
+        assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
+        await nomad.destroy()
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+        with pytest.raises(NoSuchTaskError, match="is not one of this driver's"):
+            await nomad.wait()
+
+
+async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(machine: Machine, fifos: Fifos) -> None:
+    task = fifos.of(task_config(port("http", 25001, 80), args=["--password=secret"]))
+    task.env["TOKEN"] = "secret"
+    async with agent() as nomad:
+        answer = await nomad.start(task)
+    assert (answer.handle.version, answer.handle.state) == (1, wire.RUNNING)
+    assert answer.handle.config == task
+    assert b"secret" not in answer.handle.driver_state
+    stored = handle.decode(answer.handle.driver_state)
+    assert (stored.task, stored.unit) == (NAME, UNIT)
+    assert stored.invocation == machine.units.loaded[UNIT].invocation
+    assert answer.network_override == wire.NetworkOverride(addr="10.89.0.2", port_map={"http": 80})
+
+
+async def test_a_task_without_nics_has_no_network_to_tell_of(machine: Machine) -> None:
+    machine.images.files["/srv/app"] = stored()
+    async with agent() as nomad:
+        assert not (await nomad.start(task_config())).HasField("network_override")
+
+
+async def test_an_id_that_is_started_again_is_the_task_that_it_was(machine: Machine) -> None:
+    async with agent() as nomad:
+        first = await nomad.start(task_config())
+        assert await nomad.start(task_config()) == first
+    assert len(machine.units.started) == 1
+
+
+async def test_one_id_started_twice_at_once_is_one_task(machine: Machine) -> None:
+    async with agent() as nomad:
+        first, second = await asyncio.gather(nomad.start(task_config()), nomad.start(task_config()))
+    assert first == second
+    assert len(machine.units.started) == 1
+
+
+async def test_a_start_whose_answer_was_lost_is_answered_by_the_next_driver(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        first = await nomad.start(fifos.of(task_config()))
+    async with agent() as nomad:
+        assert await nomad.start(fifos.of(task_config())) == first
+        assert set(machine.relay.held) == {NAME}
+    assert len(machine.units.started) == 1
+
+
+# --- wait ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_who_waits_and_goes_away_does_not_trouble_the_other(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        async with Background(nomad.wait()) as staying:
+            async with Background(nomad.wait()) as leaving:
+                pass
+            assert leaving.cancelled()
+            assert not staying.done()
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            await staying
+        assert (await nomad.wait()).result.exit_code == 0
+
+
+async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
+    async with agent() as nomad:
+        machine.steps.errors["changes"] = HostError("the system bus does not answer.")
+        await nomad.start(task_config())
+        async with Background(nomad.wait()) as waiting:
+            await yields(500)
+            assert not waiting.done()
+            del machine.steps.errors["changes"]
+            await yields()
+            machine.units.end(UNIT, MainCode.EXITED, 5)
+            ended = await waiting
+        assert isinstance(ended, wire.WaitTaskResponse)
+        assert ended.result.exit_code == 5
+
+
+async def test_a_unit_that_is_removed_behind_our_back_ends_as_unknown_and_not_as_success(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        async with Background(nomad.wait()) as waiting:
+            machine.units.vanish(UNIT)
+            ended = await waiting
+        assert isinstance(ended, wire.WaitTaskResponse)
+        assert "removed before its end could be read" in ended.err
+
+
+async def test_an_end_is_told_after_the_consoles_last_line(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        async with Background(nomad.wait()) as waiting:
+            assert machine.relay.drained == []
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            await waiting
+        assert machine.relay.drained == [NAME]
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_an_end_is_told_though_the_relay_is_away(
+    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.DRAIN_PATIENCE", 0.01)
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        async with Background(nomad.wait()) as waiting:
+            if hangs:
+                machine.steps.hang_on = "drain"
+            else:
+                machine.steps.errors["drain"] = HostError("the relay is away.")
+            machine.units.end(UNIT, MainCode.EXITED, 4)
+            ended = await waiting
+        assert isinstance(ended, wire.WaitTaskResponse)
+        assert ended.result.exit_code == 4
+        assert machine.steps.taken[-1] == "drain"
+
+
+# --- stop and destroy ----------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_knows_has_been_stopped_and_destroyed(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.stop("no such id")
+        await nomad.destroy("no such id")
+        await nomad.destroy("no such id", force=False)
+    assert machine.holds == NOTHING
+
+
+async def test_a_stop_by_request_is_told_as_what_the_tender_made_of_it(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.stop()
+        ended = await nomad.wait()
+        assert (ended.result.exit_code, ended.result.signal, ended.err) == (143, 15, "")
+        await nomad.stop()
+        await nomad.destroy(force=False)
+    assert machine.holds == NOTHING
+
+
+async def test_what_does_not_heed_the_request_is_killed(machine: Machine) -> None:
+    machine.units.heeds = ()
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.stop(timeout=0)
+        assert (await nomad.wait()).result.signal == 9
+
+
+@pytest.mark.parametrize(
+    "signal, sent", [("SIGINT", [(UNIT, 2, False)]), ("", []), ("SIGTERM", []), ("SIGKILL", [(UNIT, 9, True)])]
+)
+async def test_a_task_is_stopped_by_the_signal_that_its_job_names(
+    machine: Machine, signal: str, sent: list[tuple[str, int, bool]]
+) -> None:
+    machine.units.heeds = (2,) if signal in ("SIGINT", "SIGKILL") else (15,)
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.stop(signal=signal)
+        await nomad.wait()
+    assert machine.units.sent == sent
+
+
+async def test_a_signal_that_no_tender_takes_becomes_sigterm_and_the_job_is_told(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.stop(signal="SIGUSR1")
+        assert (await nomad.wait()).result.signal == 15
+        assert "A tender does not take SIGUSR1 as its end: SIGTERM is sent instead" in await nomad.messages()
+
+
+async def test_a_running_task_is_destroyed_only_by_force(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        with pytest.raises(TakenError, match="is running: expected one that has ended. Stop it first."):
+            await nomad.destroy(force=False)
+        async with Background(nomad.wait()) as waiting:
+            await nomad.destroy()
+            assert isinstance(await waiting, wire.WaitTaskResponse)
+    assert machine.holds == NOTHING
+
+
+async def test_a_driver_that_knows_nothing_stops_and_destroys_by_the_id_alone(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+    async with agent() as nomad:
+        await nomad.stop()
+        assert machine.units.loaded[UNIT].over
+        await nomad.destroy()
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+async def test_a_destroyed_id_can_be_destroyed_again(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await asyncio.gather(nomad.destroy(), nomad.destroy())
+    assert machine.holds == NOTHING
+
+
+# --- isolation -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["take image", "reserve", "start unit", "forward"])
+async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, fifos: Fifos, step: str) -> None:
+    async with agent() as nomad:
+        machine.steps.hang_on = step
+        async with Background(nomad.start(fifos.of(task_config()))) as hanging:
+            await machine.steps.hanging.wait()
+            await nomad.start(fifos.of(another()))
+            await nomad.stop(OTHER)
+            assert (await nomad.wait(OTHER)).result.signal == 15
+            await nomad.destroy(OTHER)
+            assert not hanging.done()
+            machine.steps.go_on.set()
+            await hanging
