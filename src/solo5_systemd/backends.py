@@ -28,7 +28,7 @@ class Images(Protocol):
         """
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
-        """Remove stored images whose SHA-256 is not in `keep`, and that nobody has used for so long; the removed ones."""
+        """Remove stored images whose SHA-256 is not in `keep`, unused for `min_age` seconds; the removed ones."""
 
 
 class Tenders(Protocol):
@@ -97,6 +97,9 @@ class Units(Protocol):
 
     async def version(self) -> str:
         """What PID 1 says of itself."""
+
+    async def lives(self, task: TaskName) -> bool:
+        """The task has a unit that is not over; in one question, however much there is to tell of it."""
 
     async def state(self, task: TaskName) -> UnitState | None:
         """The task's service or scope; None where neither is loaded."""

@@ -14,7 +14,7 @@ from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
-from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target
+from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.task import Started
 from solo5_systemd.unit.properties import TransientUnit
@@ -141,15 +141,15 @@ class Launcher:
         if lock is not None:
             os.set_inheritable(lock, True)
 
-    async def discard(self, name: TaskName, unit: str) -> None:
-        """Leave nothing of a task, whatever there is: neither unit, nor how it ended, nor its share of the network.
+    async def discard(self, name: TaskName) -> None:
+        """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.
 
         The network's unit is waited for, though it stops by itself: were it left to itself, its release could come
         when another start has reserved under this name.
         """
         network = network_service(name)
-        await asyncio.gather(*(self._units.stop(each) for each in (unit, network, outcome_target(name))))
-        await self._units.forget([unit, network])
+        await asyncio.gather(*(self._units.stop(each) for each in (network, outcome_target(name))))
+        await self._units.forget([task_service(name), task_scope(name), network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
 
@@ -233,8 +233,12 @@ class Launcher:
         except _NameTakenError:
             raise
         except BaseException:
-            await _undo(self.discard(name, unit.name))
+            await _undo(self._abandon(name, unit.name))
             raise
+
+    async def _abandon(self, name: TaskName, unit: str) -> None:
+        await self._units.stop(unit)
+        await self.discard(name)
 
     async def _start(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> Invocation:
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.task import Started, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
@@ -230,6 +230,10 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             return await self._view(state, ())
+        await self._bring_down(state, signal, patience)
+        return await self._settled(state)
+
+    async def _bring_down(self, state: UnitState, signal: StopSignal, patience: float) -> None:
         if state.frozen:
             await self._units.thaw(state.unit)
         try:
@@ -237,7 +241,6 @@ class Runtime:
                 await self._ask_to_end(state, signal, patience)
         except TimeoutError:
             await self._put_down(state)
-        return await self._settled(state)
 
     async def _ask_to_end(self, state: UnitState, signal: StopSignal, patience: float) -> None:
         """By PID 1 where it can: it carries on if we die. It knows one signal and one timeout, the unit's."""
@@ -321,15 +324,15 @@ class Runtime:
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._launcher.discard(name, state.unit)
+        await self._launcher.discard(name)
 
     async def discard(self, name: TaskName) -> None:
         """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped."""
-        state = await self._units.state(name)
-        if state is not None and not state.over:
-            with suppress(NoSuchTaskError):
-                await self.stop(name)
-        await self._launcher.discard(name, state.unit if state else task_service(name))
+        if await self._units.lives(name):
+            state = await self._units.state(name)
+            if state is not None and not state.over:
+                await self._bring_down(state, StopSignal.TERM, STOP_TIMEOUT)
+        await self._launcher.discard(name)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Let all that runs in a slice use these processors alone, until the next boot; start it where it is not.

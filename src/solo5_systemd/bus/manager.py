@@ -98,10 +98,12 @@ class Manager:
             )
         return str(reply[0].value)
 
+    async def lives(self, task: TaskName) -> bool:
+        states = (row.state() for row in await self._rows(task))
+        return any(state is not None and not state.over for state in states)
+
     async def state(self, task: TaskName) -> UnitState | None:
-        names = [task_service(task), task_scope(task)]
-        (rows,) = await self._manager("ListUnitsByNames", "as", [names])
-        states = await self._read_all(_Row(*row) for row in rows)
+        states = await self._read_all(await self._rows(task))
         return states[0] if states else None
 
     async def states(self) -> Sequence[UnitState]:
@@ -116,17 +118,21 @@ class Manager:
         wanted += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
         return invocation(await self._properties(unit_path(unit), wanted))
 
+    async def _rows(self, task: TaskName) -> list["_Row"]:
+        (rows,) = await self._manager("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
+        return [row for row in map(_Row._make, rows) if row.load == "loaded"]
+
     async def _listing(self) -> list["_Row"]:
         patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
         (rows,) = await self._manager("ListUnitsByPatterns", "asas", [[], patterns])
-        return [_Row(*row) for row in rows]
+        return [row for row in map(_Row._make, rows) if row.load == "loaded"]
 
     async def _glances(self) -> Mapping[str, Glance]:
-        states = (unit_state(row.unit, row.properties()) for row in await self._listing() if row.load == "loaded")
+        states = (row.state() for row in await self._listing())
         return {state.unit: (state.active, state.sub) for state in states if state is not None}
 
     async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
-        states = await asyncio.gather(*(self._read(row) for row in rows if row.load == "loaded"))
+        states = await asyncio.gather(*map(self._read, rows))
         return [state for state in states if state is not None]
 
     async def _read(self, row: "_Row") -> UnitState | None:
@@ -182,6 +188,10 @@ class _Row(NamedTuple):
         of_type = TYPE_PROPERTIES[kind] + (TYPE_END_PROPERTIES[kind] if over else ())
         of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if over else ())
         return [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
+
+    def state(self) -> UnitState | None:
+        """As much as a listing tells."""
+        return unit_state(self.unit, self.properties())
 
     def properties(self) -> Mapping[str, object]:
         return {
