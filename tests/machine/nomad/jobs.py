@@ -20,6 +20,18 @@ reschedule {
   unlimited = false
 }
 """
+TWO_STARTS = """
+restart {
+  attempts = 1
+  delay    = "1s"
+  interval = "10m"
+  mode     = "fail"
+}
+reschedule {
+  attempts  = 0
+  unlimited = false
+}
+"""
 ONE_START = 'restart {\n  attempts = 0\n  mode = "fail"\n}\n'
 ADDRESSES = '"--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"'
 

@@ -6,6 +6,7 @@ from tests.machine.conftest import GUESTS, eventually, ok
 from tests.machine.nomad.jobs import (
     ONE_START,
     SLEEPER,
+    TWO_STARTS,
     Jobs,
     allocation,
     allocations,
@@ -18,19 +19,6 @@ from tests.machine.nomad.jobs import (
     task,
 )
 
-TWO_STARTS = """
-restart {
-  attempts = 1
-  delay    = "1s"
-  interval = "10m"
-  mode     = "fail"
-}
-reschedule {
-  attempts  = 0
-  unlimited = false
-}
-"""
-
 
 def hello(*words: str) -> str:
     args = ", ".join(f'"{word}"' for word in words)
@@ -41,7 +29,7 @@ def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(hcl("good", hello("well", "done"), kind="batch")))
     assert allocation(alloc)["ClientStatus"] == "complete"
     assert "Exit Code: 0" in status(alloc)
-    assert "arguments: '--solo5:quiet well done'" in logs(alloc)
+    assert "argument 1: 'well'\nargument 2: 'done'\n" in logs(alloc)
 
 
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
@@ -49,7 +37,7 @@ def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
     assert allocation(alloc)["ClientStatus"] == "failed"
     assert task(alloc)["Restarts"] == 1
     assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
-    assert logs(alloc).count("exit=3") == 2, "and both consoles"
+    assert logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles"
 
 
 def test_abort_is_told_in_words(jobs: Jobs) -> None:
