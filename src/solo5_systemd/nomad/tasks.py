@@ -121,10 +121,11 @@ class Tasks:
                 return self._known[config.id]
             options = task_options(config.msgpack_driver_config)
             workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
-            workload = replace(workload, image=_first_there(convert.image_candidates(options, config, plugin)))
+            candidates = convert.image_candidates(options, config, plugin)
             logging_ = convert.logging_of(config, options, plugin)
             try:
                 async with asyncio.timeout(START_PATIENCE):
+                    workload = replace(workload, image=await asyncio.to_thread(_first_there, candidates))
                     started = await self._start(config, workload, logging_)
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {START_PATIENCE:.0f} seconds.") from error
@@ -145,28 +146,29 @@ class Tasks:
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
-        await consoles.connect(self._session, config, name, unit, _now(), logging_)
         try:
-            if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload)
-            await self._scopes.start(engine, workload)
-            return _started(await engine.task(name))
-        except TakenError:
-            # An id is used for one start only: what has its name is this very task, started by a driver that died
-            # before it could answer.
-            found = await self._found(name)
-            if found is None:
-                raise
-            return found
+            await consoles.connect(self._session, config, name, unit, _now(), logging_)
+            return await self._begin(engine, workload)
         except BaseException:
             await asyncio.shield(self._let_go(name, logging_))
             raise
 
-    async def _found(self, name: TaskName) -> Started | None:
-        engine = await self._session.engine()
-        with suppress(NoSuchTaskError):
-            return _started(await engine.task(name))
-        return None
+    async def _begin(self, engine: "Runtime", workload: Workload) -> Started:
+        """Start the unit, or find it there.
+
+        An id is used for one start only: what has its name already is this very task, started by a driver that died
+        before it could answer.
+        """
+        try:
+            if workload.kind is UnitKind.SERVICE:
+                return await engine.start(workload)
+            await self._scopes.start(engine, workload)
+        except TakenError as error:  # of the name, or of a port or disk
+            try:
+                return _started(await engine.task(workload.name))
+            except NoSuchTaskError:
+                raise error from None
+        return _started(await engine.task(workload.name))
 
     def _tell_addresses(self, config: wire.TaskConfig, started: Started) -> None:
         for lease in started.reservation.leases if started.reservation else ():
