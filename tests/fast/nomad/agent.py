@@ -26,9 +26,9 @@ class Agent:
     async def wait(self, task_id: str = TASK_ID) -> wire.WaitTaskResponse:
         return await self.service.wait_task(wire.WaitTaskRequest(task_id=task_id))
 
-    async def stop(self, task_id: str = TASK_ID, *, signal: str = "", timeout: int = 5) -> None:
+    async def stop(self, task_id: str = TASK_ID, *, signal: str = "", patience: int = 5) -> None:
         await self.service.stop_task(
-            wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=timeout))
+            wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=patience))
         )
 
     async def destroy(self, task_id: str = TASK_ID, *, force: bool = True) -> None:

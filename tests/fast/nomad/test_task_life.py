@@ -183,7 +183,7 @@ async def test_what_does_not_heed_the_request_is_killed(machine: Machine) -> Non
     machine.units.heeds = ()
     async with agent() as nomad:
         await nomad.start(task_config())
-        await nomad.stop(timeout=0)
+        await nomad.stop(patience=0)
         assert (await nomad.wait()).result.signal == 9
 
 

@@ -1,0 +1,137 @@
+"""A start that fails leaves nothing, and says whether another try can help."""
+
+from typing import Any
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fakes.images import stored
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.refusals import explain
+
+UNIT = task_service(name_of(TASK_ID))
+NOTHING: tuple[set[str], set[str]] = (set(), set())
+STEPS = (
+    "connect", "forward", "state", "total_memory", "take image", "find tender", "find groups", "inspect disk",
+    "reserve", "lock disks", "open stderr", "start unit",
+)  # fmt: skip
+
+
+def worth_another_try(error: Solo5Error) -> bool:
+    failure = explain(error)
+    assert failure is not None
+    return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
+
+
+@pytest.fixture
+def disk(machine: Machine) -> dict[str, Any]:
+    """What a job says that has every device."""
+    machine.images.files["/srv/app"] = stored(nics="service", disks="storage")
+    return {"block": {"storage": {"source": "disk.img"}}}
+
+
+ERRORS = [(HostError("away."), True), (TakenError("held."), True), (InvalidRequestError("wrong."), False)]
+CASES = [(step, *error) for step in STEPS for error in ERRORS if (step, type(error[0])) != ("start unit", TakenError)]
+
+
+@pytest.mark.parametrize("step, error, again", CASES, ids=lambda value: str(value))
+async def test_a_step_that_fails_leaves_nothing_and_is_told_as_it_is(
+    machine: Machine, fifos: Fifos, disk: dict[str, Any], step: str, error: Solo5Error, again: bool
+) -> None:
+    machine.steps.errors[step] = error
+    async with agent() as nomad:
+        with pytest.raises(type(error), match=error.sentence) as caught:
+            await nomad.start(fifos.of(task_config(port("http", 80), **disk)))
+        assert step in machine.steps.taken
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+        assert worth_another_try(caught.value) is again
+        del machine.steps.errors[step]
+        await nomad.start(fifos.of(task_config(**disk)))
+
+
+async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_again(
+    machine: Machine, fifos: Fifos
+) -> None:
+    machine.units.job_result = "failed"
+    machine.console.said[UNIT] = ["solo5-hvt: no such device"]
+    async with agent() as nomad:
+        with pytest.raises(StartError, match="its tender failed: solo5-hvt: no such device") as caught:
+            await nomad.start(fifos.of(task_config()))
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    assert worth_another_try(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"unikernel": "/srv/none"}, "image /srv/none is not there"),
+        ({"tender": "spt"}, "tender spt was asked for, and /srv/app is built for hvt"),
+        ({"nic": {"other": {}}}, "NIC other is not declared"),
+        ({"ports": ["http"]}, "config.ports names 'http'"),
+        ({"args": ["{net.service.nope}"]}, "unknown placeholder"),
+        ({"properties": {"User": "root"}}, "config.properties.User may not be set by a job"),
+        ({"args": ["a\0b"]}, "NUL"),
+        ({"memory_mb": 1}, "memory 1M leaves the guest"),
+    ],
+)
+async def test_what_is_wrong_in_the_job_is_refused_and_not_tried_again(
+    machine: Machine, fifos: Fifos, config: dict[str, Any], words: str
+) -> None:
+    async with agent() as nomad:
+        with pytest.raises(Solo5Error, match=words) as caught:
+            await nomad.start(fifos.of(task_config(**config)))
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    assert not worth_another_try(caught.value)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(10))
+async def test_a_start_that_is_called_off_leaves_nothing(
+    machine: Machine, fifos: Fifos, number: int, late: bool
+) -> None:
+    machine.steps.hang_at, machine.steps.late = number, late
+    async with agent() as nomad:
+        async with Background(nomad.start(fifos.of(task_config()))) as starting:
+            await machine.steps.hanging.wait()
+        assert starting.cancelled()
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+@pytest.mark.parametrize("step", ["take image", "reserve", "start unit"])
+async def test_a_start_that_takes_too_long_is_given_up(
+    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.START_PATIENCE", 0.05)
+    machine.steps.hang_on = step
+    async with agent() as nomad:
+        with pytest.raises(HostError, match="task web did not start within") as caught:
+            await nomad.start(fifos.of(task_config()))
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+        assert worth_another_try(caught.value)
+        await nomad.start(fifos.of(task_config()))
+
+
+async def test_fifos_that_nobody_reads_are_told_before_anything_is_made(machine: Machine) -> None:
+    task = task_config()
+    task.stdout_path = task.stderr_path = "/proc/self/nothing"
+    async with agent() as nomad:
+        with pytest.raises(HostError, match="/proc/self/nothing cannot be opened"):
+            await nomad.start(task)
+    assert "start unit" not in machine.steps.taken
+
+
+async def test_a_name_of_somebody_elses_is_not_undone(machine: Machine, fifos: Fifos) -> None:
+    """A start that finds its id's unit there already is that unit's, even if it fails to say so."""
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+    before = machine.holds
+    async with agent() as nomad:
+        machine.steps.errors["reservation"] = HostError("leases cannot be read.")
+        with pytest.raises(HostError):
+            await nomad.start(fifos.of(task_config()))
+        assert machine.holds == before
