@@ -7,7 +7,7 @@ waits for a grace period) and forgetting flows (it walks through the table of al
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -29,6 +29,8 @@ from solo5_systemd.networkd.units import without_unit
 
 IDLE_SECONDS = 10
 SWEEP_SECONDS = 20
+_LATER = 0.2
+"""Seconds for which flows to a guest that has come are remembered, so that one walk serves many."""
 _SETTLE_SECONDS = 0.05  # the kernel announces a bridge's end port by port
 
 _log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Service:
         self._idle = idle
         self._writer = ThreadPoolExecutor(1, "writer")
         self._doomed: frozenset[str] = frozenset()
-        self._deletion = asyncio.Lock()
+        self._burial = asyncio.Lock()
         self._moved: frozenset[Moved] = frozenset()
         self._walk = asyncio.Lock()
         self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
@@ -114,27 +116,33 @@ class Service:
     async def release(self, task: TaskName) -> None:
         async with self._turn(task):
             reservation = await self._work(self._keeper.begin_release, task)
-            await self._forget_flows(Moved(port=port.host_port, guest=None) for port in _udp(reservation))
-            await self._delete(lease.tap for lease in reservation.leases)
+            await self._bury(reservation)
             await self._work(self._keeper.end_release, task)
 
-    async def _delete(self, taps: Iterable[str]) -> None:
-        """Delete taps, together with those of everybody who waits for the deletion before."""
-        mine = frozenset(taps)
+    async def _bury(self, reservation: Reservation) -> None:
+        """Forget flows and then delete taps, together with those of everybody who waits for the burial before."""
+        moved = frozenset(Moved(port=port.host_port, guest=None) for port in _udp(reservation))
+        mine = frozenset(lease.tap for lease in reservation.leases)
+        self._moved |= moved
         self._doomed |= mine
-        async with self._deletion:
+        async with self._burial:
+            await self._forget_flows(moved)
             doomed, self._doomed = self._doomed | mine, frozenset()
             await asyncio.to_thread(netlink.delete_links, doomed)
 
-    async def _forget_flows(self, moved: Iterable[Moved]) -> None:
-        """Forget flows that lead astray, together with those of everybody who waits for the walk before."""
-        mine = frozenset(moved)
-        if not mine:
-            return
-        self._moved |= mine
+    async def _forget_later(self, reservation: Reservation) -> None:
+        moved = frozenset(
+            Moved(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)
+        )
+        self._moved |= moved
+        await asyncio.sleep(_LATER)
+        await self._forget_flows(moved)
+
+    async def _forget_flows(self, mine: frozenset[Moved]) -> None:
+        """Forget flows that lead astray: these, and whatever else is known to by now."""
         async with self._walk:
             if not mine & self._moved:
-                return  # the walk before took them with it
+                return  # there are none, or another walk took them with it
             moved, self._moved = self._moved, frozenset()
             try:
                 await asyncio.to_thread(forget_udp, moved)
@@ -159,10 +167,9 @@ class Service:
         task = task_name(name)
         async with self._turn(task):
             reservation = await self._work(self._keeper.attach, task)
-        # The guest may start meanwhile, and flows that lead to it stay: a client that was early is heard some
-        # milliseconds later. The kernel's walk through all flows would be most of what an attachment costs.
-        moved = [Moved(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)]
-        self._tasks.create_task(self._forget_flows(moved))
+        # The guest may start meanwhile, and flows that lead to it stay: a client that was early is heard a little
+        # later. The kernel's walk through all flows would be most of what an attachment costs.
+        self._tasks.create_task(self._forget_later(reservation))
         return []
 
     async def _release(self, name: str) -> Sequence[object]:
