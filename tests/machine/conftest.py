@@ -77,6 +77,8 @@ class Machine:
             "namespaces": ok("ip", "netns", "list"),
             "nft": ok("nft", "list", "ruleset"),
             "units": sorted(_units()),
+            "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
+            "descriptors": unit_property("solo5-relay.service", "NFileDescriptorStore"),
             "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file()),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
@@ -92,13 +94,13 @@ def _mounts() -> list[str]:
 
 
 def _units() -> list[str]:
-    """Loaded units of ours; the network service may stay a while after its last lease, the slice for ever."""
+    """Loaded units of ours; services may stay a while after they were last needed, the slice for ever."""
     listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5*")
     units = {line.split()[0] for line in listed.splitlines() if line.split()}
     return [
         unit
         for unit in units
-        if unit not in ("solo5-networkd.service", "solo5.slice", "system-solo5.slice")
+        if unit not in ("solo5-networkd.service", "solo5-relay.service", "solo5.slice", "system-solo5.slice")
         and not unit.startswith("system-")
     ]
 
@@ -133,7 +135,7 @@ HARMLESS = ["Got notification message from PID .*, but reception is disabled"]
 
 def _no_surprise_in_journal(since: str, expected: list[str]) -> None:
     """Our services' own lines at warning and above; a task's console is the guest's affair."""
-    ours = ("-u", "solo5-networkd.service", "-u", "solo5-network@*.service")
+    ours = ("-u", "solo5-networkd.service", "-u", "solo5-relay.service", "-u", "solo5-network@*.service")
     lines = ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--priority=warning", f"--since={since}", *ours)
     surprises = [
         line for line in lines.splitlines() if not any(re.search(pattern, line) for pattern in (*HARMLESS, *expected))

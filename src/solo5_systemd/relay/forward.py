@@ -13,7 +13,7 @@ from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.lane import Lane
+from solo5_systemd.relay.lane import NOTHING, Lane
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Record
 from solo5_systemd.relay.records import Records
@@ -34,8 +34,8 @@ class Console:
     def __init__(self, record: Record, gap: Place | None, forwarder: "Forwarder") -> None:
         self.task, self.unit, self.since = record.task, record.unit, record.since
         self.outlets = {
-            stream: Outlet(Lane(delivered=cursor, gap=gap), lambda: forwarder.progressed(self))
-            for stream, cursor in record.delivered.items()
+            stream: Outlet(Lane(progress=progress, gap=gap), lambda: forwarder.progressed(self))
+            for stream, progress in record.progress.items()
         }
         self.refills = [
             (outlet, Refill(outlet.lane, self.unit, stream, self.since, forwarder.open_journal))
@@ -43,8 +43,8 @@ class Console:
         ]
 
     def record(self) -> Record:
-        delivered = {stream: outlet.lane.delivered for stream, outlet in self.outlets.items()}
-        return Record(task=self.task, unit=self.unit, since=self.since, delivered=delivered)
+        progress = {stream: outlet.lane.progress for stream, outlet in self.outlets.items()}
+        return Record(task=self.task, unit=self.unit, since=self.since, progress=progress)
 
     def close(self) -> None:
         for outlet, refill in self.refills:
@@ -84,7 +84,10 @@ class Forwarder:
         for record in self._records.load():
             console = self._add(record, self._last.place if self._last else None)
             for stream, outlet in console.outlets.items():
-                if (fd := left.pop(_stored_name(stream, record.task), None)) is not None:
+                fd = left.pop(_stored_name(stream, record.task), None)
+                if fd is None:
+                    outlet.lane.start_over()
+                else:
                     outlet.open(fd)
         for name, fd in left.items():
             os.close(fd)
@@ -185,7 +188,7 @@ class Forwarder:
 
     @staticmethod
     def _beginning(task: TaskName, unit: str, since: int) -> Record:
-        return Record(task=task, unit=unit, since=since, delivered=dict.fromkeys(Stream, ""))
+        return Record(task=task, unit=unit, since=since, progress=dict.fromkeys(Stream, NOTHING))
 
     def _add(self, record: Record, gap: Place | None) -> Console:
         if record.task in self._consoles:

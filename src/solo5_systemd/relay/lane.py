@@ -8,14 +8,18 @@ happen in one thread, so that nothing can come in between, and no line is lost o
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.relay.record import Progress
 
 LIMIT = 1 << 18
 """Bytes of memory that a lane's lines take together; a single line may take more."""
 
 OVERHEAD = 400
 """Bytes of memory that a line takes beside its text, by measurement."""
+
+NOTHING = Progress()
 
 CHUNK = 1 << 16
 """Bytes to write at once: what a pipe holds."""
@@ -25,16 +29,15 @@ class Lane:
     """Lines in their order.
 
     Attributes:
-        gap: the last line that was passed over, None where all lines since `delivered` are here.
-        delivered: cursor of the last line that was written whole; empty before the first.
+        progress: what was written.
+        gap: the last line that was passed over, None where all lines that are not written are here.
     """
 
-    def __init__(self, *, delivered: str = "", gap: Place | None = None) -> None:
-        self.delivered = delivered
+    def __init__(self, *, progress: Progress = NOTHING, gap: Place | None = None) -> None:
+        self.progress = progress
         self.gap = gap
         self._lines: deque[Line] = deque()
         self._size = 0
-        self._written = 0
 
     @property
     def pending(self) -> bool:
@@ -54,7 +57,7 @@ class Lane:
     @property
     def last(self) -> str:
         """Cursor of the last line before the gap; empty where that is the beginning."""
-        return self._lines[-1].place.cursor if self._lines else self.delivered
+        return self._lines[-1].place.cursor if self._lines else self.progress.cursor
 
     def offer(self, line: Line) -> None:
         """Take the next line, or pass over it for now."""
@@ -70,7 +73,7 @@ class Lane:
     def shelve(self) -> None:
         """Leave to the journal all but the line that is written in part: nobody reads."""
         last = self._lines[-1].place if self._lines else None
-        while len(self._lines) > bool(self._written):
+        while len(self._lines) > bool(self.progress.written):
             self._size -= _cost(self._lines.pop())
             self.gap = self.gap or last
 
@@ -99,26 +102,26 @@ class Lane:
 
     def chunk(self) -> bytes:
         """The next bytes to write."""
-        parts, size = [], -self._written
+        parts, size = [], -self.progress.written
         for line in self._lines:
             parts.append(line.data)
             size += len(line.data)
             if size >= CHUNK:
                 break
-        return b"".join(parts)[self._written :]
+        return b"".join(parts)[self.progress.written :]
 
     def wrote(self, count: int) -> None:
         """So many bytes of `chunk` were written."""
-        self._written += count
-        while self._lines and self._written >= len(self._lines[0].data):
+        cursor, written = self.progress.cursor, self.progress.written + count
+        while self._lines and written >= len(self._lines[0].data):
             line = self._lines.popleft()
-            self._written -= len(line.data)
             self._size -= _cost(line)
-            self.delivered = line.place.cursor
+            cursor, written = line.place.cursor, written - len(line.data)
+        self.progress = Progress(cursor=cursor, written=written)
 
     def start_over(self) -> None:
         """Write the line that is written in part from its beginning: into a FIFO that has nothing of it."""
-        self._written = 0
+        self.progress = replace(self.progress, written=0)
 
     def _full(self, line: Line) -> bool:
         return bool(self._lines) and self._size + _cost(line) > LIMIT

@@ -1,0 +1,239 @@
+"""A task's console in FIFOs that somebody reads: each line once, whatever becomes of reader and relay."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.bus.connection import system_bus
+from solo5_systemd.bus.relay import Relay
+from solo5_systemd.journal.fifo import open_fifo
+from solo5_systemd.journal.journalctl import Journal
+from solo5_systemd.names import TaskName, task_name, task_service
+
+from .conftest import Machine, Runner, eventually, ok, sh, unit_property
+from .fifos import Reader
+
+UNLIMITED = ("--property", "LogRateLimitIntervalSec=1s", "--property", "LogRateLimitBurst=10000000")
+"""journald leaves lines out above a rate; not here. (A unit's interval of 0 is none, and means journald's own.)"""
+
+
+LIST = ("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List")
+
+
+class Consoles:
+    """Makes FIFOs, has consoles forwarded into them, and drains what a test has not."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._forwarded: list[str] = []
+        self._readers: list[Reader] = []
+
+    def reader(self, name: str, stream: str, *, reads: bool = True) -> Reader:
+        reader = Reader(self._directory / f"{name}.{stream}.fifo")
+        self._readers.append(reader)
+        if reads:
+            reader.start()
+        return reader
+
+    def forward(self, name: str, *, reads: bool = True) -> tuple[Reader, Reader]:
+        stdout, stderr = (self.reader(name, stream, reads=reads) for stream in ("stdout", "stderr"))
+        self.hand_over(name, stdout, stderr)
+        return stdout, stderr
+
+    def hand_over(self, name: str, stdout: Reader, stderr: Reader) -> None:
+        self._forwarded.append(name)
+        _called(lambda relay: _forward(relay, task_name(name), stdout, stderr))
+
+    def drain(self, name: str) -> None:
+        _called(lambda relay: relay.drain(task_name(name)))
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        for name in self._forwarded:
+            self.drain(name)
+
+
+def _called(call: Callable[[Relay], Awaitable[None]]) -> None:
+    async def connected() -> None:
+        async with system_bus() as connection:
+            await call(Relay(connection, Journal().sync))
+
+    asyncio.run(connected())
+
+
+async def _forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader) -> None:
+    since = time.time_ns() // 1000
+    fds = [await open_fifo(str(reader.path)) for reader in (stdout, stderr)]
+    try:
+        await relay.forward(task, task_service(task), since, *fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
+    consoles = Consoles(tmp_path)
+    yield consoles
+    consoles.close()
+
+
+def over(name: str) -> None:
+    ok("solo5ctl", "wait", name)
+
+
+def numbers(flood: bytes) -> list[int]:
+    """The numbers of the lines that the guest `flood` has written."""
+    return [int(line.split()[1]) for line in flood.splitlines() if line.startswith(b"line ")]
+
+
+def relay_pid() -> int:
+    return int(unit_property("solo5-relay.service", "MainPID"))
+
+
+def shell_task(name: str, script: str) -> None:
+    """A unit of a task's name whose console says what no guest here says."""
+    properties = ("SyslogFacility=local5", "User=solo5")
+    options = [f"--property={each}" for each in properties]
+    ok("systemd-run", "--quiet", "--collect", "--unit", task_service(TaskName(name)), *options, "sh", "-c", script)
+
+
+def test_console_and_tenders_words_come_apart_as_they_were_written(run: Runner, consoles: Consoles) -> None:
+    stdout, stderr = consoles.forward("apart")
+    run("sleeper.hvt", name="apart")
+    eventually(lambda: stdout.got == b"sleeping\n", "the line comes while the guest runs")
+    ok("solo5ctl", "stop", "apart")
+    consoles.drain("apart")
+    eventually(lambda: stdout.ended and stderr.ended, "both FIFOs end")
+    assert stdout.got == b"sleeping\n"
+    assert stderr.got.decode() == sh("solo5ctl", "logs", "apart").stderr
+    assert b"solo5-hvt" in stderr.got
+
+
+def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
+    """All but white space at the end of a line, and empty lines: journald drops those."""
+    stdout, _ = consoles.forward("bytes")
+    head, tail = b"a\0b\xff\x1b[1m\n  two\n", b"\nno newline"
+    shell_task("bytes", f"exec python3 -c \"import os; os.write(1, {head!r} + b'x' * 60000 + {tail!r})\"")
+    eventually(lambda: b"no newline" in stdout.got, "the last bytes come")
+    assert stdout.got == head + b"x" * 60000 + tail
+
+
+def test_last_line_is_there_when_drain_returns(run: Runner, consoles: Consoles) -> None:
+    for i in range(20):
+        name = f"short-{i}"
+        stdout, _ = consoles.forward(name, reads=False)
+        run("hello.spt", name=name)
+        over(name)
+        consoles.drain(name)
+        assert stdout.now() == b"arguments: ''\nSolo5: solo5_exit(0) called\n"
+        eventually(stdout.is_over, "the FIFO ends", 1)
+
+
+def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
+    stdout, _ = consoles.forward("flood")
+    run("flood.spt", "lines=16000", "bytes=1000", name="flood", options=UNLIMITED)
+    over("flood")
+    consoles.drain("flood")
+    eventually(lambda: stdout.ended, "the FIFO ends")
+    assert numbers(stdout.got) == list(range(1, 16001))
+    assert len(stdout.got) >= 16_000_000
+
+
+def test_reader_that_does_not_read_delays_nobody_and_loses_nothing(run: Runner, consoles: Consoles) -> None:
+    stuck, _ = consoles.forward("stuck", reads=False)
+    run("flood.spt", "lines=60000", "bytes=100", name="stuck", options=UNLIMITED)
+    other, _ = consoles.forward("other")
+    run("hello.spt", name="other")
+    eventually(lambda: b"solo5_exit(0)" in other.got, "another task's line comes", 3)
+    over("stuck")
+    assert resident_mib() < 64
+    stuck.start()
+    consoles.drain("stuck")
+    eventually(lambda: stuck.ended, "the FIFO ends")
+    assert numbers(stuck.got) == list(range(1, 60001))
+
+
+def resident_mib() -> int:
+    status = Path(f"/proc/{relay_pid()}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) // 1024
+
+
+def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consoles: Consoles) -> None:
+    machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
+    flowing, _ = consoles.forward("flowing")
+    stuck, _ = consoles.forward("stuck", reads=False)
+    run("flood.spt", "lines=20000", "bytes=100", name="stuck", options=UNLIMITED)
+    over("stuck")
+    shell_task("flowing", "i=1; while [ $i -le 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done")
+    for _ in range(3):
+        time.sleep(0.8)
+        os.kill(relay_pid(), signal.SIGKILL)
+        eventually(lambda: relay_pid() > 0, "systemd starts it again")
+    eventually(lambda: b"line 40\n" in flowing.got, "lines go on")
+    assert numbers(flowing.got) == list(range(1, 41))
+    stuck.start()
+    consoles.drain("stuck")
+    assert numbers(stuck.got) == list(range(1, 20001))
+
+
+def test_reader_that_came_back_goes_on_where_the_old_one_was(consoles: Consoles) -> None:
+    before = Reader(consoles._directory / "back.stdout.fifo")
+    errors = consoles.reader("back", "stderr")
+    consoles.hand_over("back", before, errors)
+    shell_task("back", "i=1; while [ $i -le 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done")
+    time.sleep(1)
+    got = before.now()
+    before.close()
+    time.sleep(1)
+    after = consoles.reader("back", "stdout")
+    consoles.hand_over("back", after, errors)
+    eventually(lambda: b"line 30\n" in after.got, "lines go on")
+    assert numbers(got + after.got) == list(range(1, 31))
+
+
+def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runner, consoles: Consoles) -> None:
+    since = time.time_ns() // 1000
+    run("hello.spt", name="late")
+    over("late")
+    stdout, stderr = consoles.forward("busy")  # whose lines the relay reads after those of `late`
+    run("hello.spt", name="busy")
+    eventually(lambda: b"solo5_exit" in stdout.got, "the relay has read the journal")
+    late = consoles.reader("late", "stdout")
+    errors = consoles.reader("late", "stderr")
+
+    async def from_then(relay: Relay) -> None:
+        fds = [await open_fifo(str(reader.path)) for reader in (late, errors)]
+        await relay.forward(TaskName("late"), task_service(TaskName("late")), since, *fds)
+        for fd in fds:
+            os.close(fd)
+
+    _called(from_then)
+    eventually(lambda: late.got == b"arguments: ''\nSolo5: solo5_exit(0) called\n", "the earlier lines come")
+    consoles.drain("late")
+
+
+def test_relay_is_there_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
+    consoles.forward("needed")
+    time.sleep(12)
+    assert relay_pid() > 0
+    assert (
+        "FIFO" not in sh("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List").stderr
+    )
+    consoles.drain("needed")
+    eventually(lambda: relay_pid() == 0, "the relay leaves", 20)
+    assert unit_property("solo5-relay.service", "Result") == "success"
+    consoles.drain("nobody")
+    assert relay_pid() == 0
+
+
+def test_only_root_may_have_a_console_forwarded(machine: Machine) -> None:
+    refused = sh("setpriv", "--reuid=nobody", *LIST)
+    assert refused.returncode != 0
+    assert "denied" in refused.stderr.lower()
