@@ -66,8 +66,8 @@ class Driver:
         return await self.tasks.start(task, self.config)
 
     async def recover(self, handle: wire.TaskHandle) -> None:
-        """Take a task up again; raises as `Tasks.recover`."""
-        await self._housekeeping.share_cores(handle.config.resources.linux_resources.cpuset_cgroup)
+        """Take a task up again; raises as `Tasks.recover`. It runs: nothing else may stand in its way."""
+        self._housekeeping.find_cores(handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(handle)
 
     async def _look(self) -> Fingerprint:

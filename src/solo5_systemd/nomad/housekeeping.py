@@ -43,8 +43,8 @@ class Housekeeping:
             self._background.create_task(self._follow_cores())
             self._background.create_task(self._collect(config))
 
-    async def share_cores(self, cpuset_cgroup: str) -> None:
-        """Learn from a task where Nomad's shared partition is, and confine ours to it before the task starts.
+    def find_cores(self, cpuset_cgroup: str) -> None:
+        """Learn from a task where Nomad's shared partition is; what runs is confined to it within a period.
 
         Args:
             cpuset_cgroup: of any task, as Nomad names it; one of a task with reserved cores has no shared partition.
@@ -52,6 +52,11 @@ class Housekeeping:
         parent = PurePosixPath(cpuset_cgroup).parent
         if parent.name == SHARED:
             self._shared = str(parent)
+
+    async def share_cores(self, cpuset_cgroup: str) -> None:
+        """The same, and at once: what is about to start must not run on others' cores."""
+        self.find_cores(cpuset_cgroup)
+        if self._shared:
             await self._confine()
 
     async def _confine(self) -> None:
