@@ -1,0 +1,56 @@
+"""The stream of events: kept until somebody listens, for the last who does, and never without bound."""
+
+from collections.abc import AsyncIterator
+
+from tests.fakes.background import Background, yields
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
+
+from solo5_systemd.nomad.events import KEPT, Events
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+TASK = task_config()
+
+
+async def test_an_event_says_whose_it_is_and_when() -> None:
+    events = Events()
+    events.publish(TASK, "Frozen", {"a": "b"})
+    event = await anext(events.stream())
+    assert (event.task_id, event.alloc_id, event.task_name) == (TASK_ID, ALLOCATION, "web")
+    assert (event.message, dict(event.annotations)) == ("Frozen", {"a": "b"})
+    assert event.timestamp.seconds > 1_700_000_000
+
+
+async def test_events_are_kept_for_a_listener_to_come_and_then_arrive_as_they_happen() -> None:
+    events = Events()
+    for text in "ab":
+        events.publish(TASK, text)
+    stream = events.stream()
+    assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
+    async with Background(_next(stream)) as waiting:
+        assert not waiting.done()
+        events.publish(TASK, "c")
+        assert await waiting == "c"
+
+
+async def test_no_more_are_kept_than_are_worth_it_and_those_the_latest() -> None:
+    events = Events()
+    for number in range(KEPT + 2):
+        events.publish(TASK, str(number))
+    stream = events.stream()
+    assert [(await anext(stream)).message for _ in range(KEPT)] == [str(number) for number in range(2, KEPT + 2)]
+
+
+async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() -> None:
+    events = Events()
+    first, second = events.stream(), events.stream()
+    async with Background(_next(first)) as earlier, Background(_next(second)) as later:
+        events.publish(TASK, "a")
+        assert await later == "a"
+        events.publish(TASK, "b")
+        await yields()
+        assert not earlier.done()
+        assert (await anext(second)).message == "b"
+
+
+async def _next(stream: AsyncIterator[wire.DriverTaskEvent]) -> str:
+    return (await anext(stream)).message

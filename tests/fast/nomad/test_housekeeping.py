@@ -1,0 +1,148 @@
+"""What the driver does by itself: cores, images, networks."""
+
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import yields
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import packed, task_config
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.nomad.config import Collection, PluginConfig
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
+RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
+
+
+def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
+    task = task_config()
+    task.resources.linux_resources.cpuset_cgroup = f"{cgroup}/alloc.web.scope"
+    task.resources.linux_resources.cpuset_cpus = cpus
+    return task
+
+
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Periods that are over at once."""
+    monkeypatch.setattr("solo5_systemd.nomad.housekeeping.FOLLOW_PERIOD", 0)
+
+
+async def begun(nomad: Agent) -> None:
+    """The driver is at work."""
+    async with aclosing(nomad.driver.fingerprints()) as fingerprints:  # type: ignore[type-var]
+        await anext(fingerprints)
+
+
+def cpus_of(machine: Machine, slice_unit: str = "solo5-shared.slice") -> object:
+    (setting,) = machine.units.confined[slice_unit]
+    return (setting.name, setting.value)
+
+
+# --- cores ---------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_are_confined_to_nomads_shared_cores_before_the_first_of_them_starts(machine: Machine) -> None:
+    machine.usages.cpusets[SHARED] = "0-1"
+    async with agent() as nomad:
+        await nomad.start(on_cores(SHARED))
+    assert cpus_of(machine) == ("AllowedCPUs", b"\x03")
+    taken = machine.steps.taken
+    assert taken.index("confine solo5-shared.slice") < taken.index("start unit")
+
+
+async def test_a_task_whose_cores_cannot_be_kept_apart_does_not_start(machine: Machine) -> None:
+    machine.usages.cpusets[SHARED] = "0-1"
+    machine.steps.errors["confine solo5-shared.slice"] = HostError("cgroup v1.")
+    async with agent() as nomad:
+        with pytest.raises(HostError, match="cgroup v1"):
+            await nomad.start(on_cores(SHARED))
+    assert machine.holds == (set(), set())
+
+
+@pytest.mark.parametrize("cgroup", ["", RESERVED, "/sys/fs/cgroup/cpuset/nomad/share"])
+async def test_where_nomad_shares_no_cores_nothing_is_confined(machine: Machine, cgroup: str) -> None:
+    async with agent() as nomad:
+        await nomad.start(on_cores(cgroup, "2"))
+    assert machine.units.confined == {}
+
+
+async def test_shared_cores_are_followed_as_nomad_changes_them(machine: Machine, at_work: None) -> None:
+    machine.usages.cpusets[SHARED] = "0-1"
+    async with agent() as nomad:
+        await begun(nomad)
+        await nomad.start(on_cores(SHARED))
+        machine.usages.cpusets[SHARED] = "1"
+        await yields(200)
+        assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
+        told = machine.steps.taken.count("confine solo5-shared.slice")
+        await yields(200)
+        assert machine.steps.taken.count("confine solo5-shared.slice") == told
+
+
+async def test_a_failure_to_follow_is_made_good_in_a_later_period(machine: Machine, at_work: None) -> None:
+    machine.usages.cpusets[SHARED] = "0-1"
+    async with agent() as nomad:
+        await begun(nomad)
+        await nomad.start(on_cores(SHARED))
+        machine.steps.errors["confine solo5-shared.slice"] = HostError("not now.")
+        machine.usages.cpusets[SHARED] = "1"
+        await yields(200)
+        assert cpus_of(machine) == ("AllowedCPUs", b"\x03")
+        machine.steps.errors.clear()
+        await yields(200)
+        assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
+
+
+async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_work: None) -> None:
+    async with agent() as nomad:
+        handle = (await nomad.start(on_cores(SHARED))).handle
+    machine.usages.cpusets[SHARED] = "0"
+    async with agent() as nomad:
+        await begun(nomad)
+        await nomad.recover(handle)
+        await yields(200)
+    assert cpus_of(machine) == ("AllowedCPUs", b"\x01")
+
+
+# --- images --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it(
+    machine: Machine, enabled: bool
+) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        nomad.driver.config = PluginConfig(collection=Collection(enabled=enabled, interval=0, image_age=60))
+        await begun(nomad)
+        await yields(200)
+    assert ("collect images" in machine.steps.taken) is enabled
+    in_use = {state.log_fields["SOLO5_IMAGE_SHA256"] for state in machine.units.loaded.values()}
+    assert (machine.images.collected, machine.images.min_age) == ((in_use, 60) if enabled else (None, 0))
+
+
+async def test_a_collection_that_fails_is_tried_again(machine: Machine) -> None:
+    machine.steps.errors["collect images"] = HostError("the disk is sick.")
+    async with agent() as nomad:
+        nomad.driver.config = PluginConfig(collection=Collection(interval=0))
+        await begun(nomad)
+        await yields(200)
+        assert machine.steps.taken.count("collect images") > 1
+
+
+# --- networks ------------------------------------------------------------------------------------------------
+
+
+async def test_the_operators_networks_are_defined_for_the_network_service(machine: Machine, tmp_path: Path) -> None:
+    async with agent() as nomad:
+        network = {"ipv4": "10.1.0.0/16", "mtu": 9000, "masquerade": False}
+        nomad.driver.configure(packed(network={"lab": network}), None)
+        await begun(nomad)
+        text = (tmp_path / "nomad.toml").read_text()
+        assert text == '[network."lab"]\nipv4 = "10.1.0.0/16"\nmtu = 9000\nmasquerade = false\n'
+        nomad.driver.configure(packed(), None)
+        await begun(nomad)
+        assert not (tmp_path / "nomad.toml").exists()

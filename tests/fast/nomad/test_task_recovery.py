@@ -1,0 +1,155 @@
+"""A driver that is started anew takes its tasks up again: those that run, those that ended, and no others."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.unit.state import MainCode
+
+NAME = name_of(TASK_ID)
+UNIT = task_service(NAME)
+
+
+@pytest.fixture
+async def handle(machine: Machine, fifos: Fifos) -> wire.TaskHandle:
+    """What Nomad has of a task after its agent was started anew: all but the job's config."""
+    async with agent() as nomad:
+        answer = await nomad.start(fifos.of(task_config(port("http", 25001, 80))))
+    machine.relay.held.clear()
+    answer.handle.config.ClearField("msgpack_driver_config")
+    return answer.handle
+
+
+async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert machine.relay.held == {NAME: (UNIT, machine.units.loaded[UNIT].started)}
+        async with Background(nomad.wait()) as waiting:
+            assert not waiting.done()
+            machine.units.end(UNIT, MainCode.EXITED, 3)
+            ended = await waiting
+        assert isinstance(ended, wire.WaitTaskResponse)
+        assert ended.result.exit_code == 3
+    assert len(machine.units.started) == 1
+
+
+async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, handle: wire.TaskHandle) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 7)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert (await nomad.wait()).result.exit_code == 7
+        await nomad.destroy(force=False)
+    assert machine.holds == (set(), set())
+
+
+async def test_a_recovered_task_shows_its_address_and_its_unit(machine: Machine, handle: wire.TaskHandle) -> None:
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        seen = await nomad.inspect()
+    assert seen.network_override.addr == "10.89.0.2"
+    assert (seen.task.id, seen.task.state) == (TASK_ID, wire.RUNNING)
+    assert seen.task.started_at.ToMicroseconds() == machine.units.loaded[UNIT].started
+    assert dict(seen.driver.attributes) == {
+        "unit": UNIT,
+        "invocation": machine.units.loaded[UNIT].invocation,
+        "control_group": f"/solo5.slice/{UNIT}",
+    }
+
+
+async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: wire.TaskHandle) -> None:
+    async with agent() as nomad:
+        await asyncio.gather(nomad.recover(handle), nomad.recover(handle))
+        await nomad.recover(handle)
+    assert machine.steps.taken.count("forward") == 2
+
+
+async def test_a_unit_that_is_gone_is_told_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
+    machine.units.vanish(UNIT)
+    async with agent() as nomad:
+        with pytest.raises(NoSuchTaskError, match="is gone: systemd has no unit"):
+            await nomad.recover(handle)
+        with pytest.raises(NoSuchTaskError):
+            await nomad.wait()
+        await nomad.destroy()
+    assert machine.holds == (set(), set())
+
+
+async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, handle: wire.TaskHandle) -> None:
+    machine.units.put(replace(machine.units.loaded[UNIT], invocation="f" * 32))
+    async with agent() as nomad:
+        with pytest.raises(NoSuchTaskError, match="is another run now"):
+            await nomad.recover(handle)
+
+
+async def test_a_task_of_an_earlier_boot_is_not_adopted(
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.boot_id", lambda: "the next one")
+    async with agent() as nomad:
+        with pytest.raises(NoSuchTaskError, match="ended with the host's last boot"):
+            await nomad.recover(handle)
+
+
+async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandle) -> None:
+    handle.driver_state = handle.driver_state[:-1]
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError, match="stored state cannot be read"):
+            await nomad.recover(handle)
+
+
+async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    async with agent() as nomad:
+        machine.steps.errors["states"] = HostError("the system bus does not answer.")
+        with pytest.raises(HostError):
+            await nomad.recover(handle)
+        del machine.steps.errors["states"]
+        await nomad.recover(handle)
+
+
+@pytest.mark.parametrize("step", ["forward", "cpus /nomad.slice/share.slice", "confine solo5-shared.slice"])
+async def test_a_running_task_is_not_given_up_for_what_can_wait(
+    machine: Machine, handle: wire.TaskHandle, step: str
+) -> None:
+    handle.config.resources.linux_resources.cpuset_cgroup = "/nomad.slice/share.slice/alloc.web.scope"
+    machine.usages.cpusets["/nomad.slice/share.slice"] = "0-1"
+    machine.steps.errors[step] = HostError("not now.")
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert (await nomad.inspect()).task.state == wire.RUNNING
+
+
+async def test_a_console_whose_reader_is_gone_for_good_keeps_no_task_from_recovery(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    handle.config.stdout_path = handle.config.stderr_path = "/proc/self/nothing"
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert machine.relay.held == {}
+        assert (await nomad.inspect()).task.state == wire.RUNNING
+
+
+async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) -> None:
+    tasks = [task_config() for _ in range(20)]
+    for number, task in enumerate(tasks):
+        task.id = f"{ALLOCATION}/web/{number}"
+    async with agent() as nomad:
+        handles = [(await nomad.start(task)).handle for task in tasks]
+    seen = machine.steps.taken.count("states")
+    async with agent() as nomad:
+        await asyncio.gather(*map(nomad.recover, handles))
+        assert machine.steps.taken.count("states") == seen + 1
+        running = [await nomad.inspect(task.id) for task in tasks]
+    assert {each.task.state for each in running} == {wire.RUNNING}

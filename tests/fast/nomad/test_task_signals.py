@@ -1,0 +1,86 @@
+"""Signals, freezing, and what the job's owner is told of them."""
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import TASK_ID, port, task_config
+
+from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.unit.state import MainCode
+
+UNIT = task_service(name_of(TASK_ID))
+
+
+@pytest.mark.parametrize(
+    "signal, sent",
+    [("SIGINT", (UNIT, 2, False)), ("term", (UNIT, 15, False)), ("9", (UNIT, 9, True))],
+)
+async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: str, sent: tuple[str, int, bool]) -> None:
+    machine.units.heeds = ()
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.signal(signal)
+    assert machine.units.sent == [sent]
+
+
+async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.signal("SIGSTOP")
+        assert machine.units.loaded[UNIT].frozen
+        await nomad.signal("SIGCONT")
+        assert not machine.units.loaded[UNIT].frozen
+        told = await nomad.messages()
+    assert told[-2:] == ["Frozen by SIGSTOP: the guest stands still until SIGCONT", "Thawed by SIGCONT"]
+    assert machine.units.sent == []
+
+
+async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await nomad.signal("SIGSTOP")
+        await nomad.stop()
+        assert (await nomad.wait()).result.signal == 15
+
+
+async def test_a_signal_that_no_tender_knows_is_refused_and_not_sent(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        with pytest.raises(InvalidRequestError, match="signal 'SIGHUP' cannot be sent to a unikernel"):
+            await nomad.signal("SIGHUP")
+    assert machine.units.sent == []
+
+
+async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
+    async with agent() as nomad:
+        with pytest.raises(NoSuchTaskError):
+            await nomad.signal("SIGTERM")
+        await nomad.start(task_config())
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        with pytest.raises(InvalidRequestError, match="has ended"):
+            await nomad.signal("SIGTERM")
+
+
+async def test_addresses_and_the_end_are_told(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config(port("http", 80)))
+        machine.units.end(UNIT, MainCode.EXITED, 3)
+        await nomad.wait()
+        assert await nomad.messages() == [
+            "NIC service has 10.89.0.2 in network default",
+            "Unikernel the guest exited with 3",
+        ]
+
+
+async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.end(UNIT, MainCode.KILLED, 9, "oom-kill")
+        ended = await nomad.wait()
+        stream = nomad.driver.events.stream()
+        events = [await anext(stream), await anext(stream)]
+    assert (ended.result.exit_code, ended.result.signal, ended.result.oom_killed) == (137, 9, True)
+    assert dict(events[1].annotations) == {"oom_killed": "true"}
+    assert events[1].message.startswith("Unikernel killed by the host: guest and tender needed more")
