@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -88,6 +89,8 @@ def explain(error: Exception) -> Failure | None:
 
 
 async def closing() -> None:
+    if "GREETER_FAILS" in os.environ:
+        raise RuntimeError("it cannot be closed")
     LOG.info("closed")
 
 

@@ -16,6 +16,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from solo5_systemd.goplugin.proto import plugin_pb2
 
+_UNLIMITED = [("grpc.max_receive_message_length", -1)]
 _GREETER = Path(__file__).parent / "greeter.py"
 
 
@@ -26,7 +27,7 @@ class Plugin:
         self.process, self.stdout, self.stderr = process, stdout, stderr
         self.line = stdout.readline().decode()
         self.socket = Path(self.line.split("|")[3]) if self.line else None
-        self.host = Host(grpc.insecure_channel(f"unix:{self.socket}")) if self.socket else None
+        self.host = Host(grpc.insecure_channel(f"unix:{self.socket}", _UNLIMITED)) if self.socket else None
 
     def logged(self) -> list[dict[str, Any]]:
         """The lines of its log, all of them, once it has ended by itself."""

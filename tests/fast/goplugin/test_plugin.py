@@ -147,6 +147,11 @@ def test_a_stream_whose_caller_goes_is_cleaned_up_at_once(plugin: Plugin, host: 
     assert [entry["@message"] for entry in plugin.logged()] == ["nobody listens to nobody", "closed"]
 
 
+def test_messages_may_be_larger_than_grpcs_usual_four_mebibytes(caller: Host) -> None:
+    name = "x" * 5 * 2**20
+    assert caller.greet(name) == f"hello {name}"
+
+
 def test_an_expected_error_carries_its_sentence_and_details(caller: Host) -> None:
     error = refusal(lambda: caller.greet("nobody"))
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -275,6 +280,16 @@ def test_log_lines_have_level_and_fields(plugin: Plugin, host: Host) -> None:
     entry = plugin.logged()[0]
     assert (entry["@level"], entry["@message"]) == ("warn", "two | lines")
     assert (entry["task"], entry["level"], entry["count"]) == ("a b", "7", "1000000")
+
+
+def test_a_fault_that_ends_the_plugin_is_told_in_one_line(temporary: Path) -> None:
+    with launched(temporary, GREETER_FAILS="yes") as plugin:
+        plugin.process.terminate()
+        (entry,) = plugin.logged()
+        assert plugin.process.returncode == 1
+    assert (entry["@level"], entry["@message"]) == ("error", "the plugin fails: it cannot be closed")
+    assert "RuntimeError: it cannot be closed" in entry["traceback"]
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_crash_in_c_is_told_on_the_log(plugin: Plugin) -> None:
