@@ -1,0 +1,62 @@
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.daemon import fdstore
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield notify
+
+
+def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
+    read_end, write_end = os.pipe()
+    fdstore.store("stdout-web", write_end)
+    message, fds, _, _ = socket.recv_fds(systemd, 100, 4)
+    assert message == b"FDSTORE=1\nFDNAME=stdout-web\nFDPOLL=0"
+    os.write(fds[0], b"same")
+    assert os.read(read_end, 10) == b"same"
+    for fd in (read_end, write_end, *fds):
+        os.close(fd)
+
+
+def test_systemd_is_told_to_close_it(systemd: socket.socket) -> None:
+    fdstore.forget("stdout-web")
+    assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=stdout-web"
+
+
+def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    fdstore.store("stdout-web", 0)
+    fdstore.forget("stdout-web")
+    assert fdstore.restored() == {}
+
+
+def test_what_was_kept_comes_back_by_name_and_of_two_the_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    assert fds == list(range(fds[0], fds[0] + 3))
+    monkeypatch.setattr(fdstore, "FIRST", fds[0])
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+    monkeypatch.setenv("LISTEN_FDS", "3")
+    monkeypatch.setenv("LISTEN_FDNAMES", "stdout-web:stderr-web:stdout-web")
+    assert fdstore.restored() == {"stdout-web": fds[2], "stderr-web": fds[1]}
+    assert not os.get_inheritable(fds[2])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fds[0])
+    for fd in fds[1:]:
+        os.close(fd)
+
+
+def test_what_was_meant_for_another_process_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
+    monkeypatch.setenv("LISTEN_FDS", "1")
+    assert fdstore.restored() == {}

@@ -1,0 +1,69 @@
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal.fifo import open_fifo
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    path = tmp_path / ".web.stdout.fifo"
+    os.mkfifo(path)
+    return path
+
+
+async def test_a_fifo_that_is_read_is_opened_and_does_not_block(fifo: Path) -> None:
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    fd = await open_fifo(str(fifo))
+    assert not os.get_blocking(fd)
+    assert not os.get_inheritable(fd)
+    os.write(fd, b"hello")
+    assert os.read(reader, 100) == b"hello"
+    os.close(fd)
+    os.close(reader)
+
+
+async def test_a_reader_may_come_later(fifo: Path) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(open_fifo(str(fifo)))
+        await asyncio.sleep(0.05)
+        assert not opening.done()
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(opening.result())
+    os.close(reader)
+
+
+async def test_a_fifo_that_nobody_reads_is_told(fifo: Path) -> None:
+    with pytest.raises(HostError, match=r"nobody reads .*fifo: expected a reader within 0 seconds"):
+        await open_fifo(str(fifo), patience=0.05)
+
+
+async def test_a_link_is_not_followed(fifo: Path) -> None:
+    link = fifo.with_name("link")
+    link.symlink_to(fifo)
+    with pytest.raises(HostError, match="link is no FIFO"):
+        await open_fifo(str(link))
+
+
+async def test_a_file_in_its_place_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(HostError, match="file is no FIFO"):
+        await open_fifo(str(path))
+    assert path.read_text() == "precious"
+
+
+async def test_nothing_in_its_place_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"fifo cannot be opened for writing: No such file or directory"):
+        await open_fifo(str(tmp_path / "fifo"))
+
+
+async def test_no_descriptor_is_left(fifo: Path, tmp_path: Path) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    for path in (fifo, tmp_path / "none"):
+        with pytest.raises(HostError):
+            await open_fifo(str(path), patience=0)
+    assert set(Path("/proc/self/fd").iterdir()) == before

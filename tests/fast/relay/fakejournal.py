@@ -1,0 +1,64 @@
+"""A journal in memory: written line by line, read as JournalReader reads."""
+
+from collections.abc import Iterator, Sequence
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader, console
+
+
+class Journal:
+    """What is written; `open` makes a reader of it."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.readers: list[Reader] = []
+
+    def write(self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT) -> Line:
+        """Several lines have one time, as they have where journald reads a stream."""
+        number = len(self.lines)
+        place = Place(cursor=f"c{number}", monotonic=number // 3)
+        line = Line(unit=unit, stream=stream, data=text.encode(), place=place, realtime=1000 + number)
+        self.lines.append(line)
+        return line
+
+    def open(self, matches: Sequence[str]) -> JournalReader:
+        self.readers.append(Reader(self, tuple(matches)))
+        return self.readers[-1]
+
+
+class Reader(JournalReader):
+    def __init__(self, journal: Journal, matches: tuple[str, ...]) -> None:
+        self._of = journal
+        self._matches = matches
+        self._at = 0
+        self.closed = False
+
+    def watch(self) -> None:
+        pass
+
+    def refresh(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def seek_end(self) -> Line | None:
+        self._at = len(self._of.lines)
+        return self._of.lines[-1] if self._of.lines else None
+
+    def next(self) -> Line | None:
+        while self._at < len(self._of.lines):
+            self._at += 1
+            line = self._of.lines[self._at - 1]
+            if self._matches in (CONSOLES, console(line.unit, line.stream)):
+                return line
+        return None
+
+    def lines_after(self, cursor: str) -> Iterator[Line]:
+        self._at = int(cursor[1:]) + 1
+        return iter(self.next, None)
+
+    def lines_from(self, realtime: int) -> Iterator[Line]:
+        self._at = max(0, realtime - 1000)
+        return iter(self.next, None)

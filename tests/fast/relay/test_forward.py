@@ -1,0 +1,199 @@
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.fast.relay.fakejournal import Journal
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.names import TaskName
+from solo5_systemd.relay import forward as module
+from solo5_systemd.relay.forward import Forwarder
+from solo5_systemd.relay.lane import LIMIT
+from solo5_systemd.relay.records import Records
+
+WEB, DB = TaskName("web"), TaskName("db")
+
+
+class Fifo:
+    """A pipe: its write end to hand over, its read end to look at."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe2(os.O_NONBLOCK)
+
+    def read(self) -> str:
+        try:
+            return os.read(self.read_end, 1 << 20).decode()
+        except BlockingIOError:
+            return ""
+
+    def close(self) -> None:
+        for fd in (self.read_end, self.write_end):
+            if fd >= 0:
+                os.close(fd)
+
+    def lose_reader(self) -> None:
+        os.close(self.read_end)
+        self.read_end = -1
+
+
+class Relay:
+    """A forwarder on a journal in memory, while it runs."""
+
+    def __init__(self, journal: Journal, directory: Path) -> None:
+        self.journal = journal
+        self.forwarder = Forwarder(Records(directory), journal.open)
+        self.fifos: list[Fifo] = []
+
+    def forward(self, task: TaskName = WEB, since: int = 0) -> tuple[Fifo, Fifo]:
+        out, err = Fifo(), Fifo()
+        self.fifos += [out, err]
+        fds = {Stream.STDOUT: out.write_end, Stream.STDERR: err.write_end}
+        self.forwarder.forward(task, f"solo5-task-{task}.service", since, fds)
+        return out, err
+
+
+@asynccontextmanager
+async def running(journal: Journal, directory: Path) -> AsyncIterator[Relay]:
+    relay = Relay(journal, directory)
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(relay.forwarder.run())
+        yield relay
+        run.cancel()
+    relay.forwarder.close()
+    for fifo in relay.fifos:
+        fifo.close()
+    assert all(reader.closed for reader in journal.readers)
+
+
+async def until(text: Callable[[], str], wanted: str) -> None:
+    """Wait until what was read, all together, is what is wanted."""
+    got = ""
+    async with asyncio.timeout(5):
+        while got != wanted:
+            await asyncio.sleep(0.005)
+            got += text()
+            assert wanted.startswith(got), got
+
+
+async def test_each_line_goes_where_it_belongs(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        web, web_errors = relay.forward(WEB)
+        db, _ = relay.forward(DB)
+        journal.write("hello\n")
+        journal.write("of nobody\n", unit="solo5-task-other.service")
+        journal.write("refused\n", stream=Stream.STDERR)
+        journal.write("tables\n", unit="solo5-task-db.service")
+        await until(web.read, "hello\n")
+        await until(web_errors.read, "refused\n")
+        await until(db.read, "tables\n")
+
+
+async def test_lines_before_since_are_not_forwarded(tmp_path: Path) -> None:
+    journal = Journal()
+    for number in range(6):
+        journal.write(f"{number}\n")
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward(since=1004)
+        journal.write("6\n")
+        await until(out.read, "4\n5\n6\n")
+
+
+async def test_a_fifo_that_is_not_read_keeps_nobody_waiting_and_gets_all_in_the_end(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        stuck, _ = relay.forward(WEB)
+        other, _ = relay.forward(DB)
+        lines = [journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(LIMIT // 500)]
+        journal.write("tables\n", unit="solo5-task-db.service")
+        await until(other.read, "tables\n")
+        await until(stuck.read, "".join(lines))
+        journal.write("and on\n")
+        await until(stuck.read, "and on\n")
+
+
+async def test_a_new_reader_gets_what_the_lost_one_did_not(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward()
+        journal.write("1\n")
+        await until(out.read, "1\n")
+        out.lose_reader()
+        for number in range(2, 6):
+            journal.write(f"{number}\n")
+        await asyncio.sleep(0.1)
+        again, _ = relay.forward()
+        journal.write("6\n")
+        await until(again.read, "2\n3\n4\n5\n6\n")
+
+
+async def test_a_relay_that_is_started_anew_goes_on(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, err = relay.forward()
+        journal.write("1\n")
+        await until(out.read, "1\n")
+        kept = {"stdout-web": os.dup(out.write_end), "stderr-web": os.dup(err.write_end), "stdout-x": os.dup(0)}
+        rest = os.dup(out.read_end)
+    journal.write("2\n")
+    async with running(journal, tmp_path) as relay:
+        relay.forwarder.restore(kept)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(kept["stdout-x"])
+        journal.write("3\n")
+        await until(lambda: _read(rest), "2\n3\n")
+    os.close(rest)
+
+
+def _read(fd: int) -> str:
+    try:
+        return os.read(fd, 1 << 16).decode()
+    except BlockingIOError:
+        return ""
+
+
+async def test_drain_writes_the_last_line_closes_and_forgets(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward()
+        os.close(out.write_end)
+        out.write_end = -1
+        journal.write("last words")
+        await relay.forwarder.drain(WEB)
+        assert os.read(out.read_end, 100) == b"last words"
+        assert os.read(out.read_end, 100) == b""
+        assert relay.forwarder.tasks == []
+        assert not relay.forwarder.is_needed
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reader", ["stays away", "is gone"])
+async def test_drain_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    monkeypatch.setattr(module, "DRAIN_SECONDS", 0.3)
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward()
+        journal.write("x" * (1 << 18))
+        if reader == "is gone":
+            out.lose_reader()
+        await relay.forwarder.drain(WEB)
+        assert relay.forwarder.tasks == []
+
+
+async def test_drain_of_an_unknown_task_returns_at_once(tmp_path: Path) -> None:
+    async with running(Journal(), tmp_path) as relay:
+        await relay.forwarder.drain(WEB)
+
+
+async def test_the_relay_is_needed_while_it_holds_a_fifo(tmp_path: Path) -> None:
+    async with running(Journal(), tmp_path) as relay:
+        before = relay.forwarder.is_needed
+        relay.forward()
+        assert [before, relay.forwarder.is_needed] == [False, True]
+    async with running(Journal(), tmp_path) as relay:
+        relay.forwarder.restore({})
+        assert relay.forwarder.tasks == [WEB]
+        assert not relay.forwarder.is_needed
