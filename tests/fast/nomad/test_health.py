@@ -1,0 +1,159 @@
+"""The stream of fingerprints: one at once, then only what has changed, and no end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import packed
+
+from solo5_systemd.errors import HostError, SettingsError
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
+from solo5_systemd.nomad.health import fingerprints
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+
+GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
+SICK = Fingerprint(attributes={}, health=UNHEALTHY, description="no bus")
+Stream = AsyncIterator[wire.FingerprintResponse]
+
+
+class Looks:
+    """What each look finds; the last is found ever after."""
+
+    def __init__(self, *found: Fingerprint) -> None:
+        self.found = list(found)
+        self.count = 0
+
+    async def __call__(self) -> Fingerprint:
+        self.count += 1
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.health.PERIOD", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.health.SICK_PERIOD", 0.001)
+
+
+async def description(stream: Stream) -> str:
+    return (await anext(stream)).health_description
+
+
+async def test_only_what_has_changed_is_sent(no_pause: None, caplog: pytest.LogCaptureFixture) -> None:
+    looks = Looks(GOOD, GOOD, SICK, SICK, GOOD)
+    with caplog.at_level(logging.INFO):
+        stream = fingerprints(looks, asyncio.Event())
+        assert [await description(stream) for _ in range(3)] == ["Healthy", "no bus", "Healthy"]
+    assert looks.count == 5
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+
+
+async def test_a_stream_on_which_nothing_changes_stays_open_and_silent(no_pause: None) -> None:
+    looks = Looks(GOOD)
+    stream = fingerprints(looks, asyncio.Event())
+    await anext(stream)
+    async with Background(description(stream)) as waiting:
+        await asyncio.sleep(0.05)
+        assert looks.count > 3
+        assert not waiting.done()
+
+
+async def test_an_attribute_that_is_gone_is_sent_empty_once(no_pause: None) -> None:
+    stream = fingerprints(Looks(GOOD, SICK, GOOD, SICK), asyncio.Event())
+    sent = [dict((await anext(stream)).attributes) for _ in range(4)]
+    empty = Attribute(string_val="")
+    assert [each.get("driver.solo5.hvt.path") for each in sent] == [
+        Attribute(string_val="/a"),
+        empty,
+        Attribute(string_val="/a"),
+        empty,
+    ]
+
+
+async def test_a_stir_is_a_look_before_its_time() -> None:
+    stir = asyncio.Event()
+    stream = fingerprints(Looks(GOOD, SICK), stir)
+    await anext(stream)
+    stir.set()
+    assert await description(stream) == "no bus"
+
+
+# --- the driver's own looks ----------------------------------------------------------------------------------
+
+
+async def test_a_good_machine_is_healthy_without_a_process_being_started(machine: Machine) -> None:
+    async with agent() as nomad:
+        found = await anext(nomad.driver.fingerprints())
+    assert (found.health, found.health_description) == (HEALTHY, "Healthy")
+    assert found.attributes["driver.solo5.version"] == Attribute(string_val="1.2.3")
+    assert machine.steps.taken == ["connect", "version", "probe"]
+
+
+@pytest.mark.parametrize("step", ["connect", "version", "probe"])
+async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itself(
+    machine: Machine, no_pause: None, step: str
+) -> None:
+    machine.steps.errors[step] = HostError("the system bus does not answer.")
+    async with agent() as nomad:
+        stream = nomad.driver.fingerprints()
+        found = await anext(stream)
+        assert (found.health, found.health_description) == (UNHEALTHY, "the system bus does not answer.")
+        machine.steps.errors.clear()
+        assert await description(stream) == "Healthy"
+
+
+async def test_a_look_that_fails_as_nobody_foresaw_loses_no_driver(
+    machine: Machine, no_pause: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.steps.errors["probe"] = ZeroDivisionError("oops")
+    async with agent() as nomad:
+        stream = nomad.driver.fingerprints()
+        found = await anext(stream)
+        assert (found.health, "internal error" in found.health_description) == (UNHEALTHY, True)
+        machine.steps.errors.clear()
+        assert await description(stream) == "Healthy"
+    assert "oops" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"enabled": False}, "disabled: plugin.solo5.config.enabled is false"),
+        ({"enabled": "no"}, "plugin.solo5.config.enabled is 'no': expected true or false."),
+        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: 'soon' is no duration"),
+    ],
+)
+async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says_why(
+    machine: Machine, config: dict[str, object], words: str
+) -> None:
+    async with agent() as nomad:
+        nomad.driver.configure(packed(**config), None)
+        found = await anext(nomad.driver.fingerprints())
+    assert found.health == UNDETECTED
+    assert found.health_description.startswith(words)
+    assert machine.steps.taken == []
+
+
+async def test_a_configuration_that_is_mended_is_seen_at_once(machine: Machine) -> None:
+    async with agent() as nomad:
+        nomad.driver.configure(packed(enabled=False), None)
+        stream = nomad.driver.fingerprints()
+        await anext(stream)
+        nomad.driver.configure(packed(), None)
+        assert await description(stream) == "Healthy"
+
+
+async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> None:
+        raise SettingsError("/etc/solo5/x.toml: mtu is 'x': expected a whole number.")
+
+    monkeypatch.setattr("solo5_systemd.etc.read_settings", read)
+    async with agent() as nomad:
+        told = await description(nomad.driver.fingerprints())
+    assert told == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

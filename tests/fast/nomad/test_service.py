@@ -1,0 +1,122 @@
+"""What the services answer about the driver itself, and what no unikernel can."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import TASK_ID, packed, task_config
+
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.proto import base_pb2 as base
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.service import BasePlugin
+from solo5_systemd.unit.state import MainCode
+
+UNIT = task_service(name_of(TASK_ID))
+
+
+class Unread(AsyncIterator[wire.ExecTaskStreamingRequest]):
+    """Requests that nobody may wait for: a client keeps the stream open."""
+
+    async def __anext__(self) -> wire.ExecTaskStreamingRequest:
+        raise AssertionError("it was waited for")
+
+
+def base_of(nomad: Agent) -> BasePlugin:
+    return BasePlugin(nomad.driver, "1.2.3")
+
+
+async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
+    async with agent() as nomad:
+        info = await base_of(nomad).plugin_info(base.PluginInfoRequest())
+    assert info == base.PluginInfoResponse(
+        type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"
+    )
+
+
+async def test_both_schemas_are_served(machine: Machine) -> None:
+    async with agent() as nomad:
+        assert (await base_of(nomad).config_schema(base.ConfigSchemaRequest())).spec == plugin_schema()
+        answer = await nomad.service.task_config_schema(wire.TaskConfigSchemaRequest())
+        assert answer.spec == task_schema()
+
+
+@pytest.mark.parametrize("collected", [True, False])
+async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: bool) -> None:
+    async with agent() as nomad:
+        nomad.driver.configure(packed(disable_log_collection=not collected), None)
+        offered = (await nomad.service.capabilities(wire.CapabilitiesRequest())).capabilities
+    assert offered == wire.DriverCapabilities(
+        send_signals=True,
+        exec=False,
+        fs_isolation=wire.DriverCapabilities.NONE,
+        network_isolation_modes=[wire.NetworkIsolationSpec.HOST],
+        must_create_network=False,
+        mount_configs=wire.DriverCapabilities.NO_MOUNTS,
+        disable_log_collection=not collected,
+    )
+
+
+async def test_a_configuration_is_taken_without_any_effect_on_the_machine(machine: Machine) -> None:
+    async with agent() as nomad:
+        for config in (packed(image_paths=["/srv"]), b"", b"\xc1"):
+            await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=config))
+        assert machine.steps.taken == []
+
+
+async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: Machine) -> None:
+    async with agent() as nomad:
+        await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
+        with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
+            await nomad.start(task_config())
+    assert machine.holds == (set(), set())
+
+
+async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machine) -> None:
+    async with agent() as nomad:
+        await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
+        with pytest.raises(InvalidRequestError, match="expected at most 8, this node's ceiling"):
+            await nomad.start(task_config())
+
+
+async def test_init_and_shutdown_touch_no_task(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.service.init(wire.InitRequest())
+        await nomad.start(task_config())
+        await nomad.service.shutdown(wire.ShutdownRequest())
+    assert not machine.units.loaded[UNIT].over
+
+
+async def test_nothing_can_be_executed_in_a_unikernel_and_the_reason_is_told(machine: Machine) -> None:
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError, match="a unikernel has no shell"):
+            await nomad.service.exec_task(wire.ExecTaskRequest(task_id=TASK_ID, command=["sh"]))
+        answers = [answer async for answer in nomad.service.exec_task_streaming(Unread())]
+    assert b"a unikernel has no shell" in answers[0].stderr.data
+    assert (answers[-1].exited, answers[-1].result.exit_code) == (True, 126)
+
+
+async def test_a_network_that_is_not_offered_is_not_made(machine: Machine) -> None:
+    async with agent() as nomad:
+        made = await nomad.service.create_network(wire.CreateNetworkRequest(alloc_id="a"))
+        assert (made.created, made.HasField("isolation_spec")) == (False, False)
+        await nomad.service.destroy_network(wire.DestroyNetworkRequest(alloc_id="a"))
+    assert machine.steps.taken == []
+
+
+async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        seen = (await nomad.inspect()).task
+        assert [seen.HasField(field) for field in ("started_at", "completed_at", "result")] == [True, True, True]
+        assert (seen.state, seen.completed_at.ToMicroseconds()) == (wire.RUNNING, 0)
+        machine.units.end(UNIT, MainCode.EXITED, 3)
+        waited = await nomad.wait()
+        seen = (await nomad.inspect()).task
+        assert waited.HasField("result")
+        assert (seen.state, seen.result.exit_code) == (wire.EXITED, 3)
+        assert seen.completed_at.ToMicroseconds() == machine.units.loaded[UNIT].ended

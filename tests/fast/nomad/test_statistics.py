@@ -1,0 +1,86 @@
+"""The stream of a task's statistics: as long as the task lives, and no faster than the operator wants."""
+
+import asyncio
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import TASK_ID, packed, task_config
+
+from solo5_systemd.errors import NoSuchTaskError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
+from solo5_systemd.unit.state import MainCode
+
+UNIT = task_service(name_of(TASK_ID))
+QUICK = PluginConfig(stats_interval=0.001)
+REQUEST = wire.TaskStatsRequest(task_id=TASK_ID, collection_interval=Duration(nanos=1_000_000))
+
+
+async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
+    return [sample async for sample in nomad.service.task_stats(REQUEST)]
+
+
+async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> None:
+    async with agent() as nomad:
+        nomad.driver.config = QUICK
+        await nomad.start(task_config())
+        async with Background(collected(nomad)) as collecting:
+            await asyncio.sleep(0.05)
+            assert not collecting.done()
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            samples = await collecting
+    assert isinstance(samples, list)
+    assert len(samples) >= 3
+    assert {sample.stats.id for sample in samples} == {TASK_ID}
+    assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
+    assert all(sample.stats.timestamp.seconds for sample in samples)
+
+
+async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
+    machine.usages.gone.add(f"/solo5.slice/{UNIT}")
+    async with agent() as nomad:
+        nomad.driver.config = QUICK
+        await nomad.start(task_config())
+        async with Background(collected(nomad)) as collecting:
+            await asyncio.sleep(0.05)
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            assert await collecting == []
+    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") >= 3
+
+
+async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -> None:
+    async with agent() as nomad:
+        nomad.driver.configure(packed(stats_interval="1h"), None)
+        await nomad.start(task_config())
+        async with Background(collected(nomad)):
+            await asyncio.sleep(0.05)
+    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 1
+
+
+async def test_no_statistics_are_asked_of_pid_1(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        before = len(machine.steps.taken)
+        await anext(nomad.service.task_stats(REQUEST))
+        assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "changes", "stalled", "state"}
+
+
+async def test_an_unknown_task_has_no_statistics(machine: Machine) -> None:
+    async with agent() as nomad:
+        with pytest.raises(NoSuchTaskError):
+            nomad.service.task_stats(REQUEST)
+
+
+async def test_nomads_topology_gives_the_speed_of_a_core(machine: Machine) -> None:
+    async with agent() as nomad:
+        topology = ClientTopology(cores=[ClientTopologyCore(base_speed=2000)] * 4)
+        nomad.driver.configure(packed(), topology)
+        assert nomad.driver.mhz_per_core == 2000
+        nomad.driver.configure(packed(), None)
+        assert nomad.driver.mhz_per_core == 2000
