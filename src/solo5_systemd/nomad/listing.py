@@ -1,7 +1,7 @@
 """One look at all tasks for an agent that comes back and recovers them one after the other.
 
 What was seen may be some seconds old: it proves which run a unit is, and that does not change. Whether the task still
-runs is found out by who watches it from then on.
+runs is found out by who watches it from then on. Only a task that was destroyed meanwhile must not be taken up again.
 """
 
 import asyncio
@@ -34,6 +34,10 @@ class Listing:
         with suppress(NoSuchTaskError):  # it may be younger than the look
             return await (await self._session.engine()).task(name)
         return None
+
+    def outdate(self) -> None:
+        """Something was destroyed: what was seen before does not hold any more."""
+        self._stale = 0.0
 
     async def _tasks(self) -> dict[TaskName, Task]:
         now = asyncio.get_running_loop().time()

@@ -247,7 +247,8 @@ class Tasks:
 
     def _tell_end(self, config: wire.TaskConfig, end: End) -> None:
         oom = end.outcome.ending is Ending.OUT_OF_MEMORY
-        self._events.publish(config, f"Unikernel {end.outcome.sentence}", {"oom_killed": "true"} if oom else {})
+        sentence = end.outcome.sentence
+        self._events.publish(config, sentence[:1].upper() + sentence[1:], {"oom_killed": "true"} if oom else {})
 
     async def _let_go(self, name: TaskName, logging_: Logging) -> None:
         """Deliver the console's last lines, and close Nomad's FIFOs."""
@@ -295,6 +296,7 @@ class Tasks:
             if not force and await self._runs(name_of(task_id)):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await engine.discard(name_of(task_id))
+            self._listing.outdate()
             self._scopes.forget(name_of(task_id))
             self._asked.discard(name_of(task_id))
             if known is not None:

@@ -70,7 +70,7 @@ async def test_addresses_and_the_end_are_told(machine: Machine) -> None:
         await nomad.wait()
         assert await nomad.messages() == [
             "NIC service has 10.89.0.2 in network default",
-            "Unikernel the guest exited with 3",
+            "The guest exited with 3",
         ]
 
 
@@ -83,4 +83,4 @@ async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -
         events = [await anext(stream), await anext(stream)]
     assert (ended.result.exit_code, ended.result.signal, ended.result.oom_killed) == (137, 9, True)
     assert dict(events[1].annotations) == {"oom_killed": "true"}
-    assert events[1].message.startswith("Unikernel killed by the host: guest and tender needed more")
+    assert events[1].message.startswith("Killed by the host: guest and tender needed more")
