@@ -47,7 +47,7 @@ pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl
 
 .PHONY: container
 container: setup ## tests on a machine at native speed: all but the limits of cgroup v2
-	$(BOOT) --backend container -- $(PYTEST) --timeout=300 -m 'not vm' $(addprefix /srv/tests/, \
+	$(BOOT) --backend container --with nomad -- $(PYTEST) --timeout=300 -m 'not vm' $(addprefix /srv/tests/, \
 	    guests contract machine fast/goplugin/test_plugin.py)  # the last with Debian's gRPC, which is an older one
 
 .PHONY: bookworm
@@ -59,7 +59,7 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
-	$(BOOT) --backend vm -- $(PYTEST) --timeout=900 -m 'vm or everywhere' /srv/tests/machine
+	$(BOOT) --backend vm --with nomad -- $(PYTEST) --timeout=900 -m 'vm or everywhere' /srv/tests/machine
 
 .PHONY: bench
 bench: setup ## figures beside their floor: a table, and JSON in build/bench.json

@@ -114,9 +114,10 @@ func firstOf[T any](stream <-chan T, limit time.Duration) (T, error) {
 	}
 }
 
-// ends waits for a task's end within a time.
+// ends waits for a task's end, and goes away after a time: by no deadline that the plugin could see, as the agent does.
 func (t *trial) ends(id string, limit time.Duration) (*drivers.ExitResult, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer time.AfterFunc(limit, cancel).Stop()
 	return ended(ctx, t.driverPlugin, id)
 }

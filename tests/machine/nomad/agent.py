@@ -152,9 +152,8 @@ class Agent:
 
     def plugin(self) -> int:
         """The process id of the plugin that serves tasks."""
-        found = sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()
-        assert len(found) == 1, f"one plugin was expected: {found}"
-        return int(found[0])
+        [found] = plugins()
+        return found
 
     def log(self, since: str = "") -> str:
         """The agent's log, from `since` on (a time of journalctl's)."""
@@ -168,6 +167,11 @@ class Agent:
         ok("systemctl", "daemon-reload")
         for folder in (DATA, Path(f"{DATA}-server"), _CONFIG):
             shutil.rmtree(folder)
+
+
+def plugins() -> list[int]:
+    """The processes of the driver."""
+    return [int(word) for word in sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()]
 
 
 def _answers(path: str) -> Any:

@@ -16,7 +16,8 @@ def test_node_tells_what_it_can_run(agent: Agent) -> None:
         assert line in shown
 
 
-def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent) -> None:
+def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent, machine: Machine) -> None:
+    machine.expect("solo5-(hvt|spt): not found")
     away = [path.rename(path.with_suffix(".away")) for path in TENDERS]
     try:
         eventually(lambda: not agent.driver()["Healthy"], "the driver is unhealthy")
@@ -28,12 +29,13 @@ def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent) -> 
     eventually(lambda: agent.driver()["Healthy"], "healthy again by itself")
 
 
-def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent) -> None:
+def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent, machine: Machine) -> None:
+    machine.expect("image_paths is 'relative'")
     agent.stop()
     agent.configure('image_paths = ["relative"]')
     try:
         agent.start()
-        assert not agent.driver().get("Detected")
+        eventually(lambda: not agent.driver()["Detected"], "the driver is undetected")
         assert "plugin.solo5.config.image_paths" in ok("nomad", "node", "status", "-self", "-verbose")
     finally:
         agent.stop()
