@@ -54,6 +54,9 @@ class Networks(Protocol):
 
     async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview: ...
 
+    async def attach(self, task: TaskName) -> None:
+        """Make what the task has reserved; its unit must come within the reservation's time, or it is taken back."""
+
     async def release(self, task: TaskName) -> None:
         """Give back what the task holds; nothing happens where it holds nothing."""
 

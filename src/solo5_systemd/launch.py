@@ -107,7 +107,11 @@ class Launcher:
         checked = await self._check(workload)
         async with self._reserved(checked) as reservation:
             unit = service(checked.parts(reservation))
-            async with self._files(checked, unit.name) as files, self._launched(workload.name, unit, files) as begun:
+            async with (
+                self._files(checked, unit.name) as files,
+                self._attached(reservation),
+                self._launched(workload.name, unit, files) as begun,
+            ):
                 yield Started(
                     name=workload.name,
                     unit=unit.name,
@@ -125,7 +129,12 @@ class Launcher:
         async with self._reserved(checked) as reservation:
             parts = checked.parts(reservation)
             line = argv(parts)
-            async with self._locked(checked.disks), self._launched(workload.name, scope(parts, pid), UnitFiles()):
+            unit = scope(parts, pid)
+            async with (
+                self._locked(checked.disks),
+                self._attached(reservation),
+                self._launched(workload.name, unit, UnitFiles()),
+            ):
                 yield line
 
     @asynccontextmanager
@@ -209,6 +218,13 @@ class Launcher:
         except BaseException:
             await _undo(self._networks.release(name))
             raise
+
+    @asynccontextmanager
+    async def _attached(self, reservation: Reservation) -> AsyncGenerator[None, None]:
+        """Before the unit, whose transaction would have to execute a program for it; giving it back takes both back."""
+        if reservation.leases:
+            await self._networks.attach(reservation.task)
+        yield
 
     @asynccontextmanager
     async def _files(self, checked: _Checked, unit: str) -> AsyncGenerator[UnitFiles, None]:

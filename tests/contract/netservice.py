@@ -147,14 +147,11 @@ def hang_up(bus: MessageBus) -> None:
 
 
 class Client(Networkd):
-    """The engine's own client, and the call that is systemd's."""
-
-    async def attach(self, task: str) -> None:
-        await self._call("Attach", "s", task)
+    """The engine's own client, in few words."""
 
     async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
         reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
-        await self.attach(task)
+        await self.attach(TaskName(task))
         return reservation
 
     async def lease(self, task: str, *ports: PortRequest) -> Lease:

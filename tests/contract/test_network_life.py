@@ -53,9 +53,9 @@ async def test_everything_may_be_said_twice(service: Service) -> None:
     async with service.client() as client:
         request = (TaskName("a"), (nic("service"),), (udp(5353),))
         assert await client.reserve(*request) == await client.reserve(*request)
-        await client.attach("a")
+        await client.attach(TaskName("a"))
         before = host_state()
-        await client.attach("a")
+        await client.attach(TaskName("a"))
         assert await client.reserve(*request) == (await client.reservations())[0]
         assert host_state() == before
         await client.drop("a")
@@ -98,7 +98,7 @@ async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
             with pytest.raises(TakenError, match="holds another reservation"):
                 await client.reserve(TaskName("a"), (nic("service"),), ())
             with pytest.raises(NotFoundError, match="task b has no reservation"):
-                await client.attach("b")
+                await client.attach(TaskName("b"))
             assert [held.task for held in await client.reservations()] == ["a"]
             await client.drop("a")
 
@@ -227,7 +227,7 @@ async def test_a_running_guest_does_not_notice_a_kill(service: Service) -> None:
         assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
         await guest.resolve(guest.gateway)
     async with service.client() as client:
-        await client.attach("a")
+        await client.attach(TaskName("a"))
         await client.drop("a")
 
 
@@ -263,7 +263,7 @@ async def test_half_done_work_is_finished_or_undone(service: Service, state: str
         await _until(lambda: (service.state / "tasks/a.json").exists() == (state == "reserved"))
         assert [held.task for held in await client.reservations()] == (["a", "b"] if state == "reserved" else ["b"])
         if state == "reserved":
-            await client.attach("a")
+            await client.attach(TaskName("a"))
             assert "5353" in run("nft", "list", "ruleset")
         await client.drop("a")
         await client.drop("b")
@@ -310,16 +310,22 @@ async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Servic
         await client.drop("a")
 
 
-async def test_an_orphan_is_taken_back(service: Service) -> None:
+async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        for task in "abc":
+            await client.lease(task)
+    service.kill()
+    for task in "ab":
+        _rewrite(service.state / f"tasks/{task}.json", expires=0)
     await service.restart()
     async with service.client() as client, _systemd(service, standing={"solo5-network@b.service"}):
-        await client.lease("a")
-        await client.lease("b")
         assert await client.collect(dry_run=True) == ("network lease of task a",)
-        assert len(await client.reservations()) == 2
+        assert len(await client.reservations()) == 3
         await client.collect(dry_run=False)
-        assert [held.task for held in await client.reservations()] == ["b"]
+        assert [held.task for held in await client.reservations()] == ["b", "c"]
         await client.drop("b")
+        await client.drop("c")
 
 
 async def test_it_leaves_when_nobody_needs_it(service: Service) -> None:

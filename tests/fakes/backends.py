@@ -104,6 +104,10 @@ class FakeNetworks:
         )
         return Reservation(task=task, leases=tuple(leases), ports=tuple(ports))
 
+    async def attach(self, task: TaskName) -> None:
+        async with self._steps.step("attach"):
+            assert task in self.held
+
     async def release(self, task: TaskName) -> None:
         async with self._steps.step("release"):
             self.released.append(task)

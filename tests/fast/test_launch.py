@@ -30,7 +30,7 @@ WORKLOAD = Workload(
     publish=(Publish(host_port=8080, port=80),),
 )
 NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
-CHANGES = {"reserve", "lock disks", "open stderr", "start unit", "release", "collect images"}
+CHANGES = {"reserve", "lock disks", "open stderr", "attach", "start unit", "release", "collect images"}
 """Steps that make, take or remove anything."""
 
 
@@ -53,7 +53,7 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("reserve", "lock disks", "open stderr", "start unit"),
+        *("reserve", "lock disks", "open stderr", "attach", "start unit"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
     task = await runtime.task(WEB)
@@ -70,7 +70,7 @@ async def test_a_task_without_nics_never_wakes_the_network(machine: Machine, run
     started = await runtime.start(Workload(name=WEB, image="/srv/plain"))
     assert (started.reservation, machine.networks.held) == (None, {})
     await runtime.remove(WEB, force=True)
-    assert not {"reserve", "release"} & set(machine.steps.taken)
+    assert not {"reserve", "attach", "release"} & set(machine.steps.taken)
 
 
 @pytest.mark.parametrize("image, nics", [("/srv/app", ["service"]), ("/srv/two", ["service", "admin"])])
@@ -159,7 +159,8 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
 
 
 @pytest.mark.parametrize(
-    "step", ["take image", "find tender", "find groups", "inspect disk", "reserve", "lock disks", "open stderr"]
+    "step",
+    ["take image", "find tender", "find groups", "inspect disk", "reserve", "lock disks", "open stderr", "attach"],
 )
 @pytest.mark.parametrize("error", [HostError("broken."), TakenError("locked.")], ids=["host", "taken"])
 async def test_a_part_that_fails_leaves_nothing(
@@ -299,7 +300,7 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     os.close(lock)
 
 
-@pytest.mark.parametrize("step", ["reserve", "lock disks", "start unit"])
+@pytest.mark.parametrize("step", ["reserve", "lock disks", "attach", "start unit"])
 async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
     machine.steps.errors[step] = HostError("broken.")
     with pytest.raises(HostError, match="broken"):

@@ -51,6 +51,16 @@ class Networkd:
             reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
         )
 
+    async def attach(self, task: TaskName) -> None:
+        """Make taps and rules of what the task has reserved.
+
+        Raises:
+            NotFoundError: it has reserved nothing.
+            TakenError: a link of ours is somebody else's.
+            HostError: the service is missing, or the kernel refused.
+        """
+        await self._call("Attach", "s", task)
+
     async def release(self, task: TaskName) -> None:
         await self._call("Release", "s", task)
 

@@ -299,7 +299,9 @@ class Service:
         self._suspects = orphans
 
     async def _without_unit(self) -> frozenset[TaskName]:
-        attached = [h.reservation.task for h in self._keeper.holdings if h.state is HoldingState.ATTACHED]
+        """The tasks whose network is attached and has no unit, though the time to start one is over."""
+        due = (h for h in self._keeper.holdings if h.state is HoldingState.ATTACHED and h.expires <= now())
+        attached = [holding.reservation.task for holding in due]
         return await without_unit(self._bus, attached) if attached else frozenset()
 
     @asynccontextmanager

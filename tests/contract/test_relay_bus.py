@@ -1,0 +1,184 @@
+"""solo5-relay on a private bus: what it answers, what it refuses, and when it leaves."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.contract.netservice import PrivateBus
+
+import solo5_systemd
+from solo5_systemd.bus.connection import Connection, system_bus
+from solo5_systemd.bus.relay import Relay
+from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.relay.interface import INTERFACE
+
+TASK = TaskName("web")
+CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)
+NEEDED_AGAIN = 75
+
+_CALLED_ON_THE_WAY_OUT = """
+import subprocess, sys
+from solo5_systemd.daemon import process
+from solo5_systemd.relay import __main__ as program
+
+process.tell_stopping = lambda: subprocess.run({command!r}, check=True, pass_fds={fds!r})
+sys.exit(program.main())
+"""
+"""The relay, called when it has told systemd that it leaves, and before it gives its name back."""
+
+
+class Daemon:
+    """The relay's process, and connections to it."""
+
+    def __init__(self, bus: PrivateBus, directory: Path) -> None:
+        self.bus, self.state = bus, directory / "state"
+        self.state.mkdir()
+        self._log = directory / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *program: str, idle: str = "60", fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
+            "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
+        }
+        command = [sys.executable, *(program or ("-m", "solo5_systemd.relay"))]
+        command += ["--state", str(self.state), "--idle", idle]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stderr=log, pass_fds=fds)
+        return self.process
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def descriptors(self) -> int:
+        assert self.process is not None
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Connection]:
+        async with system_bus(self.bus.address) as connection, asyncio.timeout(10):
+            while not (await connection.call(*_DBUS, "NameHasOwner", "s", [INTERFACE.name]))[0]:
+                assert self.process is not None
+                assert self.process.poll() is None, self._log.read_text()
+                await asyncio.sleep(0.02)
+            yield connection
+
+    def client(self, connection: Connection) -> Relay:
+        return Relay(connection, _nothing, self.state)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        assert "Traceback" not in self._log.read_text()
+
+
+_DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+
+
+async def _nothing() -> None:
+    """There is no journald to wait for."""
+
+
+@pytest.fixture
+def daemon(bus: PrivateBus, tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(bus, tmp_path)
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe2(os.O_NONBLOCK)
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def tasks(connection: Connection) -> list[str]:
+    (names,) = await connection.call(*CALL, "List")
+    return list(names)
+
+
+async def test_a_task_is_known_from_forward_to_drain_and_after_a_kill(daemon: Daemon, pipe: tuple[int, int]) -> None:
+    daemon.start()
+    async with daemon.connected() as connection:
+        client = daemon.client(connection)
+        await client.forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])
+        assert await tasks(connection) == [TASK]
+        daemon.kill()
+    daemon.start()
+    async with daemon.connected() as connection:
+        assert await tasks(connection) == [TASK]
+        await daemon.client(connection).drain(TASK)
+        assert await tasks(connection) == []
+    assert list(daemon.state.iterdir()) == []
+
+
+async def test_what_is_wrong_is_refused_and_no_descriptor_stays(daemon: Daemon, pipe: tuple[int, int]) -> None:
+    daemon.start()
+    async with daemon.connected() as connection:
+        before = daemon.descriptors()
+        with pytest.raises(InvalidRequestError, match=r"task name '\.\./x' is not usable"):
+            await connection.call(*CALL, "Forward", "ssthh", ["../x", "u", 0, 0, 0], pipe[1:])
+        with pytest.raises(InvalidRequestError, match="without descriptor 7"):
+            await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 7], pipe[1:])
+        with pytest.raises(InvalidRequestError, match="Forward was called with ss: expected ssthh"):
+            await connection.call(*CALL, "Forward", "ss", [TASK, "u"])
+        with (daemon.state / "x").open("wb") as file, pytest.raises(InvalidRequestError, match="is not a FIFO"):
+            await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 0], (file.fileno(),))
+        assert daemon.descriptors() == before
+        assert await tasks(connection) == []
+
+
+async def test_descriptors_are_closed_when_the_task_is_drained(daemon: Daemon, pipe: tuple[int, int]) -> None:
+    daemon.start()
+    async with daemon.connected() as connection:
+        before = daemon.descriptors()
+        client = daemon.client(connection)
+        for _ in range(3):
+            await client.forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])
+        assert daemon.descriptors() == before + 2
+        await client.drain(TASK)
+        assert daemon.descriptors() == before
+
+
+async def test_it_describes_itself(daemon: Daemon) -> None:
+    daemon.start()
+    async with daemon.connected() as connection:
+        introspect = (INTERFACE.name, INTERFACE.path, "org.freedesktop.DBus.Introspectable", "Introspect")
+        (xml,) = await connection.call(*introspect)
+    assert '<method name="Forward"><arg name="task" type="s" direction="in"/>' in xml
+    assert '<arg name="stderr" type="h" direction="in"/></method>' in xml
+
+
+def test_it_leaves_when_it_has_nothing_to_forward(daemon: Daemon) -> None:
+    assert daemon.start(idle="0.1").wait(10) == 0
+
+
+def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon, pipe: tuple[int, int]) -> None:
+    forward = [*CALL, "Forward", "ssthh", TASK, task_service(TASK), "0", str(pipe[1]), str(pipe[1])]
+    command = ["busctl", f"--address={daemon.bus.address}", "--expect-reply=no", "call", *forward]
+    program = _CALLED_ON_THE_WAY_OUT.format(command=command, fds=pipe[1:])
+    assert daemon.start("-c", program, idle="0.1", fds=pipe[1:]).wait(10) == NEEDED_AGAIN
+    assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
+
+
+async def test_drain_of_an_unknown_task_starts_no_relay(bus: PrivateBus, tmp_path: Path) -> None:
+    async with system_bus(bus.address) as connection:
+        await Relay(connection, _nothing, tmp_path).drain(TASK)
+
+
+async def test_a_relay_that_is_not_installed_is_told(bus: PrivateBus, tmp_path: Path, pipe: tuple[int, int]) -> None:
+    async with system_bus(bus.address) as connection:
+        with pytest.raises(HostError, match="solo5-relay is not installed"):
+            await Relay(connection, _nothing, tmp_path).forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])
