@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 
-from solo5_systemd.errors import NotFoundError, Solo5Error
+from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
 from solo5_systemd.etc import read_settings
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload
@@ -24,10 +24,14 @@ def main() -> None:
     try:
         line = asyncio.run(_enter(workload))
         _become(line)
-    except Solo5Error as error:
-        words = {"name": error.dbus_name, "sentence": error.sentence, "hint": error.hint}
-        os.write(report, json.dumps(words).encode())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
+        os.write(report, _words(error))
         sys.exit(Solo5Error.exit_status)
+
+
+def _words(error: Exception) -> bytes:
+    told = error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not reached: {error!r}.")
+    return json.dumps({"name": told.dbus_name, "sentence": told.sentence, "hint": told.hint}).encode()
 
 
 async def _enter(workload: Workload) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,11 @@ class Scopes:
             raise
         finally:
             os.close(writing)
-        report = await asyncio.to_thread(_read, reading)
+        try:
+            report = await asyncio.to_thread(_read, reading)
+        except BaseException:
+            await asyncio.shield(_give_up(engine, workload.name, child))
+            raise
         if report:
             await child.wait()
             raise _error(report)
@@ -58,6 +63,15 @@ class Scopes:
         self.children.pop(name, None)
 
 
+async def _give_up(engine: "Runtime", name: TaskName, child: Process) -> None:
+    """End a child that may be a tender already, and undo what it may have made."""
+    with suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()
+    with suppress(Solo5Error):  # what went wrong before is to be told
+        await engine.discard(name)
+
+
 async def _spawn(engine: "Runtime", workload: Workload, report: int) -> Process:
     stdout, stderr = await engine.open_console(task_scope(workload.name))
     try:
@@ -65,6 +79,8 @@ async def _spawn(engine: "Runtime", workload: Workload, report: int) -> Process:
             sys.executable, "-I", "-m", CHILD, str(report),
             stdin=PIPE, stdout=stdout, stderr=stderr, pass_fds=(report,), start_new_session=True, cwd="/",
         )  # fmt: skip
+    except OSError as error:
+        raise HostError(f"a process for the task's tender cannot be started: {error.strerror}.") from error
     finally:
         os.close(stdout)
         os.close(stderr)
@@ -83,5 +99,5 @@ def _error(report: bytes) -> Solo5Error:
     try:
         words = json.loads(report)
         return BY_DBUS_NAME[words["name"]](words["sentence"], words["hint"])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return HostError("the child that was to become the task's tender failed in a way that nobody foresaw.")
