@@ -1,0 +1,130 @@
+"""Tenders in scopes are the driver's children: started, waited for, and never left half-way."""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.scopes import Scopes
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.workload import UnitKind, Workload
+
+WEB = TaskName("web")
+WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
+Becomes = Callable[[str], None]
+
+
+@pytest.fixture
+def engine(machine: Machine) -> Runtime:
+    return Runtime(machine.backends)
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
+    """Say what the child does that is to become the tender; `report` is its descriptor, `here` a directory."""
+    program = tmp_path / "child"
+
+    def becomes(does: str) -> None:
+        program.write_text(
+            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n{does}\n"
+        )
+        program.chmod(0o700)
+
+    real = sys.executable
+    monkeypatch.setattr(sys, "executable", str(program))
+    return becomes
+
+
+@pytest.mark.parametrize(
+    ("does", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGTERM)", -15), ("sys.exit(0)", 0)]
+)
+async def test_the_end_of_a_child_is_known(engine: Runtime, child: Becomes, does: str, status: int) -> None:
+    child(f"os.close(report); {does}")
+    scopes = Scopes()
+    await scopes.start(engine, WORKLOAD)
+    assert await scopes.wait(WEB) == status
+    assert await scopes.wait(WEB) == status
+
+
+async def test_the_child_is_given_the_workload_and_nothing_else_of_ours(
+    engine: Runtime, child: Becomes, tmp_path: Path
+) -> None:
+    child(
+        "open(here + '/workload', 'wb').write(sys.stdin.buffer.read())\n"
+        "held = [fd for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)]\n"
+        "open(here + '/held', 'w').write(' '.join(sorted(held, key=int)))\n"
+        "open(here + '/report', 'w').write(str(report))\n"
+        "open(here + '/streams', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))"
+    )
+    scopes = Scopes()
+    await scopes.start(engine, WORKLOAD)
+    await scopes.wait(WEB)
+    assert pickle.loads((tmp_path / "workload").read_bytes()) == WORKLOAD
+    assert (tmp_path / "held").read_text().split() == ["0", "1", "2", (tmp_path / "report").read_text()]
+    assert (tmp_path / "streams").read_text() == "/dev/null" * 2
+
+
+async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: Becomes) -> None:
+    words = {"name": TakenError.dbus_name, "sentence": "port 80 is taken.", "hint": "Choose another."}
+    child(f"os.write(report, {json.dumps(words).encode()!r})")
+    scopes = Scopes()
+    with pytest.raises(TakenError, match="port 80 is taken. Choose another."):
+        await scopes.start(engine, WORKLOAD)
+    assert await scopes.wait(WEB) is None
+
+
+@pytest.mark.parametrize("said", [b"oops", b"{}", b'{"name": "x", "sentence": "", "hint": ""}', b"[1]", b"3"])
+async def test_an_answer_that_nobody_understands_is_a_failure(engine: Runtime, child: Becomes, said: bytes) -> None:
+    child(f"os.write(report, {said!r})")
+    with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
+        await Scopes().start(engine, WORKLOAD)
+
+
+async def test_a_start_that_is_called_off_kills_its_child_and_leaves_nothing(
+    machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
+) -> None:
+    child("open(here + '/pid', 'w').write(str(os.getpid()))\ntime.sleep(60)")
+    async with Background(Scopes().start(engine, WORKLOAD)) as starting:
+        pid = await _written(tmp_path / "pid")
+    assert starting.cancelled()
+    assert not _lives(int(pid))
+    assert machine.holds == (set(), set())
+
+
+async def _written(file: Path) -> str:
+    for _ in range(1000):
+        await asyncio.sleep(0.01)
+        if file.exists() and (text := file.read_text()):
+            return text
+    raise AssertionError(f"{file} was not written")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_child_that_cannot_be_started_is_told(
+    engine: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    with pytest.raises(HostError, match="cannot be started: No such file or directory"):
+        await Scopes().start(engine, WORKLOAD)
+
+
+async def test_what_is_no_child_has_no_end_here() -> None:
+    scopes = Scopes()
+    assert await scopes.wait(WEB) is None
+    scopes.forget(WEB)
