@@ -168,7 +168,10 @@ class Tasks:
                 return _started(await engine.task(workload.name))
             except NoSuchTaskError:
                 raise error from None
-        return _started(await engine.task(workload.name))
+        try:
+            return _started(await engine.task(workload.name))
+        except NoSuchTaskError:
+            return _ended_scope(workload.name)
 
     def _tell_addresses(self, config: wire.TaskConfig, started: Started) -> None:
         for lease in started.reservation.leases if started.reservation else ():
@@ -191,7 +194,7 @@ class Tasks:
                 return self._known[config.id]
             stored = decode_state(handle.driver_state)
             task = adopt(stored, boot_id(), await self._listing.task(stored.task))
-            with suppress(HostError):  # its reader may be gone for good; the journal has every line
+            with suppress(Solo5Error):  # its reader may be gone for good; the journal has every line
                 await consoles.connect(self._session, config, stored.task, stored.unit, stored.started, stored.logging)
             network = convert.guest_address(task.reservation)
             return self._watch(config, stored, task.control_group, network)
@@ -352,6 +355,19 @@ def _started(task: Task) -> Started:
         started=task.started or _now(),  # of a scope systemd does not say
         control_group=task.control_group,
         reservation=task.reservation,
+    )
+
+
+def _ended_scope(name: TaskName) -> Started:
+    """Of a tender that has ended already: nothing keeps a scope, but its end is its parent's to tell."""
+    return Started(
+        name=name,
+        unit=task_scope(name),
+        invocation="",
+        pid=0,
+        started=_now(),
+        control_group="",
+        reservation=None,
     )
 
 
