@@ -1,7 +1,8 @@
 """The driver on a machine in memory, and what an agent does with it."""
 
 import os
-from collections.abc import AsyncGenerator, Generator
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.facts import Host
 from solo5_systemd.settings import Settings
+
+Becomes = Callable[[str], None]
 
 
 @pytest.fixture
@@ -47,3 +50,19 @@ def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
     yield Fifos(*map(str, paths))
     for end in ends:
         os.close(end)
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
+    """Say what the child does that is to become the tender; `report` is its descriptor, `here` a directory."""
+    program = tmp_path / "child"
+
+    def becomes(does: str) -> None:
+        program.write_text(
+            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n{does}\n"
+        )
+        program.chmod(0o700)
+
+    real = sys.executable
+    monkeypatch.setattr(sys, "executable", str(program))
+    return becomes

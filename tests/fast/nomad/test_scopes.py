@@ -5,43 +5,29 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import task_config
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.workload import UnitKind, Workload
 
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
-Becomes = Callable[[str], None]
 
 
 @pytest.fixture
 def engine(machine: Machine) -> Runtime:
     return Runtime(machine.backends)
-
-
-@pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
-    """Say what the child does that is to become the tender; `report` is its descriptor, `here` a directory."""
-    program = tmp_path / "child"
-
-    def becomes(does: str) -> None:
-        program.write_text(
-            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n{does}\n"
-        )
-        program.chmod(0o700)
-
-    real = sys.executable
-    monkeypatch.setattr(sys, "executable", str(program))
-    return becomes
 
 
 @pytest.mark.parametrize(
@@ -128,3 +114,16 @@ async def test_what_is_no_child_has_no_end_here() -> None:
     scopes = Scopes()
     assert await scopes.wait(WEB) is None
     scopes.forget(WEB)
+
+
+async def test_a_tender_that_ended_before_anybody_could_look_is_a_task_that_ended(
+    machine: Machine, child: Becomes
+) -> None:
+    child("os.close(report); sys.exit(3)")
+    async with agent() as nomad:
+        started = await nomad.start(task_config(unit="scope"))
+        assert started.handle.state == wire.RUNNING
+        ended = await nomad.wait()
+        assert (ended.result.exit_code, ended.err) == (3, "")
+        await nomad.destroy()
+    assert machine.holds == (set(), set())

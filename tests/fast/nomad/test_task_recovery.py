@@ -9,7 +9,7 @@ from tests.fakes.background import Background
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -125,7 +125,7 @@ async def test_a_running_task_is_not_given_up_for_what_can_wait(
 ) -> None:
     handle.config.resources.linux_resources.cpuset_cgroup = "/nomad.slice/share.slice/alloc.web.scope"
     machine.usages.cpusets["/nomad.slice/share.slice"] = "0-1"
-    machine.steps.errors[step] = HostError("not now.")
+    machine.steps.errors[step] = Solo5Error("not now.")
     async with agent() as nomad:
         await nomad.recover(handle)
         assert (await nomad.inspect()).task.state == wire.RUNNING
