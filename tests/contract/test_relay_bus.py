@@ -23,12 +23,33 @@ TASK = TaskName("web")
 CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)
 NEEDED_AGAIN = 75
 
-_CALLED_ON_THE_WAY_OUT = """
+_DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+
+_FORWARD = f"""
+import asyncio, sys
+from dbus_next import BusType, Message, MessageFlag
+from dbus_next.aio import MessageBus
+
+async def main():
+    bus = await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
+    body = ["{TASK}", "{task_service(TASK)}", 0, 0, 0]
+    await bus.send(Message(
+        destination="{INTERFACE.name}", path="{INTERFACE.path}", interface="{INTERFACE.name}", member="Forward",
+        signature="ssthh", body=body, unix_fds=[int(sys.argv[1])], flags=MessageFlag.NO_REPLY_EXPECTED,
+    ))
+    await bus.introspect("org.freedesktop.DBus", "/org/freedesktop/DBus")  # and so the bus has the call
+
+asyncio.run(main())
+"""
+
+_CALLED_ON_THE_WAY_OUT = f"""
 import subprocess, sys
 from solo5_systemd.daemon import process
 from solo5_systemd.relay import __main__ as program
 
-process.tell_stopping = lambda: subprocess.run({command!r}, check=True, pass_fds={fds!r})
+fd = sys.argv.pop()
+call = [sys.executable, "-c", {_FORWARD!r}, fd]
+process.tell_stopping = lambda: subprocess.run(call, check=True, pass_fds=[int(fd)])
 sys.exit(program.main())
 """
 """The relay, called when it has told systemd that it leaves, and before it gives its name back."""
@@ -43,16 +64,16 @@ class Daemon:
         self._log = directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *program: str, idle: str = "60", fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    def start(self, *program: str, idle: str = "60", fd: int | None = None) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
             "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
         }
         command = [sys.executable, *(program or ("-m", "solo5_systemd.relay"))]
-        command += ["--state", str(self.state), "--idle", idle]
+        command += ["--state", str(self.state), "--idle", idle, *([] if fd is None else [str(fd)])]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log, pass_fds=fds)
+            self.process = subprocess.Popen(command, env=environment, stderr=log, pass_fds=[] if fd is None else [fd])
         return self.process
 
     def kill(self) -> None:
@@ -80,9 +101,6 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.kill()
         assert "Traceback" not in self._log.read_text()
-
-
-_DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
 async def _nothing() -> None:
@@ -166,10 +184,7 @@ def test_it_leaves_when_it_has_nothing_to_forward(daemon: Daemon) -> None:
 
 
 def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon, pipe: tuple[int, int]) -> None:
-    forward = [*CALL, "Forward", "ssthh", TASK, task_service(TASK), "0", str(pipe[1]), str(pipe[1])]
-    command = ["busctl", f"--address={daemon.bus.address}", "--expect-reply=no", "call", *forward]
-    program = _CALLED_ON_THE_WAY_OUT.format(command=command, fds=pipe[1:])
-    assert daemon.start("-c", program, idle="0.1", fds=pipe[1:]).wait(10) == NEEDED_AGAIN
+    assert daemon.start("-c", _CALLED_ON_THE_WAY_OUT, idle="0.1", fd=pipe[1]).wait(10) == NEEDED_AGAIN
     assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
 
 

@@ -26,6 +26,7 @@ class Outlet:
     def __init__(self, lane: Lane, progress: Callable[[], None]) -> None:
         self.lane = lane
         self.settled = asyncio.Event()
+        self.settled.set()
         self._progress = progress
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
