@@ -113,6 +113,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
             await nomad.start(fifos.of(task_config()))
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
         assert worth_another_try(caught.value)
+        monkeypatch.setattr("solo5_systemd.nomad.tasks.START_PATIENCE", 60)
         await nomad.start(fifos.of(task_config()))
 
 
