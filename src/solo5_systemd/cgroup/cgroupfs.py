@@ -40,11 +40,6 @@ class CgroupFs:
         """
         return (_read(Path(directory) / "cpuset.cpus") or "").strip() or None
 
-    def processes(self, control_group: str) -> tuple[int, ...]:
-        """The processes in it; none where it is gone."""
-        text = _read(self._root / control_group.lstrip("/") / "cgroup.procs") or ""
-        return tuple(int(pid) for pid in text.split())
-
     async def total_memory(self) -> int:
         """Bytes that the host has (proc(5), meminfo: in units of 1024)."""
         _, kib, _ = (self._proc / "meminfo").read_text(encoding="ascii").partition("\n")[0].split()

@@ -16,7 +16,6 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     group = top / GROUP.lstrip("/")
     group.mkdir(parents=True)
     (top / "cgroup.procs").touch()
-    (group / "cgroup.procs").write_text("41\n42\n")
     (group / "cpu.stat").write_text("usage_usec 7\n")
     (group / "memory.current").write_text("4096\n")
     return tmp_path
@@ -26,12 +25,10 @@ async def test_a_units_files_are_read_on_either_kind_of_host(root: Path) -> None
     sample = await CgroupFs(root).usage(GROUP)
     assert sample is not None
     assert (sample.cpu.total, sample.memory.current, sample.memory.peak) == (7, 4096, None)
-    assert CgroupFs(root).processes(GROUP) == (41, 42)
 
 
-async def test_a_cgroup_that_is_gone_has_no_usage_and_no_processes(root: Path) -> None:
+async def test_a_cgroup_that_is_gone_has_no_usage(root: Path) -> None:
     assert await CgroupFs(root).usage("/solo5.slice/other.service") is None
-    assert CgroupFs(root).processes("/solo5.slice/other.service") == ()
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
