@@ -13,18 +13,21 @@ class FakeRelay:
 
     Attributes:
         held: the tasks whose consoles it forwards, each with its unit and since when.
+        units: every unit that it was asked to forward, in order.
         drained: every task that it was told the end of, in order.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, tuple[str, int]] = {}
+        self.units: list[str] = []
         self.drained: list[TaskName] = []
 
     async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
         async with self._steps.step("forward"):
             assert [stat.S_ISFIFO(os.fstat(end).st_mode) for end in (stdout, stderr)] == [True, True]
             self.held[task] = (unit, since)
+            self.units.append(unit)
 
     async def drain(self, task: TaskName) -> None:
         async with self._steps.step("drain"):

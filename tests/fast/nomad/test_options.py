@@ -4,7 +4,7 @@ from ipaddress import IPv4Address
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
 
@@ -175,11 +175,12 @@ LEAVES = st.one_of(
 DOCUMENTS = st.dictionaries(
     KEYS,
     st.recursive(
-        LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=9
+        LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
     ),
 )
 
 
+@settings(max_examples=50)
 @given(DOCUMENTS)
 def test_any_values_are_options_or_a_refusal(document: dict[str, object]) -> None:
     data = msgpack.packb(document)
