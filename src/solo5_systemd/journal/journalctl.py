@@ -30,10 +30,10 @@ class Journal:
     """Fulfils `backends.Console`."""
 
     async def open_stdout(self, unit: str) -> int:
-        return open_stream(str(task_of_unit(unit) or unit), unit, STDOUT_PRIORITY)
+        return await _open_stream(unit, STDOUT_PRIORITY)
 
     async def open_stderr(self, unit: str) -> int:
-        return open_stream(str(task_of_unit(unit) or unit), unit, STDERR_PRIORITY)
+        return await _open_stream(unit, STDERR_PRIORITY)
 
     async def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
@@ -66,6 +66,11 @@ class Journal:
     async def sync(self) -> None:
         async with _running(["--sync"]) as process:
             await process.wait()
+
+
+async def _open_stream(unit: str, priority: int) -> int:
+    """In a thread: a journald that does not answer must hold up nobody else."""
+    return await asyncio.to_thread(open_stream, str(task_of_unit(unit) or unit), unit, priority)
 
 
 def _explains(entry: Entry) -> bool:

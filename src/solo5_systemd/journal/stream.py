@@ -11,6 +11,9 @@ from solo5_systemd.unit.console import FACILITY
 
 SOCKET = "/run/systemd/journal/stdout"
 
+PATIENCE = 5.0
+"""Seconds for a journald that is stuck: its socket takes some callers, and lets the others wait."""
+
 
 def open_stream(identifier: str, unit: str, priority: int) -> int:
     """Connect, and say whose lines these will be; the protocol is that of sd_journal_stream_fd(3).
@@ -25,6 +28,7 @@ def open_stream(identifier: str, unit: str, priority: int) -> int:
         HostError: journald cannot be reached.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    connection.settimeout(PATIENCE)
     try:
         connection.connect(SOCKET)
         connection.shutdown(socket.SHUT_RD)
@@ -32,7 +36,8 @@ def open_stream(identifier: str, unit: str, priority: int) -> int:
     except OSError as error:
         connection.close()
         raise HostError(
-            f"the journal cannot be reached at {SOCKET}: {error.strerror}.",
+            f"the journal cannot be reached at {SOCKET}: {error.strerror or error}.",
             "Check that it runs: systemctl status systemd-journald",
         ) from error
+    connection.setblocking(True)  # for who is given it: a tender does not expect to be asked to wait
     return connection.detach()
