@@ -1,268 +1,244 @@
 package main
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// timings is what a benchmark found: one figure for each operation, and all of them together.
+// request is one line of a benchmark's standard input.
+type request struct {
+	Do          string `json:"do"`
+	Count       int    `json:"count"`
+	Concurrency int    `json:"concurrency"`
+	Ping        bool   `json:"ping"`
+}
+
+// timings answer a request: one figure for each operation, and all of them together.
 type timings struct {
-	What         string    `json:"what"`
-	Count        int       `json:"count"`
-	Concurrency  int       `json:"concurrency"`
-	Background   int       `json:"background"`
 	Milliseconds []float64 `json:"milliseconds"`
 	Seconds      float64   `json:"seconds"`
+	Pid          int       `json:"pid"` // of the plugin
 }
 
-// firstPort of the host's is given to the first task of a process that wants one; the next ones follow.
-const firstPort = 20000
-
-var ports atomic.Int64
-
-const patience = 10 * time.Second // for a stop, and for a guest to answer
-
-// fresh is another start of a task, with ports of its own.
-func (p *driverPlugin) fresh(d *description) (*drivers.TaskConfig, error) {
-	own := *d
-	own.Ports = nil
-	for _, port := range d.Ports {
-		port.Value = firstPort + int(ports.Add(1)) - 1
-		own.Ports = append(own.Ports, port)
-	}
-	return p.taskConfig(&own)
+// session is one benchmark: a plugin, and the tasks that it runs.
+type session struct {
+	*driverPlugin
+	options *options
+	task    *description
+	fifos   *fifos
+	latest  []*drivers.TaskHandle // of the last start
+	crowd   []*drivers.TaskHandle // what runs beside
 }
 
-// several starts tasks at the same time and returns those that started, with how long each took.
-func (p *driverPlugin) several(d *description, count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
-	handles, took, problems := make([]*drivers.TaskHandle, count), make([]float64, count), make([]error, count)
-	configs := make([]*drivers.TaskConfig, count)
-	for i := range configs {
-		var err error
-		if configs[i], err = p.fresh(d); err != nil {
-			return nil, nil, err
-		}
-	}
-	each(count, count, func(i int) {
-		began := time.Now()
-		handle, network, err := p.StartTask(configs[i])
-		if err == nil {
-			handles[i], err = handle, until(network)
-		}
-		took[i], problems[i] = milliseconds(began), err
-	})
-	var started []*drivers.TaskHandle
-	for _, handle := range handles {
-		if handle != nil {
-			started = append(started, handle)
-		}
-	}
-	return started, took, errors.Join(problems...)
+// operation is done with the session's plugin, and timed.
+type operation func(*session, request) ([]float64, error)
+
+var operations = map[string]operation{
+	"start":       (*session).start,
+	"drop":        (*session).drop,
+	"pairs":       (*session).pairs,
+	"grow":        (*session).grow,
+	"watch":       (*session).watch,
+	"replace":     (*session).replace,
+	"recover":     (*session).recover,
+	"fingerprint": (*session).fingerprint,
+	"launch":      (*session).launch,
 }
 
-// inBatches starts count tasks, so many at a time.
-func (p *driverPlugin) inBatches(d *description, count, size int) ([]*drivers.TaskHandle, error) {
-	var all []*drivers.TaskHandle
-	for len(all) < count {
-		handles, _, err := p.several(d, min(size, count-len(all)), atOnce)
-		all = append(all, handles...)
-		if err != nil {
-			return all, err
-		}
-	}
-	return all, nil
-}
+// operationLimit ends a benchmark that hangs.
+const operationLimit = 10 * time.Minute
 
-// removed stops and destroys tasks, so many at a time.
-func (p *driverPlugin) removed(handles []*drivers.TaskHandle, concurrency int) error {
-	problems := make([]error, len(handles))
-	each(len(handles), concurrency, func(i int) {
-		id := handles[i].Config.ID
-		problems[i] = errors.Join(p.StopTask(id, patience, ""), p.DestroyTask(id, true))
-	})
-	return errors.Join(problems...)
-}
-
-// each calls work with 0 to count-1, in so many goroutines.
-func each(count, concurrency int, work func(int)) {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range concurrency {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
-				work(i)
-			}
-		}()
-	}
-	all.Wait()
-}
-
-func milliseconds(since time.Time) float64 {
-	return float64(time.Since(since).Microseconds()) / 1000
-}
-
-// beside runs a benchmark while the background tasks run.
-func beside(p *driverPlugin, o *options, work func(*description, *timings) error) (*timings, error) {
-	d, err := described(o.task)
+// bench does what each line of standard input asks for and answers each with a line, so that whoever measures can take
+// turns with it. Its tasks end with it.
+func bench(p *driverPlugin, o *options) (result any, err error) {
+	s, err := newSession(p, o)
 	if err != nil {
 		return nil, err
 	}
-	found := &timings{Count: o.count, Concurrency: o.concurrency, Background: o.background}
-	handles, err := p.inBatches(d, o.background, 16)
-	if err == nil {
-		began := time.Now()
-		err = work(d, found)
-		found.Seconds = max(found.Seconds, time.Since(began).Seconds())
+	defer func() { err = errors.Join(err, s.end()) }()
+	requests, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var r request
+		if err := requests.Decode(&r); errors.Is(err, io.EOF) {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+		found, err := s.perform(r)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Do, err)
+		}
+		if err := answers.Encode(found); err != nil {
+			return nil, err
+		}
 	}
-	return found, errors.Join(err, p.removed(handles, 16))
 }
 
-// benchStart times StartTask in rounds of as many as are wanted at a time; what stops them between is not counted.
-func benchStart(p *driverPlugin, o *options) (any, error) {
-	until := atOnce
-	if o.ping {
+func newSession(p *driverPlugin, o *options) (*session, error) {
+	task, err := described(o.task)
+	if err != nil {
+		return nil, err
+	}
+	fifos, err := newFIFOs()
+	return &session{driverPlugin: p, options: o, task: task, fifos: fifos}, err
+}
+
+func (s *session) end() error {
+	return errors.Join(s.cleared(s.latest), s.cleared(s.crowd), s.fifos.close())
+}
+
+func (s *session) perform(r request) (*timings, error) {
+	do := operations[r.Do]
+	if do == nil {
+		return nil, errors.New("no such operation")
+	}
+	stuck := time.AfterFunc(operationLimit, func() { panic(r.Do + " takes too long") })
+	defer stuck.Stop()
+	began := time.Now()
+	took, err := do(s, r)
+	return &timings{Milliseconds: took, Seconds: time.Since(began).Seconds(), Pid: s.pid()}, err
+}
+
+// start times StartTask of count tasks at the same time, which stay until they are dropped.
+func (s *session) start(r request) ([]float64, error) {
+	until := nothingMore
+	if r.Ping {
 		until = answers
 	}
-	return beside(p, o, func(d *description, found *timings) error {
-		found.What = "start"
-		for len(found.Milliseconds) < o.count {
-			handles, took, err := p.several(d, o.concurrency, until)
-			found.Milliseconds = append(found.Milliseconds, took...)
-			if err := errors.Join(err, p.removed(handles, o.concurrency)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	handles, took, err := s.started(r.Count, until)
+	s.latest = append(s.latest, handles...)
+	return took, err
 }
 
-// benchPairs times tasks that are started, stopped and destroyed.
-func benchPairs(p *driverPlugin, o *options) (any, error) {
-	return beside(p, o, func(d *description, found *timings) error {
-		found.What = "pairs"
-		found.Milliseconds = make([]float64, o.count)
-		problems := make([]error, o.count)
-		each(o.count, o.concurrency, func(i int) {
-			began := time.Now()
-			handles, err := p.inBatches(d, 1, 1)
-			problems[i] = errors.Join(err, p.removed(handles, 1))
-			found.Milliseconds[i] = milliseconds(began)
-		})
-		return errors.Join(problems...)
-	})
+func (s *session) drop(request) ([]float64, error) {
+	err := s.cleared(s.latest)
+	s.latest = nil
+	return nil, err
 }
 
-// benchRecover kills the plugin while tasks run, and times how a new one takes them up again.
-func benchRecover(p *driverPlugin, o *options) (any, error) {
-	d, err := described(o.task)
+// pairs times tasks that are started, stopped and destroyed, so many at a time.
+func (s *session) pairs(r request) ([]float64, error) {
+	configs, err := s.configs(r.Count)
 	if err != nil {
 		return nil, err
 	}
-	handles, err := p.inBatches(d, o.count, 16)
-	defer func() { _ = p.removed(handles, 16) }()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.replaced(o); err != nil {
-		return nil, err
-	}
-	found := &timings{What: "recover", Count: o.count, Concurrency: o.concurrency}
-	found.Milliseconds = make([]float64, o.count)
-	problems := make([]error, o.count)
-	began := time.Now()
-	each(o.count, o.concurrency, func(i int) {
-		began := time.Now()
-		problems[i] = p.RecoverTask(handles[i])
-		found.Milliseconds[i] = milliseconds(began)
-	})
-	found.Seconds = time.Since(began).Seconds()
-	return found, errors.Join(problems...)
-}
-
-// replaced kills the plugin with SIGKILL and launches it again.
-func (p *driverPlugin) replaced(o *options) error {
-	if err := p.command.Process.Kill(); err != nil {
-		return err
-	}
-	for !p.process.Exited() {
-		time.Sleep(time.Millisecond)
-	}
-	next, err := launch(o.plugin, logger(o.log))
-	if err != nil {
-		return err
-	}
-	*p = *next
-	return p.configure(o.config)
-}
-
-// benchLaunch times the plugin from its exec to its handshake, and to its first answer.
-func benchLaunch(_ *driverPlugin, o *options) (any, error) {
-	found := &timings{What: "launch", Count: o.count, Concurrency: 1}
-	for range o.count {
-		began := time.Now()
-		p, err := launch(o.plugin, logger(o.log))
+	return each(r.Count, r.Concurrency, func(i int) error {
+		handle, _, err := s.StartTask(configs[i])
 		if err != nil {
-			return nil, err
+			return err
 		}
-		_, err = p.PluginInfo()
-		found.Milliseconds = append(found.Milliseconds, milliseconds(began))
-		p.process.Kill()
+		return s.cleared([]*drivers.TaskHandle{handle})
+	})
+}
+
+// grow has count tasks run beside what is measured from now on.
+func (s *session) grow(r request) ([]float64, error) {
+	for len(s.crowd) < r.Count {
+		handles, _, err := s.started(min(16, r.Count-len(s.crowd)), nothingMore)
+		s.crowd = append(s.crowd, handles...)
 		if err != nil {
 			return nil, err
 		}
 	}
-	return found, nil
-}
-
-// hold runs tasks, watched like the agent's, until standard input ends; it says when they run and who runs them.
-func hold(p *driverPlugin, o *options) (any, error) {
-	d, err := described(o.task)
-	if err != nil {
-		return nil, err
-	}
-	handles, err := p.inBatches(d, o.count, 16)
-	defer func() { _ = p.removed(handles, 16) }()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := p.watch(ctx, handles, o.interval); err != nil {
-		return nil, err
-	}
-	fmt.Printf("{\"tasks\": %d, \"pid\": %d}\n", len(handles), p.pid())
-	bufio.NewScanner(os.Stdin).Scan()
 	return nil, nil
 }
 
-// watch opens the streams that an agent holds open while tasks run.
-func (p *driverPlugin) watch(ctx context.Context, handles []*drivers.TaskHandle, interval time.Duration) error {
-	fingerprints, err := p.Fingerprint(ctx)
+// watch opens the streams that an agent holds open while its tasks run, until the plugin is replaced.
+func (s *session) watch(request) ([]float64, error) {
+	ctx := context.Background()
+	fingerprints, err := s.Fingerprint(ctx)
 	go discard(fingerprints)
-	heard, also := p.TaskEvents(ctx)
+	heard, also := s.TaskEvents(ctx)
 	go discard(heard)
 	err = errors.Join(err, also)
-	for _, handle := range handles {
-		results, waiting := p.WaitTask(ctx, handle.Config.ID)
-		samples, sampling := p.TaskStats(ctx, handle.Config.ID, interval)
+	for _, handle := range s.crowd {
+		results, waiting := s.WaitTask(ctx, handle.Config.ID)
+		samples, sampling := s.TaskStats(ctx, handle.Config.ID, s.options.interval)
 		go discard(results)
 		go discard(samples)
 		err = errors.Join(err, waiting, sampling)
 	}
-	return err
+	return nil, err
 }
 
 func discard[T any](stream <-chan T) {
 	for range stream {
 	}
+}
+
+// replace kills the plugin with SIGKILL and launches it again.
+func (s *session) replace(request) ([]float64, error) {
+	return nil, s.replaced(s.options)
+}
+
+// recover times how a plugin that was replaced takes up the tasks that run, so many at a time.
+func (s *session) recover(r request) ([]float64, error) {
+	return each(len(s.crowd), r.Concurrency, func(i int) error { return s.RecoverTask(s.crowd[i]) })
+}
+
+// fingerprint times looks at the machine, each from its request to its answer.
+func (s *session) fingerprint(r request) ([]float64, error) {
+	return each(r.Count, 1, func(int) error {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		answers, err := s.Fingerprint(ctx)
+		if err != nil {
+			return err
+		}
+		if first := <-answers; first == nil || first.Err != nil {
+			return fmt.Errorf("no fingerprint: %+v", first)
+		}
+		return nil
+	})
+}
+
+// launch times other plugins beside ours, from their exec until they are connected with.
+func (s *session) launch(r request) ([]float64, error) {
+	return each(r.Count, 1, func(int) error {
+		another, err := launch(s.options.plugin, logger(s.options.log))
+		if err == nil {
+			go another.process.Kill()
+		}
+		return err
+	})
+}
+
+// configs are starts of the task, with consoles of their own.
+func (s *session) configs(count int) ([]*drivers.TaskConfig, error) {
+	configs := make([]*drivers.TaskConfig, count)
+	for i := range configs {
+		config, err := s.fresh(s.task)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.fifos.open(config); err != nil {
+			return nil, err
+		}
+		configs[i] = config
+	}
+	return configs, nil
+}
+
+// started starts tasks at the same time, and times that.
+func (s *session) started(count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+	configs, err := s.configs(count)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.atOnce(configs, until)
+}
+
+func (s *session) cleared(handles []*drivers.TaskHandle) error {
+	err := s.removed(handles, 16)
+	for _, handle := range handles {
+		err = errors.Join(err, s.fifos.remove(handle.Config))
+	}
+	return err
 }

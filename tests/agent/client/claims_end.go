@@ -166,6 +166,6 @@ func hostile(t *trial) error {
 }
 
 func sixteen(t *trial) error {
-	handles, _, err := t.several(t.task, 16, atOnce)
+	handles, _, err := t.several(t.task, 16, nothingMore)
 	return errors.Join(err, t.removed(handles, 16))
 }

@@ -78,7 +78,7 @@ func (t *trial) clear() {
 
 // started starts another task of the kind under trial; the caller removes it.
 func (t *trial) started() (*drivers.TaskHandle, error) {
-	handles, _, err := t.several(t.task, 1, atOnce)
+	handles, _, err := t.several(t.task, 1, nothingMore)
 	if err != nil {
 		return nil, err
 	}

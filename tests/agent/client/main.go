@@ -1,6 +1,6 @@
 // Driver-client speaks with a task driver plugin as Nomad's agent does, by Nomad's own packages: it launches the plugin
 // anew for each command, and finds tasks of an earlier one by their stored handles, as a restarted agent does.
-// Every command prints one JSON document.
+// Every command prints one JSON document; bench prints one for each request.
 package main
 
 import (
@@ -21,10 +21,8 @@ type options struct {
 	plugin, config, log  string
 	task, handle, signal string
 	timeout, interval    time.Duration
-	force, ping          bool
+	force                bool
 	samples              int
-	count, concurrency   int
-	background           int
 	words                []string
 }
 
@@ -32,25 +30,21 @@ type options struct {
 type command func(*driverPlugin, *options) (any, error)
 
 var commands = map[string]command{
-	"info":          info,
-	"schema":        schema,
-	"fingerprint":   fingerprint,
-	"start":         start,
-	"recover":       onTask(inspected),
-	"inspect":       onTask(inspected),
-	"wait":          onTask(waited),
-	"stop":          onTask(stopped),
-	"destroy":       onTask(destroyed),
-	"signal":        onTask(signalled),
-	"exec":          onTask(executed),
-	"stats":         onTask(sampled),
-	"events":        events,
-	"bench-start":   benchStart,
-	"bench-pairs":   benchPairs,
-	"bench-recover": benchRecover,
-	"bench-launch":  benchLaunch,
-	"hold":          hold,
-	"conformance":   conformance,
+	"info":        info,
+	"schema":      schema,
+	"fingerprint": fingerprint,
+	"start":       start,
+	"recover":     onTask(inspected),
+	"inspect":     onTask(inspected),
+	"wait":        onTask(waited),
+	"stop":        onTask(stopped),
+	"destroy":     onTask(destroyed),
+	"signal":      onTask(signalled),
+	"exec":        onTask(executed),
+	"stats":       onTask(sampled),
+	"events":      events,
+	"bench":       bench,
+	"conformance": conformance,
 }
 
 func main() {
@@ -85,11 +79,7 @@ func flags(name string, words []string) *options {
 	set.DurationVar(&o.timeout, "timeout", 5*time.Second, "for stop and exec; how long fingerprint and events listen")
 	set.DurationVar(&o.interval, "interval", time.Second, "between two samples")
 	set.BoolVar(&o.force, "force", false, "destroy a task that runs")
-	set.BoolVar(&o.ping, "ping", false, "time a start until the guest answers a ping")
 	set.IntVar(&o.samples, "samples", 1, "how many to take")
-	set.IntVar(&o.count, "count", 1, "how many tasks or launches to time")
-	set.IntVar(&o.concurrency, "concurrency", 1, "how many of them at a time")
-	set.IntVar(&o.background, "background", 0, "how many tasks run beside them")
 	_ = set.Parse(words) // ExitOnError
 	o.words = set.Args()
 	return o

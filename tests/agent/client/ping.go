@@ -14,11 +14,6 @@ var echo = []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
 
 const echoReply = 0
 
-// atOnce asks nothing more of a task that has started.
-func atOnce(*drivers.DriverNetwork) error {
-	return nil
-}
-
 // answers waits until the guest answers a ping, asked every millisecond from the start on.
 func answers(network *drivers.DriverNetwork) error {
 	if network == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
@@ -62,6 +63,22 @@ func connect(config *plugin.ClientConfig, command *exec.Cmd) (*driverPlugin, err
 		return nil, err
 	}
 	return &driverPlugin{DriverPlugin: raw.(drivers.DriverPlugin), process: process, command: command}, nil
+}
+
+// replaced kills the plugin with SIGKILL and launches it again.
+func (p *driverPlugin) replaced(o *options) error {
+	if err := p.command.Process.Kill(); err != nil {
+		return err
+	}
+	for !p.process.Exited() {
+		time.Sleep(time.Millisecond)
+	}
+	next, err := launch(o.plugin, logger(o.log))
+	if err != nil {
+		return err
+	}
+	*p = *next
+	return p.configure(o.config)
 }
 
 func (p *driverPlugin) pid() int {

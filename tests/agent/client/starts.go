@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// firstPort of the host's is given to the first task of a process that wants one; the next ones follow.
+const firstPort = 20000
+
+var ports atomic.Int64
+
+const patience = 10 * time.Second // for a stop, and for a guest to answer
+
+// fresh is another start of a task, with ports of its own.
+func (p *driverPlugin) fresh(d *description) (*drivers.TaskConfig, error) {
+	own := *d
+	own.Ports = nil
+	for _, port := range d.Ports {
+		port.Value = firstPort + int(ports.Add(1)) - 1
+		own.Ports = append(own.Ports, port)
+	}
+	return p.taskConfig(&own)
+}
+
+// several starts a task several times at the same time; as atOnce.
+func (p *driverPlugin) several(d *description, count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+	configs := make([]*drivers.TaskConfig, count)
+	for i := range configs {
+		var err error
+		if configs[i], err = p.fresh(d); err != nil {
+			return nil, nil, err
+		}
+	}
+	return p.atOnce(configs, until)
+}
+
+// atOnce starts tasks at the same time and returns those that started, with how many milliseconds each took.
+func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+	handles := make([]*drivers.TaskHandle, len(configs))
+	took, err := each(len(configs), len(configs), func(i int) error {
+		handle, network, err := p.StartTask(configs[i])
+		if err != nil {
+			return err
+		}
+		handles[i] = handle
+		return until(network)
+	})
+	var started []*drivers.TaskHandle
+	for _, handle := range handles {
+		if handle != nil {
+			started = append(started, handle)
+		}
+	}
+	return started, took, err
+}
+
+// nothingMore is asked of a task that has started.
+func nothingMore(*drivers.DriverNetwork) error {
+	return nil
+}
+
+// removed stops and destroys tasks, so many at a time.
+func (p *driverPlugin) removed(handles []*drivers.TaskHandle, concurrency int) error {
+	_, err := each(len(handles), concurrency, func(i int) error {
+		id := handles[i].Config.ID
+		return errors.Join(p.StopTask(id, patience, ""), p.DestroyTask(id, true))
+	})
+	return err
+}
+
+// each calls work with 0 to count-1, in so many goroutines, and says how many milliseconds each call took.
+func each(count, concurrency int, work func(int) error) ([]float64, error) {
+	took, problems := make([]float64, count), make([]error, count)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(count, concurrency) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
+				began := time.Now()
+				problems[i] = work(i)
+				took[i] = float64(time.Since(began).Microseconds()) / 1000
+			}
+		}()
+	}
+	all.Wait()
+	return took, errors.Join(problems...)
+}
