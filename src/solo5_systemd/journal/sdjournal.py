@@ -8,8 +8,9 @@ Matches are ANDed where their fields differ. A reader is for one thread.
 """
 
 import ctypes
+import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from solo5_systemd.errors import HostError
@@ -19,7 +20,25 @@ from solo5_systemd.unit.console import FACILITY, STDERR_PRIORITY, STDOUT_PRIORIT
 
 LIBRARY = "libsystemd.so.0"
 _LOCAL_ONLY = 1  # SD_JOURNAL_LOCAL_ONLY
-_ENOENT = 2
+_POINTER, _SIZE, _TIME = (ctypes.POINTER(each) for each in (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64))
+_ARGUMENTS: Mapping[str, Sequence[type]] = {
+    "add_match": [ctypes.c_char_p, ctypes.c_size_t],
+    "close": [],
+    "get_cursor": [_POINTER],
+    "get_data": [ctypes.c_char_p, _POINTER, _SIZE],
+    "get_fd": [],
+    "get_monotonic_usec": [_TIME, ctypes.c_uint8 * 16],
+    "get_realtime_usec": [_TIME],
+    "next": [],
+    "previous": [],
+    "process": [],
+    "seek_cursor": [ctypes.c_char_p],
+    "seek_head": [],
+    "seek_realtime_usec": [ctypes.c_uint64],
+    "seek_tail": [],
+    "set_data_threshold": [ctypes.c_size_t],
+}
+"""Of the functions `sd_journal_NAME`, after the journal itself."""
 
 _PRIORITIES = {Stream.STDOUT: STDOUT_PRIORITY, Stream.STDERR: STDERR_PRIORITY}
 
@@ -41,7 +60,9 @@ class JournalReader:
 
     def __init__(self, matches: Sequence[str]) -> None:
         self._journal = ctypes.c_void_p()
-        self._call("open", ctypes.byref(self._journal), _LOCAL_ONLY, of=())
+        self._data, self._size, self._time = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_uint64()
+        self._boot = (ctypes.c_uint8 * 16)()
+        _check("open", _library().sd_journal_open(ctypes.byref(self._journal), _LOCAL_ONLY))
         for match in matches:
             self._call("add_match", match.encode(), 0)
         self._call("set_data_threshold", 0)
@@ -98,53 +119,50 @@ class JournalReader:
 
     def _field(self, name: bytes) -> bytes:
         """A field's value, empty where the line has none."""
-        data, size = ctypes.c_void_p(), ctypes.c_size_t()
-        if self._call("get_data", name, ctypes.byref(data), ctypes.byref(size), absent=_ENOENT) < 0:
+        result = _library().sd_journal_get_data(self._journal, name, self._data, self._size)
+        if result == -errno.ENOENT:
             return b""
-        return ctypes.string_at(data.value or 0, size.value)[len(name) + 1 :]
+        _check("get_data", result)
+        return ctypes.string_at(self._data.value or 0, self._size.value)[len(name) + 1 :]
 
     def _cursor(self) -> str:
-        text = ctypes.c_void_p()
-        self._call("get_cursor", ctypes.byref(text))
+        self._call("get_cursor", self._data)
         try:
-            return ctypes.string_at(text.value or 0).decode("ascii")
+            return ctypes.string_at(self._data.value or 0).decode("ascii")
         finally:
-            _library().free(text)
+            _library().free(self._data)
 
     def _monotonic(self) -> int:
-        time, boot = ctypes.c_uint64(), (ctypes.c_uint8 * 16)()
-        self._call("get_monotonic_usec", ctypes.byref(time), ctypes.byref(boot))
-        return time.value
+        self._call("get_monotonic_usec", self._time, self._boot)
+        return self._time.value
 
     def _realtime(self) -> int:
-        time = ctypes.c_uint64()
-        self._call("get_realtime_usec", ctypes.byref(time))
-        return time.value
+        self._call("get_realtime_usec", self._time)
+        return self._time.value
 
-    def _call(self, function: str, *arguments: object, of: tuple[object, ...] | None = None, absent: int = 0) -> int:
-        """Call sd_journal_FUNCTION(journal, …); `absent` is an errno that is an answer."""
-        subject = (self._journal,) if of is None else of
-        result: int = getattr(_library(), f"sd_journal_{function}")(*subject, *arguments)
-        if result < 0 and -result != absent:
-            raise HostError(
-                f"the journal cannot be read: sd_journal_{function}: {os.strerror(-result)}.",
-                "See: journalctl --verify",
-            )
-        return result
+    def _call(self, function: str, *arguments: object) -> int:
+        return _check(function, getattr(_library(), f"sd_journal_{function}")(self._journal, *arguments))
+
+
+def _check(function: str, result: int) -> int:
+    if result < 0:
+        raise HostError(
+            f"the journal cannot be read: sd_journal_{function}: {os.strerror(-result)}.",
+            "See: journalctl --verify",
+        )
+    return result
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    """libsystemd, with the types of those arguments that Python's own do not fit (sd-journal(3))."""
+    """libsystemd, with the types of the arguments of what is used of it."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         raise HostError(f"the journal cannot be read: {error}.", "Debian has it in libsystemd0.") from error
-    library.sd_journal_close.argtypes = [ctypes.c_void_p]
+    for name, arguments in _ARGUMENTS.items():
+        getattr(library, f"sd_journal_{name}").argtypes = [ctypes.c_void_p, *arguments]
     library.sd_journal_close.restype = None
-    library.sd_journal_add_match.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-    library.sd_journal_seek_realtime_usec.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    library.sd_journal_set_data_threshold.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     library.free.restype = None
     return library

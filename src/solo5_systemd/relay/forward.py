@@ -46,6 +46,20 @@ class Console:
         progress = {stream: outlet.lane.progress for stream, outlet in self.outlets.items()}
         return Record(task=self.task, unit=self.unit, since=self.since, progress=progress)
 
+    @property
+    def is_behind(self) -> bool:
+        """Some of its lines have to be read from the journal again."""
+        return any(outlet.lane.gap is not None for outlet in self.outlets.values())
+
+    def refill(self) -> bool:
+        """Bring the lanes what they had passed over, if they are read; whether there may be more."""
+        busy = False
+        for outlet, refill in self.refills:
+            if outlet.flows and refill.step():
+                outlet.stir()
+                busy = True
+        return busy
+
     def close(self) -> None:
         for outlet, refill in self.refills:
             refill.close()
@@ -65,6 +79,7 @@ class Forwarder:
         self._records = records
         self._consoles: dict[TaskName, Console] = {}
         self._by_unit: dict[str, Console] = {}
+        self._behind: set[Console] = set()
         self._journal = open_journal(CONSOLES)
         self._journal.watch()
         self._last: Line | None = self._journal.seek_end()
@@ -109,6 +124,7 @@ class Forwarder:
             fdstore.forget(_stored_name(stream, task))
             fdstore.store(_stored_name(stream, task), mine)
             console.outlets[stream].open(mine)
+        self._behind.add(console)
 
     async def drain(self, task: TaskName) -> None:
         """Write all that the journal has of an ended task, as long as it is read; then close, and forget it."""
@@ -170,17 +186,15 @@ class Forwarder:
             return None
         outlet = console.outlets[line.stream]
         outlet.offer(line)
+        if outlet.lane.gap is not None:
+            self._behind.add(console)
         return outlet
 
     def _refill(self) -> bool:
-        """Bring lanes what they had passed over; whether there may be more."""
-        busy = False
-        for console in self._consoles.values():
-            for outlet, refill in console.refills:
-                if outlet.flows and refill.step():
-                    outlet.stir()
-                    busy = True
-        return busy
+        """Let those catch up that are behind; whether there may be more."""
+        busy = [console.refill() for console in self._behind]
+        self._behind = {console for console in self._behind if console.is_behind}
+        return any(busy)
 
     def _passed(self, since: int) -> Place | None:
         """Up to where lines of this time or later may have been read already, while nobody wanted them."""
@@ -195,10 +209,12 @@ class Forwarder:
             self._forget(self._consoles[record.task])
         console = Console(record, gap, self)
         self._consoles[console.task] = self._by_unit[console.unit] = console
+        self._behind.add(console)
         return console
 
     def _forget(self, console: Console) -> None:
         del self._consoles[console.task], self._by_unit[console.unit]
+        self._behind.discard(console)
         console.close()
         for stream in Stream:
             fdstore.forget(_stored_name(stream, console.task))
