@@ -63,7 +63,7 @@ def guest(jobs: Jobs, outside: Outside, machine: Machine) -> Iterator[Guest]:
 
 @pytest.mark.everywhere
 def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
-    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin")
+    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
     eventually(lambda: plugins() and first not in plugins(), "the agent launches another")
