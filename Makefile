@@ -53,7 +53,7 @@ container: setup ## tests on a machine at native speed: all but the limits of cg
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
 	$(BOOT) --release bookworm --backend container -- $(PYTEST) --timeout=120 -m 'not vm' \
-	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py \
+	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py relay.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
 	        network.py::test_guest_reaches_the_outside_by_the_machines_address)
 
@@ -64,7 +64,8 @@ vm: setup ## tests on a virtual machine with a kernel of its own
 .PHONY: bench
 bench: setup ## figures beside their floor: a table, and JSON in build/bench.json
 	mkdir -p build
-	$(BOOT) --backend container --copy-out /tmp/bench.json:build/bench.json -- python3 /srv/tests/bench/bench.py --json /tmp/bench.json
+	$(BOOT) --backend container --with nomad --copy-out /tmp/bench.json:build/bench.json -- \
+	    env PYTHONPATH=/srv python3 -m tests.bench.bench --json /tmp/bench.json
 
 .PHONY: deb
 deb: setup ## the Debian package, in dist/
