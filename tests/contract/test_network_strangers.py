@@ -1,0 +1,123 @@
+"""What other programs of the host have and do: neither counted as ours, nor changed, nor waited for."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.contract.guest import Guest
+from tests.contract.netns import run
+from tests.contract.netservice import Service, host_state, nic, udp
+from tests.contract.test_network_paths import ask_udp
+
+from solo5_systemd.errors import TakenError
+from solo5_systemd.names import TaskName
+
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+async def test_an_address_stays_held_though_rules_and_service_are_gone(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        held = await client.lease("a")
+    service.kill()
+    run("nft", "flush", "ruleset")
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(TakenError, match="is taken by task a"):
+            await client.reserve(TaskName("b"), (nic("service", ip=str(held.ipv4.ip)),), ())
+        assert (await client.lease("b")).ipv4 != held.ipv4
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_taps_of_others_are_neither_counted_nor_removed(service: Service) -> None:
+    for name in ("tap1", "miragetap1"):
+        run("ip", "tuntap", "add", name, "mode", "tap")
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        await client.have("b", nics=(nic("service"), nic("management")))
+        service.kill()
+        await service.restart()
+        await client.drop("a")
+        await client.drop("b")
+    for name in ("tap1", "miragetap1"):
+        run("ip", "tuntap", "del", name, "mode", "tap")
+
+
+async def test_rules_that_others_change_at_the_same_moment_are_no_hindrance(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        with _busy("while :; do nft add table ip other; nft delete table ip other; done"):
+            names = [f"t{number}" for number in range(20)]
+            await asyncio.gather(*(client.lease(name, udp(5300 + n)) for n, name in enumerate(names)))
+            await asyncio.gather(*(client.drop(name) for name in names))
+
+
+async def test_rules_of_others_are_left_as_they_are(service: Service) -> None:
+    run("nft", "add table ip nat; add chain ip nat POSTROUTING { type nat hook postrouting priority 100; }")
+    before = host_state()
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5353))
+        assert "table ip nat" in run("nft", "list", "ruleset")
+        await client.drop("a")
+    service.end()
+    assert host_state() == before
+    run("nft", "delete", "table", "ip", "nat")
+
+
+async def test_no_program_is_looked_for_in_the_path(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as poor:
+        poor.setenv("PATH", "/nonexistent")
+        service.start()
+    await service.ready()
+    async with service.client() as client:
+        async with Guest(await client.lease("a", udp(5353))):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+
+
+@pytest.mark.parametrize("before", ["0", "1"])
+async def test_forwarding_is_switched_on_while_it_is_needed_and_is_then_as_it_was(
+    service: Service, before: str
+) -> None:
+    FORWARD.write_text(before)
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        assert FORWARD.read_text() == "1\n"
+        await client.drop("a")
+        assert FORWARD.read_text() == f"{before}\n"
+    FORWARD.write_text("0")
+
+
+@pytest.mark.parametrize(("ipv4", "broadcast"), [("10.77.0.0/16", "10.77.255.255"), ("10.77.0.0/28", "10.77.0.15")])
+async def test_a_bridge_broadcasts_to_the_last_address_of_its_range(
+    service: Service, ipv4: str, broadcast: str
+) -> None:
+    (service.settings / "solo5.toml").write_text(f'[network.default]\nipv4 = "{ipv4}"\n')
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        [bridge] = json.loads(run("ip", "-j", "address", "show", "dev", lease.bridge))
+        assert [address["broadcast"] for address in bridge["addr_info"]] == [broadcast]
+        await client.drop("a")
+
+
+@contextmanager
+def _busy(script: str) -> Iterator[None]:
+    """A shell that does this over and over meanwhile, in this namespace."""
+    with subprocess.Popen(["sh", "-c", script]) as shell:
+        try:
+            yield
+            assert shell.poll() is None
+        finally:
+            shell.terminate()
+            shell.wait()
+    run("nft", "add", "table", "ip", "other")
+    run("nft", "delete", "table", "ip", "other")

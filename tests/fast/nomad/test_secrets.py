@@ -1,0 +1,55 @@
+"""A task's environment and arguments may hold what is nobody's business: the driver never repeats them."""
+
+import logging
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.values import Fifos, port, task_config
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+SECRET = "hunter2"
+
+
+def secretive(fifos: Fifos) -> wire.TaskConfig:
+    task = fifos.of(task_config(port("http", 25001, 80), args=[f"--password={SECRET}"]))
+    task.env["NOMAD_TOKEN"] = SECRET
+    return task
+
+
+async def test_neither_log_nor_events_nor_stored_state_repeat_what_a_job_passes(
+    machine: Machine, fifos: Fifos, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with agent() as nomad:
+        answer = await nomad.start(secretive(fifos))
+        await nomad.recover(answer.handle)
+        await nomad.stop(signal="SIGUSR1")
+        await nomad.wait()
+        told = await nomad.messages()
+        await nomad.destroy()
+    assert len(told) > 1
+    assert SECRET not in caplog.text + "".join(told)
+    assert SECRET.encode() not in answer.handle.driver_state
+
+
+@pytest.mark.parametrize("error", [HostError("away."), RuntimeError("unforeseen")])
+async def test_a_start_that_fails_does_not_repeat_it_either(
+    machine: Machine, fifos: Fifos, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    machine.steps.errors["start unit"] = error
+    async with agent() as nomad:
+        with pytest.raises(type(error)) as caught:
+            await nomad.start(secretive(fifos))
+    assert SECRET not in caplog.text + str(caught.value)
+
+
+async def test_the_unit_of_a_task_has_nothing_of_its_environment(machine: Machine, fifos: Fifos) -> None:
+    task = task_config()
+    task.env["NOMAD_TOKEN"] = SECRET
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task))
+    assert SECRET not in repr(machine.units.started)
