@@ -1,240 +1,152 @@
 """How fast it is, beside what the machine could do at best, measured in one run: run on a booted machine as root.
 
-Each figure has a floor, and the two are taken in turn, so that a machine that slows down slows down both. The ratio
-is what to quote.
-
-| figure | floor |
-|---|---|
-| `solo5ctl ps`, with 0, 10 and 100 tasks | `python3 -I -c 'import dbus_next.aio'` |
-| a start through the engine: one NIC, two ports | that unit over D-Bus, its network unit /usr/bin/true |
-| the same with no NIC | the same unit straight over D-Bus |
-| the same with 16 at a time, of each the time to its own end | 16 such units at a time |
-| a start and its undoing, 16 at a time: time for each pair | start and stop of such a unit |
+Each figure has a floor, and the two are taken in turn, so that a machine that slows down slows down both. The ratio is
+what to quote. docs/performance.md says what each figure and floor is.
 """
 
 import argparse
 import asyncio
-import contextlib
-import json
-import statistics
-import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from ipaddress import IPv4Address
+from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.bus.connection import system_bus
-from solo5_systemd.bus.manager import Manager
-from solo5_systemd.etc import read_settings
-from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Protocol
-from solo5_systemd.runtime import Runtime
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import UnitFiles
-from solo5_systemd.wiring import connect
-from solo5_systemd.workload import MIB, Publish, Workload
+from tests.bench import processes
+from tests.bench.driver import Driver, driver
+from tests.bench.figures import Figure, Report, times
+from tests.bench.floor import Floor, floor, whole_process
 
-GUESTS = Path("/srv/guests")
 AT_ONCE = 16
-FLOOR_NETWORK = Path("/run/systemd/system/solo5-bench-network@.service")
-FLOOR_UNIT = """\
-[Unit]
-DefaultDependencies=no
-StopWhenUnneeded=yes
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-Slice=solo5.slice
-ExecStart=/usr/bin/true
-ExecStop=/usr/bin/true
-"""
+CROWDS = (1, 100, 500)
+IDLE = 20.0
+"""Seconds that an idle driver is watched."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
-    """Milliseconds: of ours, of the floor's, and ours over the floor's."""
+class Bench:
+    """Ours and the floor, in turn.
 
-    name: str
-    ours: float
-    p95: float
-    floor: float
+    Attributes:
+        rounds: how many single starts; what is slower has fewer.
+    """
 
-    @property
-    def ratio(self) -> float:
-        return self.ours / self.floor
+    driver: Driver
+    floor: Floor
+    report: Report
+    rounds: int
 
+    async def everything(self) -> None:
+        before = processes.count()
+        await self.launch()
+        await self.ps(0)
+        await self.memory(0)
+        await self.idle(0)
+        await self.fingerprint()
+        for crowd in CROWDS:
+            await self.driver.do("grow", count=crowd)
+            await self.driver.do("watch")
+            await self.beside(crowd)
+        spare = (processes.count() - before - CROWDS[-1]) / CROWDS[-1]
+        self.report.add(Figure(name=f"processes beside the tender, per task of {CROWDS[-1]}", unit="", ours=spare))
+        for at_once in (1, AT_ONCE):
+            await self.recover(at_once)
 
-def figure(name: str, ours: list[float], floor: list[float]) -> Figure:
-    return Figure(
-        name=name,
-        ours=statistics.median(ours) * 1000,
-        p95=sorted(ours)[int(len(ours) * 0.95)] * 1000,
-        floor=statistics.median(floor) * 1000,
-    )
+    async def beside(self, crowd: int) -> None:
+        where = f"beside {crowd}"
+        await self.starts(f"StartTask {where}", 1, self.rounds)
+        await self.starts(f"StartTask {where}, {AT_ONCE} at a time", AT_ONCE, self.rounds // 5)
+        await self.pairs(f"start, stop and destroy {where}, {AT_ONCE} at a time")
+        if crowd == CROWDS[0]:
+            await self.starts(f"StartTask {where} until it answers a ping", 1, self.rounds // 2, ping=True)
+            return
+        await self.ps(crowd)
+        await self.memory(crowd)
+        if crowd == CROWDS[1]:
+            await self.idle(crowd)
 
+    async def starts(self, name: str, at_once: int, rounds: int, *, ping: bool = False) -> None:
+        ours: list[float] = []
+        floors: list[float] = []
+        for _ in range(rounds):
+            floors += await self.floor.start(at_once)
+            await self.floor.drop()
+            ours += (await self.driver.do("start", count=at_once, ping=ping)).milliseconds
+            await self.driver.do("drop")
+        self.report.add(times(name, ours, floors))
 
-def whole_process(*argv: str) -> float:
-    begun = time.perf_counter()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    async def pairs(self, name: str) -> None:
+        """Per second, of all chunks together."""
+        count, chunks = AT_ONCE * 2, max(1, self.rounds // 10)
+        ours = floors = 0.0
+        for _ in range(chunks):
+            floors += await self.floor.pairs(count, AT_ONCE)
+            ours += (await self.driver.do("pairs", count=count, at_once=AT_ONCE)).seconds
+        done = count * chunks
+        self.report.add(Figure(name=name, unit="/s", ours=done / ours, floor=done / floors))
 
+    async def ps(self, tasks: int) -> None:
+        ours, floors = [], []
+        for _ in range(self.rounds // 4):
+            floors.append(whole_process("python3", "-I", "-c", "import dbus_next.aio"))
+            ours.append(whole_process("solo5ctl", "ps"))
+        self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
 
-def bench_ps(tasks: int, rounds: int) -> Figure:
-    ours, floor = [], []
-    for _ in range(rounds):
-        ours.append(whole_process("solo5ctl", "ps"))
-        floor.append(whole_process("python3", "-I", "-c", "import dbus_next.aio"))
-    return figure(f"solo5ctl ps, {tasks} tasks", ours, floor)
+    async def launch(self) -> None:
+        ours: list[float] = []
+        floors: list[float] = []
+        for _ in range(self.rounds // 4):
+            floors.append(whole_process("python3", "-I", "-c", "import grpc.aio"))
+            ours += (await self.driver.do("launch", count=1)).milliseconds
+        self.report.add(times("plugin, from exec to handshake", ours, floors))
 
+    async def memory(self, tasks: int) -> None:
+        for name, pid in processes.ours(await self._pid()).items():
+            self.report.add(Figure(name=f"memory of {name}, {tasks} tasks", unit="MB", ours=processes.memory(pid)))
 
-async def timed(doing: Awaitable[object]) -> float:
-    begun = time.perf_counter()
-    await doing
-    return time.perf_counter() - begun
+    async def idle(self, tasks: int) -> None:
+        """As an agent leaves it alone: with its streams open, and statistics every second."""
+        await self.driver.do("watch")
+        running = processes.ours(await self._pid())
+        before = {name: processes.used(pid) for name, pid in running.items()}
+        await asyncio.sleep(IDLE)
+        for name, pid in running.items():
+            spent = (processes.used(pid).cpu - before[name].cpu) / IDLE * 60
+            self.report.add(Figure(name=f"CPU of {name}, {tasks} idle tasks", unit="ms/min", ours=spent))
 
+    async def fingerprint(self) -> None:
+        pid = await self._pid()
+        before = processes.used(pid)
+        looks = (await self.driver.do("fingerprint", count=self.rounds)).milliseconds
+        spent = processes.used(pid)
+        self.report.add(times("Fingerprint, one look", looks))
+        cost = (spent.cpu - before.cpu) / len(looks)
+        self.report.add(Figure(name="CPU of the plugin for one look", unit="ms", ours=cost))
+        assert spent.children == before.children, "a look at the machine has started a process"
 
-def workload(name: str, *, nic: bool, number: int = 0) -> Workload:
-    guest = "net.spt" if nic else "sleeper.spt"
-    publish: tuple[Publish, ...] = ()
-    if nic:
-        publish = (
-            Publish(host_port=18080 + number, port=80),
-            Publish(host_ip=IPv4Address("127.0.0.1"), host_port=17007 + number, port=7, protocol=Protocol.UDP),
-        )
-    arguments = ("--ipv4={net.service.ipv4_cidr}",) if nic else ()
-    return Workload(
-        name=TaskName(name), image=str(GUESTS / guest), memory=32 * MIB, publish=publish, arguments=arguments
-    )
+    async def recover(self, at_once: int) -> None:
+        await self.driver.do("replace")
+        took = await self.driver.do("recover", at_once=at_once)
+        name = f"RecoverTask of {len(took.milliseconds)}, {at_once} at a time"
+        self.report.add(times(name, took.milliseconds))
+        self.report.add(Figure(name=f"{name}: all of them", unit="s", ours=took.seconds))
 
-
-async def floor_unit(engine: Runtime, name: str, *, nic: bool) -> TransientUnit:
-    """The unit that the engine would start, its network unit exchanged for one that does nothing."""
-    unit = (await engine.preview(workload(name, nic=nic))).unit
-    network = f"solo5-bench-network@{name}.service"
-    properties = [
-        Property(p.name, p.signature, [network]) if p.name in ("Requires", "After") else p for p in unit.properties
-    ]
-    if nic:  # a tender without its tap would end at once; what is compared is the start
-        sleeper = await engine.preview(workload(name, nic=False))
-        properties = [
-            next(q for q in sleeper.unit.properties if q.name == p.name)
-            if p.name in ("ExecStart", "BindReadOnlyPaths")
-            else p
-            for p in properties
-        ]
-    return replace(unit, properties=tuple(properties))
-
-
-async def bench_start(engine: Runtime, manager: Manager, *, nic: bool, rounds: int) -> Figure:
-    ours, floor = [], []
-    for i in range(rounds):
-        name = f"bench-floor-{i}"
-        unit = await floor_unit(engine, name, nic=nic)
-        floor.append(await timed(manager.start(unit, UnitFiles())))
-        await engine.discard(TaskName(name))
-        name = f"bench-ours-{i}"
-        ours.append(await timed(engine.start(workload(name, nic=nic))))
-        await engine.discard(TaskName(name))
-    return figure("start, one NIC and two ports" if nic else "start, no NIC", ours, floor)
-
-
-async def start_floor(manager: Manager, unit: TransientUnit) -> None:
-    await manager.start(unit, UnitFiles())
-
-
-async def stop_floor(manager: Manager, unit: TransientUnit) -> None:
-    """As little as leaves nothing: the unit, and the target that would keep it."""
-    await manager.stop(unit.name)
-    await manager.stop(str(unit.value("Wants")[0]))  # type: ignore[index] # a list of one
-    await manager.forget([unit.name])
-
-
-async def bench_burst(engine: Runtime, manager: Manager, *, rounds: int) -> Figure:
-    ours, floor = [], []
-    for _ in range(rounds):
-        units = [await floor_unit(engine, f"bench-floor-{i}", nic=True) for i in range(AT_ONCE)]
-        floor += await asyncio.gather(*(timed(start_floor(manager, unit)) for unit in units))
-        await asyncio.gather(*(stop_floor(manager, unit) for unit in units))
-        loads = [workload(f"bench-ours-{i}", nic=True, number=i) for i in range(AT_ONCE)]
-        ours += await asyncio.gather(*(timed(engine.start(load)) for load in loads))
-        await asyncio.gather(*(engine.discard(load.name) for load in loads))
-    return figure(f"start, {AT_ONCE} at a time", ours, floor)
-
-
-async def bench_pairs(engine: Runtime, manager: Manager, *, pairs: int) -> Figure:
-    units = iter([await floor_unit(engine, f"bench-floor-{i}", nic=True) for i in range(pairs)])
-    loads = iter([workload(f"bench-ours-{i}", nic=True, number=i) for i in range(pairs)])
-
-    async def floor() -> None:
-        for unit in units:
-            await start_floor(manager, unit)
-            await stop_floor(manager, unit)
-
-    async def ours() -> None:
-        for load in loads:
-            await engine.start(load)
-            await engine.discard(load.name)
-
-    seconds = [await timed(asyncio.gather(*(worker() for _ in range(AT_ONCE)))) / pairs for worker in (floor, ours)]
-    return figure(f"start and end, {AT_ONCE} at a time", [seconds[1]], [seconds[0]])
+    async def _pid(self) -> int:
+        return (await self.driver.do("drop")).pid
 
 
-@contextlib.contextmanager
-def floor_network() -> Iterator[None]:
-    FLOOR_NETWORK.write_text(FLOOR_UNIT)
-    subprocess.run(["systemctl", "daemon-reload"], check=True)
-    try:
-        yield
-    finally:
-        FLOOR_NETWORK.unlink()
-        subprocess.run(["systemctl", "daemon-reload"], check=True)
-
-
-@contextlib.asynccontextmanager
-async def running(engine: Runtime, count: int) -> AsyncIterator[None]:
-    names = [f"bench-crowd-{i}" for i in range(count)]
-    for name in names:
-        await engine.start(workload(name, nic=False))
-    try:
-        yield
-    finally:
-        for name in names:
-            await engine.discard(TaskName(name))
-
-
-async def everything(rounds: int, report: Callable[[Figure], None]) -> None:
-    async with connect(read_settings()) as engine, system_bus() as connection:
-        for tasks in (0, 10, 100):
-            async with running(engine, tasks):
-                report(await asyncio.to_thread(bench_ps, tasks, rounds))
-        with floor_network():
-            manager = Manager(connection)
-            for nic in (False, True):
-                report(await bench_start(engine, manager, nic=nic, rounds=rounds))
-            report(await bench_burst(engine, manager, rounds=-(-rounds // AT_ONCE)))
-            report(await bench_pairs(engine, manager, pairs=rounds * 5))
+async def measure(rounds: int, report: Report) -> None:
+    async with floor() as least, driver() as subject:
+        await Bench(driver=subject, floor=least, report=report, rounds=rounds).everything()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=40, help="single starts for each figure, at least 10 (40)")
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     arguments = parser.parse_args()
-    figures: list[Figure] = []
-
-    def report(each: Figure) -> None:
-        figures.append(each)
-        print(f"{each.name:34} {each.ours:9.1f} {each.p95:9.1f} {each.floor:9.1f} {each.ratio:7.2f}", flush=True)
-
-    print(
-        f"{'median of ' + str(arguments.rounds) + ' rounds, in ms':34} {'ours':>9} {'p95':>9} {'floor':>9} {'ratio':>7}"
-    )
-    asyncio.run(everything(arguments.rounds, report))
+    report = Report()
+    asyncio.run(measure(max(10, arguments.rounds), report))
     if arguments.json:
-        rows = [asdict(each) | {"ratio": each.ratio} for each in figures]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+        report.write(arguments.json)
     return 0
 
 

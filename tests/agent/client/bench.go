@@ -35,6 +35,7 @@ type session struct {
 	fifos   *fifos
 	latest  []*drivers.TaskHandle // of the last start
 	crowd   []*drivers.TaskHandle // what runs beside
+	unwatch context.CancelFunc
 }
 
 // operation is done with the session's plugin, and timed.
@@ -87,10 +88,11 @@ func newSession(p *driverPlugin, o *options) (*session, error) {
 		return nil, err
 	}
 	fifos, err := newFIFOs()
-	return &session{driverPlugin: p, options: o, task: task, fifos: fifos}, err
+	return &session{driverPlugin: p, options: o, task: task, fifos: fifos, unwatch: func() {}}, err
 }
 
 func (s *session) end() error {
+	s.unwatch()
 	return errors.Join(s.cleared(s.latest), s.cleared(s.crowd), s.fifos.close())
 }
 
@@ -150,9 +152,11 @@ func (s *session) grow(r request) ([]float64, error) {
 	return nil, nil
 }
 
-// watch opens the streams that an agent holds open while its tasks run, until the plugin is replaced.
+// watch opens the streams that an agent holds open while its tasks run.
 func (s *session) watch(request) ([]float64, error) {
-	ctx := context.Background()
+	s.unwatch()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.unwatch = cancel
 	fingerprints, err := s.Fingerprint(ctx)
 	go discard(fingerprints)
 	heard, also := s.TaskEvents(ctx)
@@ -175,6 +179,7 @@ func discard[T any](stream <-chan T) {
 
 // replace kills the plugin with SIGKILL and launches it again.
 func (s *session) replace(request) ([]float64, error) {
+	s.unwatch()
 	return nil, s.replaced(s.options)
 }
 
