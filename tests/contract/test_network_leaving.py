@@ -16,13 +16,14 @@ SOON = ("--idle", "0.1")
 
 _CALLED_ON_THE_WAY_OUT = """
 import subprocess, sys
+from solo5_systemd.daemon import process
 from solo5_systemd.networkd import __main__ as program
 
 def notify(_, *, ready=0, stopping=0, watchdog=0):
     if stopping:
         subprocess.run({command!r}, check=True)
 
-program.notify = notify
+process.notify = notify
 sys.exit(program.main())
 """
 """The service, called when it has told systemd that it leaves, and before it gives its name back."""

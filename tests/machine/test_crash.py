@@ -13,7 +13,7 @@ from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok,
 
 def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Machine, run: Runner) -> None:
     """kill -9 at random moments of a start: either the task is there and can be removed, or nothing is."""
-    machine.expect("expired|reservation")
+    machine.expect("expired|reservation|has no unit")
     choose = random.Random(5)
     for i in range(12):
         name = f"killed-{i}"

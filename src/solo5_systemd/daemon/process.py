@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 from dbus_next import BusType
@@ -58,11 +58,17 @@ async def until_lost(bus: MessageBus) -> None:
     raise HostError("the connection to the system bus broke.")
 
 
-async def watchdog() -> None:
-    """Tell systemd of our life at twice the rate that it asks for (sd_watchdog_enabled(3))."""
+async def watchdog(breathe: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Tell systemd of our life at twice the rate that it asks for (sd_watchdog_enabled(3)).
+
+    Args:
+        breathe: returns when what the loop does not show lives, too, such as a thread that works for it.
+    """
     microseconds = int(os.environ.get("WATCHDOG_USEC", "0"))
     while microseconds:
         await asyncio.sleep(microseconds / 2e6)
+        if breathe is not None:
+            await breathe()
         notify(False, watchdog=1)
 
 

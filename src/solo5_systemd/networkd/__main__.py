@@ -2,46 +2,23 @@
 
 import argparse
 import asyncio
-import logging
-import os
 import pwd
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from dbus_next import BusType
-from dbus_next.aio import MessageBus
-from pystemd.daemon import notify
-
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.daemon import process
+from solo5_systemd.errors import HostError
 from solo5_systemd.etc import ETC, read_settings
 from solo5_systemd.network.leases import STATE, LeaseStore
 from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
 from solo5_systemd.networkd.keeper import Keeper
-from solo5_systemd.networkd.service import IDLE_SECONDS, Service
-
-NEEDED_AGAIN = 75
-"""The exit status after which systemd starts us again (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
+from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
 
 
 def main() -> int:
     """Serve; the exit status."""
-    _log_to_journal()
-    options = _options().parse_args()
-    status = 1
-    try:
-        status = NEEDED_AGAIN if asyncio.run(_serve(options)) else 0
-    except* Solo5Error as group:
-        for error in group.exceptions:
-            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a sentence, not a traceback
-    return status
-
-
-def _log_to_journal() -> None:
-    for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
-        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): the journal takes it off again
-    logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
+    return process.run(_serve(_options().parse_args()))
 
 
 def _options() -> argparse.ArgumentParser:
@@ -70,38 +47,17 @@ async def _serve(options: argparse.Namespace) -> bool:
             settings=lambda: read_settings(options.settings),
         )
 
-    bus = await _connected()
-    service = Service(bus, make_keeper, idle=options.idle)
+    bus = await process.connected()
+    networkd = Networkd(bus, make_keeper, idle=options.idle)
     async with asyncio.TaskGroup() as tasks:
-        companions = [tasks.create_task(_watchdog(service)), tasks.create_task(_until_lost(bus))]
-        needed = await service.serve(lambda: notify(False, ready=1), lambda: notify(False, stopping=1))
+        # systemd's watchdog is told of our life only when the writer's thread has come round as well
+        work = (process.watchdog(networkd.breathe), process.until_lost(bus))
+        companions = [tasks.create_task(each) for each in work]
+        needed = await networkd.serve(process.tell_ready, process.tell_stopping)
         for companion in companions:
             companion.cancel()
     bus.disconnect()
     return needed
-
-
-async def _connected() -> MessageBus:
-    try:
-        return await MessageBus(bus_type=BusType.SYSTEM).connect()
-    except (OSError, EOFError) as error:
-        raise HostError(f"the system bus cannot be reached: {error}.") from error
-
-
-async def _until_lost(bus: MessageBus) -> None:
-    """End the service with its bus: systemd starts it again, and it carries on from what is in /run and the kernel."""
-    with suppress(OSError, EOFError):
-        await bus.wait_for_disconnect()
-    raise HostError("the connection to the system bus broke.")
-
-
-async def _watchdog(service: Service) -> None:
-    """Tell systemd of our life at twice the rate that it asks for (sd_watchdog_enabled(3))."""
-    microseconds = int(os.environ.get("WATCHDOG_USEC", "0"))
-    while microseconds:
-        await asyncio.sleep(microseconds / 2e6)
-        await service.breathe()
-        notify(False, watchdog=1)
 
 
 def _user_id(name: str) -> int:

@@ -1,4 +1,4 @@
-"""The service on the bus: calls come in, one thread answers them in their order, nobody waits for a deletion.
+"""Behind org.solo5.Network1: calls come in, one thread answers them in their order, nobody waits for a deletion.
 
 The kernel's work is blocking, and short: all of it is done by one thread, which is what makes this the only writer.
 Two things are long and need no order beyond their own task's, and have threads of their own: deleting taps (the kernel
@@ -7,23 +7,24 @@ waits for a grace period) and forgetting flows (it walks through the table of al
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
 
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.daemon.service import Handler
+from solo5_systemd.daemon.service import Service as Front
+from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import netlink
 from solo5_systemd.network.conntrack import Moved, forget_udp
 from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nft import Watch
 from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
-from solo5_systemd.networkd.interface import METHODS, NAME, PATH, introspection
+from solo5_systemd.networkd.interface import INTERFACE
 from solo5_systemd.networkd.keeper import Keeper, now
 from solo5_systemd.networkd.units import without_unit
 
@@ -40,8 +41,8 @@ NicWire = tuple[str, str, str, str]
 PortWire = tuple[str, str, int, int, str]
 
 
-class Service:
-    """org.solo5.Network1.
+class Networkd:
+    """The network service.
 
     Args:
         bus: a connected bus.
@@ -59,13 +60,26 @@ class Service:
         self._moved: frozenset[Moved] = frozenset()
         self._walk = asyncio.Lock()
         self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
-        self._calls = 0
         self._stirred = asyncio.Event()
         self._rules_touched = False
         self._links_removed: frozenset[str] | None = frozenset()
         self._suspects: frozenset[TaskName] = frozenset()
         self._swept = 0
-        self._methods: dict[str, Callable[..., Awaitable[Sequence[object]]]] = {
+
+    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
+        """Recover, answer, and return when nobody has needed us for a while; as `daemon.service.Service.serve`."""
+        self._keeper = await self._work(self._make_keeper)
+        unfinished = await self._work(self._keeper.recover)
+        front = Front(self._bus, INTERFACE, self._handlers(), lambda: bool(self._keeper.holdings))
+        with self._watching():
+            async with asyncio.TaskGroup() as self._tasks:
+                house = self._tasks.create_task(self._keep_house(unfinished))
+                needed = await front.serve(self._idle, ready, stopping)
+                house.cancel()
+        return needed
+
+    def _handlers(self) -> dict[str, Handler]:
+        handlers: dict[str, Handler] = {
             "Reserve": self._reserve,
             "Preview": self._preview,
             "Attach": self._attach,
@@ -74,40 +88,32 @@ class Service:
             "Networks": self._list_networks,
             "Collect": self._collect,
         }
+        return {name: self._stirs(handler) for name, handler in handlers.items()}
 
-    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
-        """Recover, answer, and return when nobody has needed us for a while.
+    def _stirs(self, handler: Handler) -> Handler:
+        """A call may have changed what is due next."""
 
-        Args:
-            ready: called as soon as calls are answered.
-            stopping: called before the name is given up: whoever calls then has us started anew, and systemd must
-                know by then that it has to wait for our end. What arrived before is still answered.
+        async def handle(*arguments: object) -> Sequence[object]:
+            try:
+                return await handler(*arguments)
+            finally:
+                self._stirred.set()
 
-        Returns:
-            Whether somebody holds something again: a call came in between the decision to leave and the moment from
-            which the bus sends calls to our successor. There is no way back from `stopping`, so we are to be started
-            again, or nobody would look after what was given.
-        """
-        self._keeper = await self._work(self._make_keeper)
-        unfinished = await self._work(self._keeper.recover)
+        return handle
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """The kernel tells what other programs do to rules and links."""
         loop = asyncio.get_running_loop()
         rules, links = Watch(), LinkWatch()
         loop.add_reader(rules.fileno(), self._on_rules, rules)
         loop.add_reader(links.fileno(), self._on_links, links)
-        async with asyncio.TaskGroup() as self._tasks:
-            self._bus.add_message_handler(self._on_message)
-            await self._bus.request_name(NAME)
-            ready()
-            for task in unfinished:
-                await self.release(task)
-            await self._keep_house()
-            stopping()
-            await self._bus.release_name(NAME)
-        loop.remove_reader(rules.fileno())
-        loop.remove_reader(links.fileno())
-        rules.close()
-        links.close()
-        return bool(self._keeper.holdings)
+        try:
+            yield
+        finally:
+            for watch in (rules, links):
+                loop.remove_reader(watch.fileno())
+                watch.close()
 
     async def breathe(self) -> None:
         """Return when the writer's thread has come round: the sign of life for systemd's watchdog."""
@@ -199,43 +205,6 @@ class Service:
                 await self.release(task)
         return [[f"network lease of task {task}" for task in orphans]]
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
-    def _on_message(self, message: Message) -> bool | Message:
-        if message.message_type is not MessageType.METHOD_CALL or message.path != PATH:
-            return False
-        if message.member == "Introspect" and message.interface == "org.freedesktop.DBus.Introspectable":
-            return Message.new_method_return(message, "s", [introspection()])
-        if message.interface != NAME or message.member not in METHODS:
-            return False
-        self._tasks.create_task(self._answer(message))
-        return True
-
-    async def _answer(self, message: Message) -> None:
-        self._calls += 1
-        try:
-            reply = await self._reply(message)
-        except Solo5Error as error:
-            text = "\n".join(filter(None, (error.sentence, error.hint)))
-            reply = Message.new_error(message, error.dbus_name, text)
-        except Exception:  # noqa: BLE001 - the one catch-all of this service, logged and told
-            _log.exception("%s failed in a way that nobody foresaw.", message.member)
-            text = f"solo5-networkd failed at {message.member}: `journalctl -u solo5-networkd` has the details."
-            reply = Message.new_error(message, Solo5Error.dbus_name, text)
-        finally:
-            self._calls -= 1
-            self._stirred.set()
-        await self._bus.send(reply)
-
-    async def _reply(self, message: Message) -> Message:
-        method = METHODS[message.member]
-        if message.signature != method.takes:
-            raise InvalidRequestError(
-                f"{message.member} was called with {message.signature or 'nothing'}: expected {method.takes}."
-            )
-        body = await self._methods[message.member](*message.body)
-        return Message.new_method_return(message, method.gives, list(body))
-
     # -- house ----------------------------------------------------------------------------------------------------
 
     def _on_rules(self, watch: Watch) -> None:
@@ -251,8 +220,11 @@ class Service:
             self._links_removed |= removed
         self._stirred.set()
 
-    async def _keep_house(self) -> None:
-        while await self._is_stirred():
+    async def _keep_house(self, unfinished: Sequence[TaskName]) -> None:
+        for task in unfinished:
+            await self.release(task)
+        while True:
+            await self._stirring()
             await self._mend()
             for task in self._keeper.expired():
                 _log.info("The reservation of task %s was not picked up: it is given back.", task)
@@ -260,20 +232,15 @@ class Service:
             if now() - self._swept >= SWEEP_SECONDS:
                 await self._sweep()
 
-    async def _is_stirred(self) -> bool:
-        """Wait until there may be something to do; False when we are not needed any more."""
-        try:
+    async def _stirring(self) -> None:
+        """Wait until there may be something to do, or something is due."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._patience()):
                 await self._stirred.wait()
-        except TimeoutError:
-            return bool(self._keeper.holdings or self._calls)
         self._stirred.clear()
-        return True
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if not self._keeper.holdings:
-            return self._idle
         expiry = self._keeper.next_expiry()
         return SWEEP_SECONDS if expiry is None else max(1, min(expiry - now(), SWEEP_SECONDS))
 

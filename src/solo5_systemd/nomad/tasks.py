@@ -194,10 +194,15 @@ class Tasks:
                 return self._known[config.id]
             stored = decode_state(handle.driver_state)
             task = adopt(stored, boot_id(), await self._listing.task(stored.task))
-            with suppress(Solo5Error):  # its reader may be gone for good; the journal has every line
-                await consoles.connect(self._session, config, stored.task, stored.unit, stored.started, stored.logging)
+            if task.phase is not Phase.ENDED:  # of one that has ended the relay has every line, or had it drained
+                await self._resume(config, stored)
             network = convert.guest_address(task.reservation)
             return self._watch(config, stored, task.control_group, network)
+
+    async def _resume(self, config: wire.TaskConfig, stored: DriverState) -> None:
+        """Have the console forwarded from where it was; Nomad's reader may be a new one, or gone for good."""
+        with suppress(Solo5Error):  # the journal has every line
+            await consoles.connect(self._session, config, stored.task, stored.unit, stored.started, stored.logging)
 
     def _watch(
         self,
