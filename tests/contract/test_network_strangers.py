@@ -83,9 +83,7 @@ async def test_no_program_is_looked_for_in_the_path(service: Service, monkeypatc
 
 
 @pytest.mark.parametrize("before", ["0", "1"])
-async def test_forwarding_is_switched_on_while_it_is_needed_and_is_then_as_it_was(
-    service: Service, before: str
-) -> None:
+async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: Service, before: str) -> None:
     FORWARD.write_text(before)
     await service.restart()
     async with service.client() as client:

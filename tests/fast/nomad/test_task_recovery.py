@@ -53,6 +53,20 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
     assert machine.holds == (set(), set())
 
 
+async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        machine.steps.errors["forget"] = HostError("systemd does not answer.")
+        with pytest.raises(HostError, match="systemd does not answer"):
+            await nomad.destroy()
+        machine.steps.errors.clear()
+        await nomad.destroy()
+    assert machine.holds == (set(), set())
+
+
 async def test_a_recovered_task_shows_its_address_and_its_unit(machine: Machine, handle: wire.TaskHandle) -> None:
     async with agent() as nomad:
         await nomad.recover(handle)

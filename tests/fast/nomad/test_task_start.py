@@ -18,7 +18,7 @@ UNIT = task_service(name_of(TASK_ID))
 NOTHING: tuple[set[str], set[str]] = (set(), set())
 STEPS = (
     "connect", "forward", "state", "total_memory", "take image", "find tender", "find groups", "inspect disk",
-    "reserve", "lock disks", "open stderr", "start unit",
+    "reserve", "lock disks", "open stderr", "attach", "start unit",
 )  # fmt: skip
 
 
