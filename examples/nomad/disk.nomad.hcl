@@ -1,4 +1,5 @@
-# A guest with a disk: a file below one of the plugin's block_paths, locked for as long as the task runs.
+# A guest with a disk: a file below one of the plugin's block_paths, which the user solo5 may write. It is locked for as
+# long as the task runs.
 job "disk" {
   type = "batch"
 

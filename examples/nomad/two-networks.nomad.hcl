@@ -1,4 +1,5 @@
-# A guest on two networks, its ports on the first, with limits of its own on threads and log lines.
+# A guest on two networks, its ports on the first, with limits of its own on threads and log lines. The node defines the
+# second one: plugin "solo5" { config { network "management" { ipv4 = "10.98.0.0/24" } } }
 job "gateway" {
   group "gateway" {
     network {

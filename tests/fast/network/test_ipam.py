@@ -121,6 +121,13 @@ def test_a_taken_mac_is_followed_by_the_next() -> None:
     assert int(leases("a", held=held)[0].mac.replace(":", ""), 16) == int(first.replace(":", ""), 16) + 1
 
 
+@given(st.text("abc9", min_size=1, max_size=67))
+def test_a_mac_is_locally_administered_and_unicast(device: str) -> None:
+    mac = leases("a", nic(device))[0].mac
+    assert int(mac[:2], 16) & 0b11 == 0b10
+    assert mac_address(mac) == mac
+
+
 def test_a_link_name_in_use_is_not_taken() -> None:
     names = [tap_name(TaskName("a"), DeviceName("service"), number) for number in range(3)]
     assert leases("a", links=names[:1])[0].tap == names[1]

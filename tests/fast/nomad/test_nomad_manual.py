@@ -1,0 +1,85 @@
+"""docs/nomad.md says what the driver reads and tells: key by key, as the schema and the fingerprint have it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.fakes.tasks import LEASE
+from tests.fast.host.test_facts import GOOD
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.config import TIGHTENING, PluginConfig
+from solo5_systemd.nomad.fingerprint import fingerprint
+from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.schema import plugin_schema, task_schema
+from solo5_systemd.settings import Settings
+from solo5_systemd.unit.arguments import placeholders
+
+MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()
+LABELLED = {"nic", "block", "network"}
+
+
+def section(title: str) -> str:
+    _, found, text = MANUAL.partition(f"\n## {title}\n")
+    assert found, f"docs/nomad.md has no section {title!r}"
+    return text.partition("\n## ")[0]
+
+
+def tables(title: str) -> list[dict[str, str]]:
+    """The section's tables of options, by the option's name: the row."""
+    found: list[dict[str, str]] = []
+    for line in section(title).splitlines():
+        if line.startswith("| option |"):
+            found.append({})
+        elif found and (option := re.match(r'\| `([a-z_]+)(?: "NAME")?` \|', line)):
+            found[-1][option[1]] = line
+    return found
+
+
+def keys(spec: Spec) -> set[str]:
+    return set(spec.object.attributes)
+
+
+def test_every_option_of_a_task_has_its_row() -> None:
+    task, nic = tables("Task configuration")
+    assert task.keys() == keys(task_schema())
+    assert nic.keys() == keys(task_schema().object.attributes["nic"].block_map.nested)
+    for key in keys(task_schema().object.attributes["block"].block_map.nested):
+        assert f"`{key}`" in task["block"]
+
+
+def test_every_option_of_the_plugin_has_its_row() -> None:
+    [plugin] = tables("Plugin configuration")
+    assert plugin.keys() == keys(plugin_schema())
+    for name, spec in plugin_schema().object.attributes.items():
+        nested = spec.block_map.nested if spec.HasField("block_map") else spec.block_value.nested
+        for key in keys(nested):
+            assert re.search(rf"`{key}[ `]", plugin[name]), f"{name}.{key}"
+
+
+@pytest.mark.parametrize(
+    "schema, title", [(task_schema(), "Task"), (plugin_schema(), "Plugin")], ids=["task", "plugin"]
+)
+def test_every_type_is_the_schemas(schema: Spec, title: str) -> None:
+    rows = tables(f"{title} configuration")[0]
+    for name, spec in schema.object.attributes.items():
+        assert f"| {spec.Attr.type or 'block'} |" in rows[name]
+        assert (f'`{name} "NAME"`' in rows[name]) is (name in LABELLED)
+
+
+def test_every_property_that_a_job_may_set_is_named() -> None:
+    assert [name for name in TIGHTENING if f"`{name}`" not in section("Plugin configuration")] == []
+
+
+def test_every_placeholder_is_named() -> None:
+    text = section("Task configuration").replace("net.NIC.", "net.service.")
+    assert [name for name in placeholders(TaskName("web"), 64, [LEASE]) if f"`{{{name}}}`" not in text] == []
+
+
+def test_every_attribute_is_named() -> None:
+    text = section("Attributes for constraints")
+    told = fingerprint(GOOD, Settings(), PluginConfig(), "1.2.3").attributes
+    names = {name.removeprefix("driver.solo5.") for name in told}
+    unnamed = {name for name in names if not re.search(rf"`(driver\.solo5)?\.{re.escape(name)}`", text)}
+    assert unnamed == {f"{tender}.{what}" for tender in ("hvt", "spt") for what in ("path", "version", "abi")}
+    assert all(f"`.{what}`" in text for what in ("path", "version", "abi"))
