@@ -84,8 +84,9 @@ def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy]) -> int
 
 
 def _own_files() -> list[Copy]:
-    """The tests, and pytest's settings where pytest looks for them: in a folder above."""
+    """The tests, the examples, and pytest's settings where pytest looks for them: in a folder above."""
     return [
+        Copy(host=CHECKOUT / "examples", guest=Path("/srv/examples")),
         Copy(host=CHECKOUT / "tests", guest=Path("/srv/tests")),
         Copy(host=CHECKOUT / "pyproject.toml", guest=Path("/srv/pyproject.toml")),
     ]

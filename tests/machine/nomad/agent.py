@@ -78,7 +78,15 @@ plugin "solo5" {{
 }}
 """
 
-USUAL = f'image_paths = ["{GUESTS}"]'
+DISKS = Path("/srv/disks")
+USUAL = f"""
+image_paths = ["{GUESTS}"]
+block_paths = ["{DISKS}"]
+network "management" {{
+  ipv4   = "10.98.0.0/24"
+  bridge = "management"
+}}
+"""
 
 
 def api(path: str, method: str = "GET", body: object = None) -> Any:

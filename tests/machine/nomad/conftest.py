@@ -5,11 +5,12 @@ driver must not have logged a warning that the test did not announce.
 """
 
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import Machine, Outside, cable
+from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, sh
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import Jobs
 
@@ -26,6 +27,7 @@ def installed(outside: Outside) -> Iterator[Agent]:
     subject = Agent()
     try:
         subject.install()
+        eventually(lambda: subject.driver().get("Healthy"), "the driver works", 20)
         yield subject
     finally:
         subject.remove()
@@ -45,6 +47,23 @@ def jobs(agent: Agent) -> Iterator[Jobs]:
     subject = Jobs()
     yield subject
     subject.purge()
+
+
+WEB = "127.0.0.1:8099"
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    """The guests, by HTTP."""
+    host, _, port = WEB.partition(":")
+    with subprocess.Popen(
+        ["python3", "-m", "http.server", "--directory", str(GUESTS), "--bind", host, port],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        eventually(lambda: sh("curl", "--silent", "--head", f"http://{WEB}/").returncode == 0, "the server answers")
+        yield f"http://{WEB}"
+        server.terminate()
 
 
 HARMLESS = ["no handler registered for event"]

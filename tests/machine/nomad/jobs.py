@@ -1,5 +1,6 @@
 """Jobs: written as an operator writes them, submitted, watched, and purged when a test is over."""
 
+import re
 import textwrap
 import urllib.parse
 from collections.abc import Callable
@@ -98,6 +99,13 @@ class Jobs:
         job = self.submit(text)
         running(job, count)
         return [alloc["ID"] for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
+
+    def dispatch(self, job: str, meta: str) -> str:
+        """Dispatch a parameterized job with ``KEY=VALUE``, and return the id of what was made of it."""
+        said = ok("nomad", "job", "dispatch", "-detach", "-meta", meta, job)
+        [made] = re.findall(r"Dispatched Job ID += (\S+)", said)
+        self.expect(made)
+        return str(made)
 
     def purge(self) -> None:
         for job in self._ids:

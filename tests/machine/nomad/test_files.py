@@ -1,28 +1,9 @@
 """What Nomad brings into a task's directory before it starts: artifacts and templates."""
 
 import hashlib
-import subprocess
-from collections.abc import Iterator
 
-import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.conftest import GUESTS, ok
 from tests.machine.nomad.jobs import Jobs, allocation, ended, hcl, logs, status
-
-WEB = "127.0.0.1:8099"
-
-
-@pytest.fixture
-def web() -> Iterator[str]:
-    """The guests, by HTTP."""
-    host, _, port = WEB.partition(":")
-    with subprocess.Popen(
-        ["python3", "-m", "http.server", "--directory", str(GUESTS), "--bind", host, port],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        eventually(lambda: sh("curl", "--silent", "--head", f"http://{WEB}/").returncode == 0, "the server answers")
-        yield f"http://{WEB}"
-        server.terminate()
 
 
 def artifact(source: str, checksum: str) -> str:

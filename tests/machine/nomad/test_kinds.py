@@ -1,8 +1,6 @@
 """Kinds of jobs, and what becomes of a guest that ends."""
 
-import re
-
-from tests.machine.conftest import GUESTS, eventually, ok
+from tests.machine.conftest import GUESTS, eventually
 from tests.machine.nomad.jobs import (
     ONE_START,
     SLEEPER,
@@ -51,11 +49,7 @@ def test_abort_is_told_in_words(jobs: Jobs) -> None:
 def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:
     parameters = 'parameterized {\n  meta_required = ["greeting"]\n}\n'
     jobs.submit(hcl("greet", hello("--greeting=${NOMAD_META_greeting}"), kind="batch", job=parameters))
-    said = ok("nomad", "job", "dispatch", "-detach", "-meta", "greeting=good morning", "greet")
-    found = re.search(r"Dispatched Job ID += (\S+)", said)
-    assert found
-    jobs.expect(found[1])
-    assert "--greeting=good morning" in logs(ended(found[1]))
+    assert "--greeting=good morning" in logs(ended(jobs.dispatch("greet", "greeting=good morning")))
 
 
 def test_system_job_runs_on_every_node(jobs: Jobs) -> None:

@@ -1,0 +1,67 @@
+"""The example jobs are ones that run."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Outside, ok
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS
+from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running
+
+EXAMPLES = Path("/srv/examples/nomad")
+
+
+def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
+    jobs.expect(name)
+    ok("nomad", "job", "run", "-detach", *options, str(EXAMPLES / f"{example}.nomad.hcl"))
+
+
+def console(alloc: str) -> str:
+    assert allocation(alloc)["ClientStatus"] == "complete", ok("nomad", "alloc", "status", alloc)
+    return ok("nomad", "alloc", "logs", alloc)
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.hcl")), ids=lambda path: path.name.partition(".")[0])
+def test_is_a_valid_job(jobs: Jobs, example: Path) -> None:
+    missing = ("-var", "source=http://127.0.0.1/", "-var", f"sha256={hashlib.sha256().hexdigest()}") if "artifact" in example.name else ()
+    assert "Job validation successful" in ok("nomad", "job", "validate", *missing, str(example))
+
+
+def test_hello(jobs: Jobs) -> None:
+    submit(jobs, "hello", "hello")
+    assert "arguments: 'from hello'" in console(ended("hello"))
+
+
+def test_greet(jobs: Jobs) -> None:
+    submit(jobs, "greet", "greet")
+    assert "--greeting=hi" in console(ended(jobs.dispatch("greet", "greeting=hi")))
+
+
+def test_artifact(jobs: Jobs, web: str) -> None:
+    checksum = hashlib.sha256((GUESTS / "hello.spt").read_bytes()).hexdigest()
+    submit(jobs, "artifact", "artifact", "-var", f"source={web}/hello.spt", "-var", f"sha256={checksum}")
+    assert "arguments: ''" in console(ended("artifact"))
+
+
+@pytest.fixture
+def storage() -> Iterator[Path]:
+    DISKS.mkdir()
+    disk = DISKS / "storage.img"
+    disk.write_bytes(b"on the disk".ljust(512))
+    disk.chmod(0o666)
+    yield disk
+    disk.unlink()
+    DISKS.rmdir()
+
+
+def test_disk(jobs: Jobs, storage: Path) -> None:
+    submit(jobs, "disk", "disk")
+    assert "on the disk" in console(ended("disk"))
+
+
+@pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway")])
+def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str, name: str) -> None:
+    submit(jobs, example, name)
+    running(name)
+    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(allocations(name)[0]["ID"], "http"))
