@@ -20,13 +20,6 @@ type request struct {
 	Ping        bool   `json:"ping"`
 }
 
-// timings answer a request: one figure for each operation, and all of them together.
-type timings struct {
-	Milliseconds []float64 `json:"milliseconds"`
-	Seconds      float64   `json:"seconds"`
-	Pid          int       `json:"pid"` // of the plugin
-}
-
 // session is one benchmark: a plugin, and the tasks that it runs.
 type session struct {
 	*driverPlugin
@@ -38,8 +31,8 @@ type session struct {
 	unwatch context.CancelFunc
 }
 
-// operation is done with the session's plugin, and timed.
-type operation func(*session, request) ([]float64, error)
+// operation is done with the session's plugin; what it prepares is not in its timings.
+type operation func(*session, request) (timings, error)
 
 var operations = map[string]operation{
 	"start":       (*session).start,
@@ -96,20 +89,20 @@ func (s *session) end() error {
 	return errors.Join(s.cleared(s.latest), s.cleared(s.crowd), s.fifos.close())
 }
 
-func (s *session) perform(r request) (*timings, error) {
+func (s *session) perform(r request) (timings, error) {
 	do := operations[r.Do]
 	if do == nil {
-		return nil, errors.New("no such operation")
+		return timings{}, errors.New("no such operation")
 	}
 	stuck := time.AfterFunc(operationLimit, func() { panic(r.Do + " takes too long") })
 	defer stuck.Stop()
-	began := time.Now()
 	took, err := do(s, r)
-	return &timings{Milliseconds: took, Seconds: time.Since(began).Seconds(), Pid: s.pid()}, err
+	took.Pid = s.pid()
+	return took, err
 }
 
 // start times StartTask of count tasks at the same time, which stay until they are dropped.
-func (s *session) start(r request) ([]float64, error) {
+func (s *session) start(r request) (timings, error) {
 	until := nothingMore
 	if r.Ping {
 		until = answers
@@ -119,17 +112,17 @@ func (s *session) start(r request) ([]float64, error) {
 	return took, err
 }
 
-func (s *session) drop(request) ([]float64, error) {
+func (s *session) drop(request) (timings, error) {
 	err := s.cleared(s.latest)
 	s.latest = nil
-	return nil, err
+	return timings{}, err
 }
 
 // pairs times tasks that are started, stopped and destroyed, so many at a time.
-func (s *session) pairs(r request) ([]float64, error) {
+func (s *session) pairs(r request) (timings, error) {
 	configs, err := s.configs(r.Count)
 	if err != nil {
-		return nil, err
+		return timings{}, err
 	}
 	return each(r.Count, r.Concurrency, func(i int) error {
 		handle, _, err := s.StartTask(configs[i])
@@ -141,19 +134,19 @@ func (s *session) pairs(r request) ([]float64, error) {
 }
 
 // grow has count tasks run beside what is measured from now on.
-func (s *session) grow(r request) ([]float64, error) {
+func (s *session) grow(r request) (timings, error) {
 	for len(s.crowd) < r.Count {
 		handles, _, err := s.started(min(16, r.Count-len(s.crowd)), nothingMore)
 		s.crowd = append(s.crowd, handles...)
 		if err != nil {
-			return nil, err
+			return timings{}, err
 		}
 	}
-	return nil, nil
+	return timings{}, nil
 }
 
 // watch opens the streams that an agent holds open while its tasks run.
-func (s *session) watch(request) ([]float64, error) {
+func (s *session) watch(request) (timings, error) {
 	s.unwatch()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.unwatch = cancel
@@ -169,7 +162,7 @@ func (s *session) watch(request) ([]float64, error) {
 		go discard(samples)
 		err = errors.Join(err, waiting, sampling)
 	}
-	return nil, err
+	return timings{}, err
 }
 
 func discard[T any](stream <-chan T) {
@@ -178,18 +171,18 @@ func discard[T any](stream <-chan T) {
 }
 
 // replace kills the plugin with SIGKILL and launches it again.
-func (s *session) replace(request) ([]float64, error) {
+func (s *session) replace(request) (timings, error) {
 	s.unwatch()
-	return nil, s.replaced(s.options)
+	return timings{}, s.replaced(s.options)
 }
 
 // recover times how a plugin that was replaced takes up the tasks that run, so many at a time.
-func (s *session) recover(r request) ([]float64, error) {
+func (s *session) recover(r request) (timings, error) {
 	return each(len(s.crowd), r.Concurrency, func(i int) error { return s.RecoverTask(s.crowd[i]) })
 }
 
 // fingerprint times looks at the machine, each from its request to its answer.
-func (s *session) fingerprint(r request) ([]float64, error) {
+func (s *session) fingerprint(r request) (timings, error) {
 	return each(r.Count, 1, func(int) error {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -205,7 +198,7 @@ func (s *session) fingerprint(r request) ([]float64, error) {
 }
 
 // launch times other plugins beside ours, from their exec until they are connected with.
-func (s *session) launch(r request) ([]float64, error) {
+func (s *session) launch(r request) (timings, error) {
 	return each(r.Count, 1, func(int) error {
 		another, err := launch(s.options.plugin, logger(s.options.log))
 		if err == nil {
@@ -232,10 +225,10 @@ func (s *session) configs(count int) ([]*drivers.TaskConfig, error) {
 }
 
 // started starts tasks at the same time, and times that.
-func (s *session) started(count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+func (s *session) started(count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
 	configs, err := s.configs(count)
 	if err != nil {
-		return nil, nil, err
+		return nil, timings{}, err
 	}
 	return s.atOnce(configs, until)
 }

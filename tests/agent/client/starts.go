@@ -28,19 +28,19 @@ func (p *driverPlugin) fresh(d *description) (*drivers.TaskConfig, error) {
 }
 
 // several starts a task several times at the same time; as atOnce.
-func (p *driverPlugin) several(d *description, count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+func (p *driverPlugin) several(d *description, count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
 	configs := make([]*drivers.TaskConfig, count)
 	for i := range configs {
 		var err error
 		if configs[i], err = p.fresh(d); err != nil {
-			return nil, nil, err
+			return nil, timings{}, err
 		}
 	}
 	return p.atOnce(configs, until)
 }
 
-// atOnce starts tasks at the same time and returns those that started, with how many milliseconds each took.
-func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, []float64, error) {
+// atOnce starts tasks at the same time and returns those that started, with how long that took.
+func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
 	handles := make([]*drivers.TaskHandle, len(configs))
 	took, err := each(len(configs), len(configs), func(i int) error {
 		handle, network, err := p.StartTask(configs[i])
@@ -73,9 +73,16 @@ func (p *driverPlugin) removed(handles []*drivers.TaskHandle, concurrency int) e
 	return err
 }
 
-// each calls work with 0 to count-1, in so many goroutines, and says how many milliseconds each call took.
-func each(count, concurrency int, work func(int) error) ([]float64, error) {
-	took, problems := make([]float64, count), make([]error, count)
+// timings are those of many operations: one for each, and of all together.
+type timings struct {
+	Milliseconds []float64 `json:"milliseconds"`
+	Seconds      float64   `json:"seconds"`
+	Pid          int       `json:"pid"` // of the plugin
+}
+
+// each calls work with 0 to count-1, in so many goroutines.
+func each(count, concurrency int, work func(int) error) (timings, error) {
+	took, problems, began := make([]float64, count), make([]error, count), time.Now()
 	var next atomic.Int64
 	var all sync.WaitGroup
 	for range min(count, concurrency) {
@@ -90,5 +97,5 @@ func each(count, concurrency int, work func(int) error) ([]float64, error) {
 		}()
 	}
 	all.Wait()
-	return took, errors.Join(problems...)
+	return timings{Milliseconds: took, Seconds: time.Since(began).Seconds()}, errors.Join(problems...)
 }
