@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Entry, ExportError, Reader
 from solo5_systemd.journal.stream import open_stream
+from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import task_of_unit
 from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
@@ -64,8 +65,7 @@ class Journal:
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
     async def sync(self) -> None:
-        async with _running(["--sync"]) as process:
-            await process.wait()
+        await synchronize()
 
 
 async def _open_stream(unit: str, priority: int) -> int:

@@ -107,7 +107,7 @@ SYSTEMD = "printf 'MESSAGE=Failed to attach\nMESSAGE_ID=%s\n\nMESSAGE=Starting\n
 async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_said(program: Program) -> None:
     nothing = min(journalctl.EXPLAIN_NOTHING)
     systemd = SYSTEMD % ("0" * 32, nothing)
-    path = program(f'case "$*" in --sync) ;; *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
+    path = program(f'case "$*" in *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
     assert list(await Journal().complaints("solo5-network@web.service")) == [
         "Failed to attach",
         "hello",
@@ -116,17 +116,10 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
     assert "_SYSTEMD_UNIT=solo5-network@web.service" in arguments(path)
 
 
-async def test_sync_waits_until_all_is_written(program: Program) -> None:
-    path = program('sleep 0.1; touch "$0.written"')
-    await Journal().sync()
-    assert arguments(path) == ["--sync"]
-    assert Path(f"{path}.written").exists()
-
-
 async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journalctl, "JOURNALCTL", str(tmp_path / "journalctl"))
     with pytest.raises(HostError, match="the journal cannot be read: .*: No such file or directory"):
-        await Journal().sync()
+        await Journal().complaints("solo5-network@web.service")
 
 
 async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:
