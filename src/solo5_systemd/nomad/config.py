@@ -39,7 +39,7 @@ TIGHTENING = (
     "SystemCallFilter",
     "TasksMax",
 )
-"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks."""
+"""Unit properties that a job may set unless the operator says otherwise: none of them loosens the sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
