@@ -24,8 +24,9 @@ def console(alloc: str) -> str:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.hcl")), ids=lambda path: path.name.partition(".")[0])
 def test_is_a_valid_job(jobs: Jobs, example: Path) -> None:
-    missing = ("-var", "source=http://127.0.0.1/", "-var", f"sha256={hashlib.sha256().hexdigest()}") if "artifact" in example.name else ()
-    assert "Job validation successful" in ok("nomad", "job", "validate", *missing, str(example))
+    variables = ("-var", "source=http://127.0.0.1/", "-var", f"sha256={'0' * 64}")
+    given = variables if example.name.startswith("artifact") else ()
+    assert "Job validation successful" in ok("nomad", "job", "validate", *given, str(example))
 
 
 def test_hello(jobs: Jobs) -> None:
