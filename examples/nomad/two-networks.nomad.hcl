@@ -1,4 +1,4 @@
-# A guest on two networks, its ports on the first, with limits of its own on threads and log lines. The node defines the
+# A guest on two networks, its ports on the first, with limits of its own on threads and open files. The node defines the
 # second one: plugin "solo5" { config { network "management" { ipv4 = "10.98.0.0/24" } } }
 job "gateway" {
   group "gateway" {
@@ -27,8 +27,8 @@ job "gateway" {
         }
 
         properties {
-          TasksMax          = "16"
-          LogRateLimitBurst = "1000"
+          TasksMax    = "16"
+          LimitNOFILE = "256"
         }
       }
 

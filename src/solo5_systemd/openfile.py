@@ -37,7 +37,8 @@ def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
         return
     path = PurePath(place(descriptor))
     if not any(path.is_relative_to(os.path.realpath(root)) for root in roots):
+        there = "" if repr(str(path)) in what else f" leads to {str(path)!r}, which"
         raise InvalidRequestError(
-            f"{what} lies at {str(path)!r}: expected a file below {' or '.join(roots)}.",
+            f"{what}{there} may not be used: expected a file below {' or '.join(roots)}.",
             "Links are followed before that is checked.",
         )

@@ -5,11 +5,12 @@ tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 [network.default]
 ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
 gateway4 = "10.89.0.1"    # left out: the first address
-bridge = "solo5-default"  # left out: solo5-NAME
+bridge = "solo5-default"  # left out: solo5-NAME, the name shortened where it is long
 mtu = 1500
 masquerade = true
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from solo5_systemd.names import NetworkName, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
+
+_LINK_MAX = 15
+"""Characters of a link's name: IFNAMSIZ without its NUL."""
 
 _LINK = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
 
@@ -83,7 +87,7 @@ def _network_key(key: str) -> NetworkName:
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade")
-    bridge = fields.text("bridge", f"solo5-{name}")
+    bridge = fields.text("bridge", default_bridge(name))
     if not _LINK.fullmatch(bridge) or bridge in (".", ".."):
         raise fields.wrong("bridge", bridge, "a link name of at most 15 letters, digits, '_', '.' or '-'")
     ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
@@ -101,6 +105,14 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         mtu=fields.integer("mtu", 1500, low=68, high=65521),
         masquerade=fields.boolean("masquerade", default=True),
     )
+
+
+def default_bridge(name: NetworkName) -> str:
+    """`solo5-NAME`, or where that is no link's name for its length (15), one that is as long and as lasting."""
+    bridge = f"solo5-{name}"
+    if len(bridge) <= _LINK_MAX:
+        return bridge
+    return f"solo5-{name[:4]}{hashlib.sha256(name.encode()).hexdigest()[:5]}"
 
 
 def _is_host(address: IPv4Address, network: IPv4Network) -> bool:

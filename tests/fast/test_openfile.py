@@ -46,7 +46,10 @@ def test_a_file_elsewhere_is_refused_whatever_leads_to_it(root: Path, path: str)
     with opened(root / path) as descriptor, pytest.raises(InvalidRequestError) as caught:
         check_place("image 'x'", descriptor, [str(root), "/srv"])
     place = (root / path).resolve()
-    assert caught.value.sentence == f"image 'x' lies at '{place}': expected a file below {root} or /srv."
+    assert (
+        caught.value.sentence
+        == f"image 'x' leads to '{place}', which may not be used: expected a file below {root} or /srv."
+    )
 
 
 def test_a_link_that_is_changed_after_the_opening_changes_nothing(root: Path) -> None:
@@ -54,5 +57,5 @@ def test_a_link_that_is_changed_after_the_opening_changes_nothing(root: Path) ->
     with opened(root / "link") as descriptor:
         (root / "link").unlink()
         (root / "link").symlink_to("inside")
-        with pytest.raises(InvalidRequestError, match="lies at '.*/outside'"):
+        with pytest.raises(InvalidRequestError, match="leads to '.*/outside', which"):
             check_place("image", descriptor, [str(root)])

@@ -54,7 +54,6 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         ("network.default.masquerade = 1", "network.default.masquerade is 1: expected true or false."),
         ('network.default.bridge = "a/b"', "network.default.bridge is 'a/b': expected a link name"),
         ('network.default.bridge = ".."', "network.default.bridge is '..': expected a link name"),
-        ("[network.aaaaaaaaaa]", "network.aaaaaaaaaa.bridge is 'solo5-aaaaaaaaaa': expected a link name"),
         ('network.default.ipv4 = "10.0.0.1/24"', "network.default.ipv4: 10.0.0.1/24 has host bits set."),
         ('network.default.ipv4 = "fd00::/64"', "network.default.ipv4: "),
         ('network.default.ipv4 = "10.0.0.0/31"', "network.default.ipv4 is '10.0.0.0/31': expected room for a gateway"),
@@ -84,3 +83,9 @@ def test_a_wrong_setting_is_named_with_its_file(text: str, words: str) -> None:
 def test_without_a_file_the_message_begins_with_the_key() -> None:
     with pytest.raises(SettingsError, match="^mtu is not a known key"):
         parse_settings({"mtu": 1})
+
+
+def test_a_long_name_has_a_bridge_whose_name_fits_and_stays() -> None:
+    bridges = [network.bridge for network in parse("[network.management]\n[network.manageress]\n").networks]
+    assert len({*bridges}) == len(bridges)
+    assert all(len(bridge) <= 15 for bridge in bridges)

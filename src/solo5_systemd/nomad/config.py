@@ -18,10 +18,8 @@ from solo5_systemd.workload import UnitKind
 WHERE = "plugin.solo5.config"
 
 TIGHTENING = (
-    "CPUWeight",
     "IOReadBandwidthMax",
     "IOReadIOPSMax",
-    "IOWeight",
     "IOWriteBandwidthMax",
     "IOWriteIOPSMax",
     "LimitAS",
@@ -31,15 +29,12 @@ TIGHTENING = (
     "LimitNOFILE",
     "LimitNPROC",
     "LimitSTACK",
-    "LogRateLimitBurst",
-    "LogRateLimitIntervalSec",
     "MemoryHigh",
-    "MemoryLow",
     "RuntimeMaxSec",
     "SystemCallFilter",
     "TasksMax",
 )
-"""Unit properties that a job may set unless the operator says otherwise: none of them loosens the sandbox."""
+"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)

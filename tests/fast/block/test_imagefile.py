@@ -94,7 +94,8 @@ def test_a_disk_lies_below_its_roots_links_followed(file: Path, tmp_path: Path) 
     (root / "link").symlink_to(file)
     assert inspect(replace(request(root / "link"), roots=(str(root), str(tmp_path)))).path == str(file)
     with pytest.raises(
-        InvalidRequestError, match=f"disk storage: '{root}/link' lies at '{file}': expected a file below"
+        InvalidRequestError,
+        match=f"disk storage: '{root}/link' leads to '{file}', which may not be used: expected a file below",
     ):
         inspect(replace(request(root / "link"), roots=(str(root),)))
 

@@ -60,7 +60,8 @@ async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, i
     root.mkdir()
     (root / "link").symlink_to(image)
     with pytest.raises(
-        InvalidRequestError, match=f"image '{root}/link' lies at '{image}': expected a file below {root}"
+        InvalidRequestError,
+        match=f"image '{root}/link' leads to '{image}', which may not be used: expected a file below {root}",
     ):
         await store.take(str(root / "link"), [str(root)])
     assert not files(tmp_path) - {"memo"}

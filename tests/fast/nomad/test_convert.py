@@ -190,7 +190,7 @@ def test_reserved_cores_are_the_tasks_own_whatever_else_is_set() -> None:
 
 def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
     sentence = refusal(task_config(properties={"Nice": "-5"}))
-    assert sentence.startswith("config.properties.Nice may not be set by a job: expected one of CPUWeight, ")
+    assert sentence.startswith("config.properties.Nice may not be set by a job: expected one of IOReadBandwidthMax, ")
     allowed = replace(PLUGIN, allowed_properties=("Nice",))
     assert workload(task_config(properties={"Nice": "-5"}), allowed).properties == (("Nice", "-5"),)
     assert "expected one of Nice." in refusal(task_config(properties={"TasksMax": "5"}), allowed)
