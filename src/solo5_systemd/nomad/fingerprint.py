@@ -36,7 +36,7 @@ def disabled(reason: str) -> Fingerprint:
 
 def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
     """Judge the machine as `solo5ctl doctor` does; what is broken for every task makes the driver unhealthy."""
-    broken = [fact for fact in (*facts(host), *_tender_devices(host)) if fact.verdict is Verdict.BROKEN]
+    broken = [fact for fact in (*facts(host), *_worse_here(host)) if fact.verdict is Verdict.BROKEN]
     return Fingerprint(
         attributes=dict(_attributes(host, settings, config, version)),
         health=UNHEALTHY if broken else HEALTHY,
@@ -73,8 +73,14 @@ def _sentence(fact: Fact) -> str:
     return f"{fact.name}: {fact.value.rstrip('.')}. {fact.advice}".rstrip()
 
 
-def _tender_devices(host: Host) -> Iterator[Fact]:
-    """A node whose only tender is hvt can do nothing without KVM."""
+def _worse_here(host: Host) -> Iterator[Fact]:
+    """What a person at the host can work around, and a scheduler cannot.
+
+    A node whose only tender is hvt can do nothing without KVM, and one without nftables gives no task its network.
+    """
+    if host.kernel.drops is None:
+        advice = "Install libnftables and its Python module, and load the module nf_tables."
+        yield Fact(name="nftables", value="cannot be asked", verdict=Verdict.BROKEN, advice=advice)
     problem = host.devices.get(KVM, "")
     if problem and host.tenders and all(tender.target is Target.HVT for tender in host.tenders):
         yield Fact(name=KVM, value="cannot be used", verdict=Verdict.BROKEN, advice=problem)
@@ -102,4 +108,6 @@ def _attributes(
     yield _key("block"), True
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]
     yield _key("networks"), ",".join(offered)
+    if host.kernel.drops:
+        yield _key("networks.problem"), f"forwarding is dropped by {', '.join(host.kernel.drops)}"
     yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

@@ -68,6 +68,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"tenders": ()}, "solo5-hvt: not found. Put a tender of ABI 2 into one of /usr/bin."),
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
+        ({"kernel": replace(GOOD.kernel, drops=None)}, "nftables: cannot be asked. Install libnftables"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
@@ -88,6 +89,10 @@ def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[s
         ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
         ({"controllers": None}, {"driver.solo5.cgroup": "v1"}),
+        (
+            {"kernel": replace(GOOD.kernel, drops=("ip filter FORWARD",))},
+            {"driver.solo5.networks.problem": "forwarding is dropped by ip filter FORWARD"},
+        ),
     ],
 )
 def test_what_limits_a_node_is_an_attribute_and_no_sickness(
