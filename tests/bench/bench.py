@@ -140,7 +140,7 @@ async def measure(rounds: int, report: Report) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=40, help="single starts for each figure, at least 10 (40)")
+    parser.add_argument("--rounds", type=int, default=20, help="single starts for each figure, at least 10 (20)")
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     arguments = parser.parse_args()
     report = Report()
