@@ -113,8 +113,9 @@ class Units(Protocol):
     def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
         """The state now, and again after every change, until the unit is unloaded.
 
-        An outage of PID 1 or the bus is no change. Every few seconds the last state is given again, read or not: for
-        those who look at what PID 1 does not.
+        Of a unit that lives only active state, sub-state and invocation are new; the rest is as in `state`. An outage
+        of PID 1 or the bus is no change. Every few seconds the last state is given again, read or not: for those who
+        look at what PID 1 does not.
         """
 
 

@@ -17,7 +17,7 @@ from solo5_systemd.network.plan import Reservation
 from solo5_systemd.task import Started, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
 from solo5_systemd.unit.properties import Property, parse_property
-from solo5_systemd.unit.state import ActiveState, UnitState, child_state
+from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 
 if TYPE_CHECKING:
@@ -202,6 +202,17 @@ class Runtime:
             raise NoSuchTaskError(f"task {name} was removed before its end could be read.")
         return await self._view(state, ())
 
+    async def wait_for(self, unit: str, invocation: str, pid: int) -> Task:
+        """The same for one run of a unit, by those who know it from a start, with no question before the first change.
+
+        Raises:
+            NoSuchTaskError: it was removed meanwhile, or another run has its unit.
+        """
+        state = await self._ended(known_run(unit, invocation, pid))
+        if state is None:
+            raise NoSuchTaskError(f"{unit} was removed before its end could be read.")
+        return await self._view(state, ())
+
     async def _ended(self, state: UnitState) -> UnitState | None:
         """The unit when it is over; None where it was removed, be there another of its name or not."""
         async with aclosing(self._units.changes(state)) as states:
@@ -232,6 +243,18 @@ class Runtime:
             return await self._view(state, ())
         await self._bring_down(state, signal, patience)
         return await self._settled(state)
+
+    async def end(
+        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = STOP_TIMEOUT
+    ) -> None:
+        """The same for those who learn of the outcome by waiting for it, and discard the task afterwards.
+
+        Raises:
+            NoSuchTaskError: none has this name.
+        """
+        state = await self._state(name)
+        if not state.over:
+            await self._bring_down(state, signal, patience)
 
     async def _bring_down(self, state: UnitState, signal: StopSignal, patience: float) -> None:
         if state.frozen:

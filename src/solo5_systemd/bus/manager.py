@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dbus_next import Variant
@@ -24,6 +25,7 @@ from solo5_systemd.unit.state import (
     Invocation,
     UnitState,
     invocation,
+    invocation_id,
     unit_state,
 )
 from solo5_systemd.workload import UnitKind
@@ -110,7 +112,17 @@ class Manager:
         return await self._read_all(await self._listing())
 
     def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
-        return self._watches.changes(state.unit, lambda: self.state(state.task))
+        return self._watches.changes(state.unit, lambda: self._look_again(state))
+
+    async def _look_again(self, before: UnitState) -> UnitState | None:
+        """The state anew; of a unit that lives no more is asked than whether it is the same run, and how far it is."""
+        rows = await self._rows(before.task)
+        now = rows[0].state() if rows else None
+        if now is None or now.over:
+            states = await self._read_all(rows)
+            return states[0] if states else None
+        properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
+        return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
 
     async def _begun(self, unit: str) -> Invocation:
         kind = UnitKind(unit.rpartition(".")[2])

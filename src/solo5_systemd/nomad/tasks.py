@@ -140,7 +140,7 @@ class Tasks:
                 kind=workload.kind,
                 logging=logging_,
             )
-            return self._watch(config, state, started.control_group, network)
+            return self._watch(config, state, started.control_group, started.pid, network)
 
     async def _start(self, config: wire.TaskConfig, workload: Workload, logging_: Logging) -> Started:
         engine = await self._session.engine()
@@ -197,7 +197,7 @@ class Tasks:
             if task.phase is not Phase.ENDED:  # of one that has ended the relay has every line, or had it drained
                 await self._resume(config, stored)
             network = convert.guest_address(task.reservation)
-            return self._watch(config, stored, task.control_group, network)
+            return self._watch(config, stored, task.control_group, task.pid, network)
 
     async def _resume(self, config: wire.TaskConfig, stored: DriverState) -> None:
         """Have the console forwarded from where it was; Nomad's reader may be a new one, or gone for good."""
@@ -209,6 +209,7 @@ class Tasks:
         config: wire.TaskConfig,
         state: DriverState,
         control_group: str,
+        pid: int,
         network: wire.NetworkOverride | None,
     ) -> Known:
         known = Known(
@@ -216,29 +217,29 @@ class Tasks:
             state=state,
             control_group=control_group,
             network=network,
-            end=self._background.create_task(self._until_end(config, state)),
+            end=self._background.create_task(self._until_end(config, state, pid)),
         )
         self._known[config.id] = known
         return known
 
-    async def _until_end(self, config: wire.TaskConfig, state: DriverState) -> End:
+    async def _until_end(self, config: wire.TaskConfig, state: DriverState, pid: int) -> End:
         """Wait for the end through whatever happens to the bus; an outage is no end."""
-        end = await self._ended(state)
+        end = await self._ended(state, pid)
         while end is None:
             await asyncio.sleep(RETRY)
-            end = await self._ended(state)
+            end = await self._ended(state, pid)
         await self._let_go(state.task, state.logging)
         self._tell_end(config, end)
         return end
 
-    async def _ended(self, state: DriverState) -> End | None:
+    async def _ended(self, state: DriverState, pid: int) -> End | None:
         """The end, or None where it cannot be watched for just now."""
         try:
             engine = await self._session.engine()
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)
-            task = await engine.wait(state.task)
+            task = await engine.wait_for(state.unit, state.invocation, pid)
             return End(outcome=task.outcome or GONE, time=task.ended or _now())
         except NoSuchTaskError:
             return End(outcome=GONE, time=_now())
@@ -286,7 +287,7 @@ class Tasks:
         engine = await self._session.engine()
         self._asked.add(name_of(task_id))
         with suppress(NoSuchTaskError):
-            await engine.stop(
+            await engine.end(
                 name_of(task_id),
                 signal=asked or StopSignal.TERM,
                 patience=0 if signals.is_kill(signal) else patience,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_of_unit, task_scope
 from solo5_systemd.workload import UnitKind
 
@@ -145,7 +146,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         unit=unit,
         active=active,
         sub=_text(properties, "SubState"),
-        invocation=_bytes(properties, "InvocationID").hex(),
+        invocation=invocation_id(properties),
         frozen=_text(properties, "FreezerState") in ("frozen", "freezing"),
         description=_text(properties, "Description"),
         result=_text(properties, "Result") or "success",
@@ -164,11 +165,16 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
 def invocation(properties: Mapping[str, object]) -> Invocation:
     """Read the D-Bus properties of a unit that has just been started."""
     return Invocation(
-        invocation=_bytes(properties, "InvocationID").hex(),
+        invocation=invocation_id(properties),
         main_pid=_integer(properties, "MainPID"),
         started=_integer(properties, "ExecMainStartTimestamp"),
         control_group=_text(properties, "ControlGroup"),
     )
+
+
+def invocation_id(properties: Mapping[str, object]) -> str:
+    """In hexadecimal digits, as systemd prints it; empty where there is none."""
+    return _bytes(properties, "InvocationID").hex()
 
 
 def _text(properties: Mapping[str, object], key: str) -> str:
@@ -192,6 +198,20 @@ def _log_fields(value: object) -> dict[str, str]:
         return {}
     texts = (bytes(item).decode("utf-8", "replace") for item in value)
     return dict(text.split("=", 1) for text in texts if "=" in text)
+
+
+def known_run(unit: str, invocation: str, pid: int) -> UnitState:
+    """As much of a task's unit as its starter remembers: enough to watch it by.
+
+    Raises:
+        InvalidRequestError: it is no task's unit.
+    """
+    task = task_of_unit(unit)
+    if task is None:
+        raise InvalidRequestError(f"{unit!r} is no task's unit: expected solo5-task-NAME.service or .scope.")
+    return UnitState(
+        task=task, unit=unit, active=ActiveState.ACTIVE, invocation=invocation, main_pid=pid, log_fields={}
+    )
 
 
 def child_state(name: TaskName, since: int, status: int, *, asked: bool, found: UnitState | None) -> UnitState:

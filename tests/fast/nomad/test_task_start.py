@@ -106,7 +106,9 @@ async def test_a_start_that_is_called_off_leaves_nothing(
 async def test_a_start_that_takes_too_long_is_given_up(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.tasks.START_PATIENCE", 0.05)
+    monkeypatch.setattr(
+        "solo5_systemd.nomad.tasks.START_PATIENCE", 1
+    )  # a loaded machine takes a while to come to the step
     machine.steps.hang_on = step
     async with agent() as nomad:
         with pytest.raises(HostError, match="task web did not start within") as caught:
