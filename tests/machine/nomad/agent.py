@@ -170,6 +170,7 @@ class Agent:
 
     def remove(self) -> None:
         sh("systemctl", "stop", UNIT, SERVER_UNIT)
+        sh("systemctl", "reset-failed", UNIT, SERVER_UNIT)  # an agent that is asked to end exits with 1
         for path in (_UNITS / UNIT, _UNITS / SERVER_UNIT):
             path.unlink()
         ok("systemctl", "daemon-reload")
