@@ -22,7 +22,7 @@ test: lint fast pip container vm ## every check there is
 
 .PHONY: demo
 demo: setup ## show the main job in a throw-away machine
-	$(BOOT) --backend $(BACKEND) --with nomad --copy examples:/srv/examples -- /srv/tests/machine/demo
+	$(BOOT) --backend $(BACKEND) --with nomad -- /srv/tests/machine/demo
 
 .PHONY: lint
 lint: proto ## style, types, and who may import whom

@@ -197,10 +197,7 @@ class Runtime:
         Raises:
             NoSuchTaskError: none has this name, or it was removed meanwhile.
         """
-        state = await self._ended(await self._state(name))
-        if state is None:
-            raise NoSuchTaskError(f"task {name} was removed before its end could be read.")
-        return await self._view(state, ())
+        return await self._outlast(await self._state(name))
 
     async def wait_for(self, unit: str, invocation: str, pid: int) -> Task:
         """The same for one run of a unit, by those who know it from a start, with no question before the first change.
@@ -208,10 +205,13 @@ class Runtime:
         Raises:
             NoSuchTaskError: it was removed meanwhile, or another run has its unit.
         """
-        state = await self._ended(known_run(unit, invocation, pid))
-        if state is None:
-            raise NoSuchTaskError(f"{unit} was removed before its end could be read.")
-        return await self._view(state, ())
+        return await self._outlast(known_run(unit, invocation, pid))
+
+    async def _outlast(self, state: UnitState) -> Task:
+        ended = await self._ended(state)
+        if ended is None:
+            raise NoSuchTaskError(f"task {state.task} was removed before its end could be read.")
+        return await self._view(ended, ())
 
     async def _ended(self, state: UnitState) -> UnitState | None:
         """The unit when it is over; None where it was removed, be there another of its name or not."""
@@ -244,9 +244,7 @@ class Runtime:
         await self._bring_down(state, signal, patience)
         return await self._settled(state)
 
-    async def end(
-        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = STOP_TIMEOUT
-    ) -> None:
+    async def end(self, name: TaskName, *, signal: StopSignal, patience: float) -> None:
         """The same for those who learn of the outcome by waiting for it, and discard the task afterwards.
 
         Raises:
