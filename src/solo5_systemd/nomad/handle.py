@@ -5,7 +5,8 @@ and no environment: what is secret in a job is not ours to write down.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
@@ -13,7 +14,8 @@ from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.workload import UnitKind
 
-VERSION = 1
+VERSION = 2
+"""1: without `ready`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class DriverState:
         started: microseconds since the epoch.
         kind: service or scope.
         logging: where its console goes.
+        ready: the job's rule of readiness in the job's own words, for whoever parses them there; empty: there is none.
     """
 
     task: TaskName
@@ -37,14 +40,16 @@ class DriverState:
     started: int
     kind: UnitKind
     logging: Logging
+    ready: Mapping[str, object] = field(default_factory=dict)
 
 
 def encode(state: DriverState) -> bytes:
     return json.dumps({"version": VERSION, **_plain(state)}, separators=(",", ":")).encode()
 
 
-def _plain(state: DriverState) -> dict[str, str | int]:
-    return {
+def _plain(state: DriverState) -> dict[str, object]:
+    ready = {"ready": dict(state.ready)} if state.ready else {}
+    return ready | {
         "task": state.task,
         "unit": state.unit,
         "invocation": state.invocation,
@@ -66,7 +71,9 @@ def decode(data: bytes) -> DriverState:
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError("the task's stored state cannot be read: it is no JSON.") from error
     fields = Fields(document, "driver_state")
-    fields.integer("version", low=1, high=VERSION)
+    _refuse_later(fields.integer("version", low=1, high=1 << 31))
+    ready = document.get("ready", {})
+    Fields(ready, "driver_state.ready")
     return DriverState(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
@@ -75,4 +82,13 @@ def decode(data: bytes) -> DriverState:
         started=fields.integer("started", low=0, high=1 << 62),
         kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
         logging=choice(fields, "logging", Logging) or Logging.NOMAD,
+        ready=ready,
     )
+
+
+def _refuse_later(version: int) -> None:
+    if version > VERSION:
+        raise InvalidRequestError(
+            f"the task's stored state is of version {version}: expected at most {VERSION}, which this driver knows.",
+            "A later driver has started the task: with that one it is taken up again, with this one started anew.",
+        )

@@ -1,6 +1,9 @@
 """What Nomad keeps for us: read back as it was written, little, and nobody's secret."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,10 @@ from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.workload import UnitKind
+
+
+STATES = Path(__file__).parent / "states"
+RULE = {"console": "^listening", "deadline": "30s", "on_loss": "event"}
 
 
 def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
@@ -33,9 +40,26 @@ def test_what_was_written_is_read_back(kind: UnitKind, logging: Logging) -> None
     assert decode(encode(state(kind=kind, logging=logging))) == state(kind=kind, logging=logging)
 
 
+def test_a_rule_of_readiness_is_read_back_in_the_jobs_own_words() -> None:
+    assert decode(encode(replace(state(), ready=RULE))).ready == RULE
+
+
+@pytest.mark.parametrize("version, ready", [(1, {}), (2, RULE)])
+def test_what_each_version_stored_is_read_by_this_one(version: int, ready: Mapping[str, object]) -> None:
+    assert decode((STATES / f"v{version}.json").read_bytes()) == replace(state(), ready=ready)
+
+
+def test_of_each_version_one_stored_state_is_kept() -> None:
+    assert {path.name for path in STATES.iterdir()} == {f"v{version}.json" for version in range(1, VERSION + 1)}
+
+
+def test_this_versions_own_is_written_as_it_was() -> None:
+    assert encode(replace(state(), ready=RULE)) == (STATES / f"v{VERSION}.json").read_bytes()
+
+
 def test_it_is_small_for_the_longest_id_and_holds_nothing_of_the_jobs() -> None:
     stored = encode(state(name=name_of(TASK_ID * 100)))
-    assert len(stored) < 1024
+    assert len(stored) < 512
     assert json.loads(stored).keys() == {"version", "task", "unit", "invocation", "boot", "started", "kind", "logging"}
 
 
@@ -53,7 +77,8 @@ def damaged(**changes: object) -> bytes:
         (b"[" * 100_000, "it is no JSON"),
         (b"null", "driver_state is None: expected a table"),
         (b"{}", "driver_state.version is missing"),
-        (damaged(version=VERSION + 1), f"driver_state.version is {VERSION + 1}: expected a whole"),
+        (damaged(version=VERSION + 1), f"is of version {VERSION + 1}: expected at most {VERSION}, which this driver"),
+        (damaged(ready=["x"]), "driver_state.ready is ['x']: expected a table"),
         (damaged(version=0), "driver_state.version is 0"),
         (damaged(version="1"), "driver_state.version is '1'"),
         (damaged(task=None), "driver_state.task is missing"),
