@@ -17,7 +17,6 @@ from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.workload import UnitKind
 
-
 STATES = Path(__file__).parent / "states"
 RULE = {"console": "^listening", "deadline": "30s", "on_loss": "event"}
 
