@@ -125,6 +125,25 @@ def test_tcp_request_in_pieces(net_tender: Tender, namespace: Namespace) -> None
         assert fetch(namespace, pieces=(b"GE", b"T /", b"\r\n", b"more\r\n\r\n")).startswith(b"HTTP/1.0 200")
 
 
+def test_tcp_echo_repeats_all_that_comes_on_one_connection(net_tender: Tender, namespace: Namespace) -> None:
+    with serving(net_tender), namespace.entered(), socket.create_connection((GUEST, 7), PATIENCE) as s:
+        for message in (b"one", b"two\n", bytes(range(256)) * 8):
+            s.sendall(message)
+            echo = b""
+            while len(echo) < len(message):
+                echo += s.recv(4096)
+            assert echo == message
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
+
+
+def test_counts_at_its_pace(net_tender: Tender, namespace: Namespace) -> None:
+    start = time.monotonic()
+    with serving(net_tender, "--count=50") as guest:
+        assert "count 1\ncount 2\ncount 3\ncount 4\ncount 5\n" in guest.wait_for("count 5\n")
+    assert time.monotonic() - start >= 0.2
+
+
 def test_tcp_closed_port(net_tender: Tender, namespace: Namespace) -> None:
     with serving(net_tender, "--tcp=8080"), pytest.raises(ConnectionRefusedError):
         fetch(namespace, 80)

@@ -1,5 +1,6 @@
 #include "responder.h"
 
+#include "counter.h"
 #include "icmp.h"
 #include "sender.h"
 #include "tcp.h"
@@ -41,8 +42,9 @@ _Noreturn void responder_run(struct nic *nics, unsigned count)
     tcp_prepare();
     print("serving\n");
     for (;;) {
-        uint64_t tcp = tcp_tick(), sender = sender_tick(&nics[0]);
-        wait_until(tcp < sender ? tcp : sender);
+        uint64_t tcp = tcp_tick(), sender = sender_tick(&nics[0]), counter = counter_tick();
+        uint64_t next = tcp < sender ? tcp : sender;
+        wait_until(next < counter ? next : counter);
         for (unsigned i = 0; i < count; i++)
             while ((size = net_read(nics[i].handle, frame, sizeof frame)))
                 frame_handle(&nics[i], size);

@@ -1,6 +1,8 @@
-/* A small host: answers ARP, ping, UDP echo (port 7 and every --udp=PORT) and one TCP request per
- * connection (every --tcp=PORT, or 80) with a short HTTP answer that repeats the command line.
+/* A small host: answers ARP, ping, UDP echo (port 7 and every --udp=PORT), TCP echo (port 7) and one
+ * TCP request per connection (every --tcp=PORT, or 80) with a short HTTP answer that repeats the
+ * command line.
  *
+ *   --count=MS        prints `count N` every so many milliseconds, from 1 on
  *   --send=IP:PORT    sends a numbered datagram there every second, and prints what comes back
  *   --spoof-ip=A      once a second, a datagram whose source address is A
  *   --spoof-mac=M     once a second, a datagram from our address in a frame from M

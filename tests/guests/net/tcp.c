@@ -3,9 +3,11 @@
 #include "responder.h"
 
 enum { FIN = 1, SYN = 2, RST = 4, PUSH = 8, ACK = 16 };
-enum state { FREE, OPENING, OPEN, ANSWERED, DONE };
+enum state { FREE, OPENING, OPEN, ECHOING, ANSWERED, DONE };
 
 #define DEFAULT_PORT 80
+#define ECHO_PORT 7
+#define ECHO_MAX 512 /* bytes that are sent back at a time */
 #define CONNECTIONS 64
 #define HEADER (sizeof(struct tcp) - sizeof(struct ipv4))
 #define WINDOW 16384
@@ -14,7 +16,8 @@ enum state { FREE, OPENING, OPEN, ANSWERED, DONE };
 #define IDLE (60 * SECOND)
 #define LINGER (2 * SECOND) /* in which a client may repeat its last segment */
 
-/* Our sequence numbers: `first` is the SYN, then the answer, then the FIN. */
+/* Our sequence numbers: `first` is the SYN, then the answer, then the FIN; of an echo, the next byte to be
+ * acknowledged, while `echo` waits for that. */
 struct connection {
     enum state state;
     const struct nic *nic;
@@ -25,6 +28,8 @@ struct connection {
     bool acknowledged, peer_done;
     unsigned retries;
     uint64_t due;
+    size_t echoed;
+    uint8_t echo[ECHO_MAX];
 };
 
 struct arrival { /* what a segment says, in host order */
@@ -90,6 +95,12 @@ static void send_answer(const struct connection *c)
     send(c, ACK | PUSH | FIN, c->first + 1, 0, answer_size);
 }
 
+static void send_echo(const struct connection *c)
+{
+    memcpy(out.data, c->echo, c->echoed);
+    send(c, ACK | PUSH, c->first, 0, c->echoed);
+}
+
 static uint32_t after_answer(const struct connection *c)
 {
     return c->first + 1 + (uint32_t)answer_size + 1;
@@ -97,7 +108,8 @@ static uint32_t after_answer(const struct connection *c)
 
 static void send_acknowledgement(const struct connection *c)
 {
-    send(c, ACK, c->state >= ANSWERED ? after_answer(c) : c->first + 1, 0, 0);
+    uint32_t next = c->state == ECHOING ? c->first + (uint32_t)c->echoed : c->first + 1;
+    send(c, ACK, c->state >= ANSWERED ? after_answer(c) : next, 0, 0);
 }
 
 /* For a segment that belongs to no connection. */
@@ -122,7 +134,7 @@ static bool listens(uint16_t port)
     for (i = 0; (wanted = option("--tcp=", i)); i++)
         if (to_number(wanted) == port)
             return true;
-    return i == 0 && port == DEFAULT_PORT;
+    return port == ECHO_PORT || (i == 0 && port == DEFAULT_PORT);
 }
 
 static struct connection *find(const struct nic *nic, const struct tcp *s)
@@ -185,7 +197,8 @@ static void on_opening(const struct nic *nic, const struct tcp *s, const struct 
 static void take_acknowledgement(struct connection *c, uint32_t acknowledged)
 {
     if (c->state == OPENING && acknowledged == c->first + 1) {
-        c->state = OPEN;
+        c->state = c->local_port == ECHO_PORT ? ECHOING : OPEN;
+        c->first += c->state == ECHOING;
         c->due = now() + IDLE;
     }
     if (c->state == ANSWERED && !c->acknowledged && acknowledged == after_answer(c)) {
@@ -211,9 +224,34 @@ static bool take_data(struct connection *c, const struct arrival *a)
     return line || c->peer_done;
 }
 
+/* What comes before the last echo has arrived is not taken, and so comes again. */
+static void on_echo(struct connection *c, const struct arrival *a)
+{
+    if (c->echoed && a->acknowledged == c->first + (uint32_t)c->echoed) {
+        c->first += (uint32_t)c->echoed;
+        c->echoed = 0;
+        c->due = now() + IDLE;
+    }
+    if (!c->echoed && a->size && a->sequence == c->expected) {
+        c->echoed = a->size < ECHO_MAX ? a->size : ECHO_MAX;
+        memcpy(c->echo, a->data, c->echoed);
+        c->expected += (uint32_t)c->echoed;
+        wait_for_peer(c, ECHOING);
+        send_echo(c);
+    } else if (!c->echoed && a->flags & FIN && a->sequence == c->expected) {
+        c->expected++;
+        send(c, ACK | FIN, c->first, 0, 0);
+        c->state = FREE;
+    } else if (a->size || a->flags & FIN) {
+        send_acknowledgement(c);
+    }
+}
+
 static void on_segment(struct connection *c, const struct arrival *a)
 {
     take_acknowledgement(c, a->acknowledged);
+    if (c->state == ECHOING)
+        return on_echo(c, a);
     bool complete = take_data(c, a);
     if (c->state == OPEN && complete) {
         wait_for_peer(c, ANSWERED);
@@ -251,7 +289,8 @@ void tcp_handle(const struct nic *nic, const struct tcp *s, size_t size)
 
 static void on_time(struct connection *c)
 {
-    bool waits = c->state == OPENING || (c->state == ANSWERED && !c->acknowledged);
+    bool waits = c->state == OPENING || (c->state == ANSWERED && !c->acknowledged)
+        || (c->state == ECHOING && c->echoed);
     if (!waits || c->retries == RETRIES) {
         c->state = FREE;
         return;
@@ -260,6 +299,8 @@ static void on_time(struct connection *c)
     c->due = now() + (FIRST_RETRY << c->retries);
     if (c->state == OPENING)
         send_opening(c);
+    else if (c->state == ECHOING)
+        send_echo(c);
     else
         send_answer(c);
 }

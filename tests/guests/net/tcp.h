@@ -1,5 +1,6 @@
 /* TCP for servers of one short answer: a client connects, sends a line, gets the answer and the end
- * of the stream. Lost segments are sent again, several clients may come at once. */
+ * of the stream; on port 7, everything that it sends, for as long as it likes. Lost segments are sent
+ * again, several clients may come at once. */
 #pragma once
 
 #include "nic.h"
