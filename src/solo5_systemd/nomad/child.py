@@ -1,7 +1,7 @@
 """The process that becomes a scope's tender: started by the driver, in a scope of its own from its first deed on.
 
-The workload comes on stdin. The descriptor whose number is the one argument tells the driver: what is written there is
-an error, and its closing by the kernel, when the tender is executed, is success.
+The driver's settings and the workload come on stdin. The descriptor whose number is the one argument tells the driver:
+what is written there is an error, and its closing by the kernel, when the tender is executed, is success.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import pickle
 import sys
 
 from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
-from solo5_systemd.etc import read_settings
+from solo5_systemd.settings import Settings
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload
 
@@ -20,9 +20,9 @@ def main() -> None:
     """Execute the tender, or tell why not."""
     report = int(sys.argv[1])
     os.set_inheritable(report, False)
-    workload = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
+    settings, workload = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
     try:
-        line = asyncio.run(_enter(workload))
+        line = asyncio.run(_enter(settings, workload))
         _become(line)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
         os.write(report, _words(error))
@@ -34,8 +34,8 @@ def _words(error: Exception) -> bytes:
     return json.dumps({"name": told.dbus_name, "sentence": told.sentence, "hint": told.hint}).encode()
 
 
-async def _enter(workload: Workload) -> tuple[str, ...]:
-    async with connect(read_settings()) as engine:
+async def _enter(settings: Settings, workload: Workload) -> tuple[str, ...]:
+    async with connect(settings) as engine:
         return await engine.start_scope(workload, os.getpid())
 
 

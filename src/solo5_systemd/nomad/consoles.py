@@ -4,11 +4,14 @@ logmon ends for good once it sees a FIFO closed, so whoever holds the write ends
 does. A FIFO that is never opened leaves logmon waiting, so both are opened even where nothing is to be written.
 """
 
+import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
     from solo5_systemd.nomad.session import Session
 
 NOWHERE = ("", "/dev/null")
+
+DRAIN_PATIENCE = 15.0
+"""Seconds that a task's last lines may take to reach Nomad before its end is told all the same."""
+
+_log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -34,7 +42,7 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
 
 
 async def connect(
-    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, logging: Logging
+    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, wanted: Logging
 ) -> None:
     """Have the console forwarded from `since` (microseconds since the epoch) on.
 
@@ -44,5 +52,18 @@ async def connect(
     if task.stdout_path in NOWHERE or task.stderr_path in NOWHERE:
         return
     async with _write_ends(task) as (stdout, stderr):
-        if logging is Logging.NOMAD:
+        if wanted is Logging.NOMAD:
             await (await session.relay()).forward(name, unit, since, stdout, stderr)
+
+
+async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
+    """Deliver the last lines of a task that has ended, and close Nomad's FIFOs; a failure is logged."""
+    if wanted is not Logging.NOMAD:
+        return
+    try:
+        async with asyncio.timeout(DRAIN_PATIENCE):
+            await (await session.relay()).drain(name)
+    except TimeoutError:
+        _log.warning("The last lines of task %s were not read within %.0f s.", name, DRAIN_PATIENCE)
+    except Solo5Error as error:
+        _log.warning("The last lines of task %s may not have reached Nomad: %s", name, error)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
 from solo5_systemd.names import TaskName, task_scope
+from solo5_systemd.settings import Settings
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ class Scopes:
 
     children: dict[TaskName, Process] = field(default_factory=dict)
 
-    async def start(self, engine: "Runtime", workload: Workload) -> None:
-        """Start a child that enters the task's scope and becomes its tender.
+    async def start(self, engine: "Runtime", settings: Settings, workload: Workload) -> None:
+        """Start a child that enters the task's scope and becomes its tender, by the settings that the driver has.
 
         Raises:
             Solo5Error: it did not; nothing of it is left.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            child = await _spawn(engine, workload, writing)
+            child = await _spawn(engine, settings, workload, writing)
         except BaseException:
             os.close(reading)
             raise
@@ -72,7 +73,7 @@ async def _give_up(engine: "Runtime", name: TaskName, child: Process) -> None:
         await engine.discard(name)
 
 
-async def _spawn(engine: "Runtime", workload: Workload, report: int) -> Process:
+async def _spawn(engine: "Runtime", settings: Settings, workload: Workload, report: int) -> Process:
     stdout, stderr = await engine.open_console(task_scope(workload.name))
     try:
         child = await asyncio.create_subprocess_exec(
@@ -85,7 +86,7 @@ async def _spawn(engine: "Runtime", workload: Workload, report: int) -> Process:
         os.close(stdout)
         os.close(stderr)
     assert child.stdin is not None  # noqa: S101 - it was asked for
-    child.stdin.write(pickle.dumps(workload))
+    child.stdin.write(pickle.dumps((settings, workload)))
     child.stdin.close()
     return child
 

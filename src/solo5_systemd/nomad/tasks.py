@@ -6,21 +6,18 @@ task's name follows from its id.
 """
 
 import asyncio
-import logging
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.errors import NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.nomad import consoles, convert, signals
 from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.endings import End, Endings
 from solo5_systemd.nomad.events import Events
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.handle import decode as decode_state
@@ -31,33 +28,10 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
-from solo5_systemd.task import Phase, Started, Task
-from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import StopSignal, UnitKind, Workload
-
-if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
-
-START_PATIENCE = 120.0
-"""Seconds for a whole start; each of its steps has less, and says what was slow."""
-
-RETRY = 1.0
-"""Seconds between two attempts to ask a bus or a relay that is away."""
-
-DRAIN_PATIENCE = 15.0
-"""Seconds that a task's last lines may take to reach Nomad before its end is told all the same."""
-
-GONE = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its end could be read")
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class End:
-    """How and when (microseconds since the epoch) a task ended."""
-
-    outcome: Outcome
-    time: int
+from solo5_systemd.nomad.starting import Starter
+from solo5_systemd.task import Phase, Started
+from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.workload import StopSignal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +63,13 @@ class Tasks:
     """
 
     def __init__(self, session: Session, events: Events, background: asyncio.TaskGroup) -> None:
+        scopes = Scopes()
         self._session = session
         self._events = events
         self._background = background
         self._listing = Listing(session)
-        self._scopes = Scopes()
-        self._asked: set[TaskName] = set()
+        self._starter = Starter(session, scopes)
+        self._endings = Endings(session, scopes)
         self._known: dict[str, Known] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -121,14 +96,9 @@ class Tasks:
                 return self._known[config.id]
             options = task_options(config.msgpack_driver_config)
             workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
-            candidates = convert.image_candidates(options, config, plugin)
-            logging_ = convert.logging_of(config, options, plugin)
-            try:
-                async with asyncio.timeout(START_PATIENCE):
-                    workload = replace(workload, image=await asyncio.to_thread(_first_there, candidates))
-                    started = await self._start(config, workload, logging_)
-            except TimeoutError as error:
-                raise HostError(f"task {config.name} did not start within {START_PATIENCE:.0f} seconds.") from error
+            images = convert.image_candidates(options, config, plugin)
+            logging = convert.logging_of(config, options, plugin)
+            started = await self._starter.start(config, workload, images, logging)
             network = convert.network_override(config, options, started.reservation)
             self._tell_addresses(config, started)
             state = DriverState(
@@ -138,40 +108,9 @@ class Tasks:
                 boot=boot_id(),
                 started=started.started,
                 kind=workload.kind,
-                logging=logging_,
+                logging=logging,
             )
             return self._watch(config, state, started.control_group, started.pid, network)
-
-    async def _start(self, config: wire.TaskConfig, workload: Workload, logging_: Logging) -> Started:
-        engine = await self._session.engine()
-        name = workload.name
-        unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
-        try:
-            await consoles.connect(self._session, config, name, unit, _now(), logging_)
-            return await self._begin(engine, workload)
-        except BaseException:
-            await asyncio.shield(self._let_go(name, logging_))
-            raise
-
-    async def _begin(self, engine: "Runtime", workload: Workload) -> Started:
-        """Start the unit, or find it there.
-
-        An id is used for one start only: what has its name already is this very task, started by a driver that died
-        before it could answer.
-        """
-        try:
-            if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload)
-            await self._scopes.start(engine, workload)
-        except TakenError as error:  # of the name, or of a port or disk
-            try:
-                return _started(await engine.task(workload.name))
-            except NoSuchTaskError:
-                raise error from None
-        try:
-            return _started(await engine.task(workload.name))
-        except NoSuchTaskError:
-            return _ended_scope(workload.name)
 
     def _tell_addresses(self, config: wire.TaskConfig, started: Started) -> None:
         for lease in started.reservation.leases if started.reservation else ():
@@ -223,53 +162,15 @@ class Tasks:
         return known
 
     async def _until_end(self, config: wire.TaskConfig, state: DriverState, pid: int) -> End:
-        """Wait for the end through whatever happens to the bus; an outage is no end."""
-        end = await self._ended(state, pid)
-        while end is None:
-            await asyncio.sleep(RETRY)
-            end = await self._ended(state, pid)
-        await self._let_go(state.task, state.logging)
+        end = await self._endings.end(state, pid)
+        await consoles.let_go(self._session, state.task, state.logging)
         self._tell_end(config, end)
         return end
-
-    async def _ended(self, state: DriverState, pid: int) -> End | None:
-        """The end, or None where it cannot be watched for just now."""
-        try:
-            engine = await self._session.engine()
-            status = await self._scopes.wait(state.task)
-            if status is not None:
-                return await self._child_end(engine, state, status)
-            task = await engine.wait_for(state.unit, state.invocation, pid)
-            return End(outcome=task.outcome or GONE, time=task.ended or _now())
-        except NoSuchTaskError:
-            return End(outcome=GONE, time=_now())
-        except Solo5Error as error:
-            _log.warning("Task %s cannot be watched for now: %s", state.task, error)
-        except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
-            _log.exception("Task %s cannot be watched for now.", state.task)
-        return None
-
-    async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> End:
-        asked = state.task in self._asked
-        outcome = await engine.child_outcome(state.task, state.started, status, asked=asked)
-        return End(outcome=outcome, time=_now())
 
     def _tell_end(self, config: wire.TaskConfig, end: End) -> None:
         oom = end.outcome.ending is Ending.OUT_OF_MEMORY
         sentence = end.outcome.sentence
         self._events.publish(config, sentence[:1].upper() + sentence[1:], {"oom_killed": "true"} if oom else {})
-
-    async def _let_go(self, name: TaskName, logging_: Logging) -> None:
-        """Deliver the console's last lines, and close Nomad's FIFOs."""
-        if logging_ is not Logging.NOMAD:
-            return
-        try:
-            async with asyncio.timeout(DRAIN_PATIENCE):
-                await (await self._session.relay()).drain(name)
-        except TimeoutError:
-            _log.warning("The last lines of task %s were not read within %.0f s.", name, DRAIN_PATIENCE)
-        except Solo5Error as error:
-            _log.warning("The last lines of task %s may not have reached Nomad: %s", name, error)
 
     # --- look ------------------------------------------------------------------------------------------------------
 
@@ -285,7 +186,7 @@ class Tasks:
         if asked is None and not signals.is_kill(signal):
             self._tell(task_id, f"A tender does not take {signal} as its end: SIGTERM is sent instead")
         engine = await self._session.engine()
-        self._asked.add(name_of(task_id))
+        self._endings.ask(name_of(task_id))
         with suppress(NoSuchTaskError):
             await engine.end(
                 name_of(task_id),
@@ -301,22 +202,22 @@ class Tasks:
         """
         async with self._turn(task_id):
             known = self._known.get(task_id)
+            name = name_of(task_id)
             engine = await self._session.engine()
-            if not force and await self._runs(name_of(task_id)):
+            if not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await engine.discard(name_of(task_id))
+            await engine.discard(name)
             self._listing.outdate()
-            self._scopes.forget(name_of(task_id))
-            self._asked.discard(name_of(task_id))
+            self._endings.forget(name)
             if known is not None:
-                await asyncio.wait((known.end,), timeout=DRAIN_PATIENCE)
+                await asyncio.wait((known.end,), timeout=consoles.DRAIN_PATIENCE)
                 del self._known[task_id]
             else:
-                await self._let_go(name_of(task_id), Logging.NOMAD)
+                await consoles.let_go(self._session, name, Logging.NOMAD)
 
-    async def _runs(self, name: TaskName) -> bool:
+    async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):
-            return (await (await self._session.engine()).task(name)).phase is not Phase.ENDED
+            return (await (await self._session.engine()).task(name_of(task_id))).phase is not Phase.ENDED
         return False
 
     async def signal(self, task_id: str, signal: str) -> None:
@@ -350,37 +251,3 @@ class Tasks:
         lock = self._turns.setdefault(task_id, asyncio.Lock())
         async with lock:
             yield
-
-
-def _started(task: Task) -> Started:
-    return Started(
-        name=task.name,
-        unit=task.unit,
-        invocation=task.invocation,
-        pid=task.pid,
-        started=task.started or _now(),  # of a scope systemd does not say
-        control_group=task.control_group,
-        reservation=task.reservation,
-    )
-
-
-def _ended_scope(name: TaskName) -> Started:
-    """Of a tender that has ended already: nothing keeps a scope, but its end is its parent's to tell."""
-    return Started(
-        name=name,
-        unit=task_scope(name),
-        invocation="",
-        pid=0,
-        started=_now(),
-        control_group="",
-        reservation=None,
-    )
-
-
-def _first_there(candidates: tuple[str, ...]) -> str:
-    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
-
-
-def _now() -> int:
-    """Microseconds since the epoch."""
-    return time.time_ns() // 1000

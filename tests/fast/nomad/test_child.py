@@ -17,6 +17,7 @@ from solo5_systemd.nomad import child
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 
+SETTINGS = Settings(tender_paths=("/opt/tenders",))
 WORKLOAD = Workload(name=TaskName("web"), image="/srv/app", kind=UnitKind.SCOPE)
 
 
@@ -38,14 +39,14 @@ def told(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> dict[str, str]:
     """What the driver reads."""
 
     @asynccontextmanager
-    async def connect(_: Settings) -> AsyncGenerator[Engine, None]:
+    async def connect(settings: Settings) -> AsyncGenerator[Engine, None]:
+        assert settings == SETTINGS
         yield engine
 
     reading, writing = os.pipe()
     monkeypatch.setattr(child, "connect", connect)
-    monkeypatch.setattr(child, "read_settings", Settings)
     monkeypatch.setattr(sys, "argv", ["child", str(writing)])
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(pickle.dumps(WORKLOAD))))
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(pickle.dumps((SETTINGS, WORKLOAD)))))
     with pytest.raises(SystemExit) as exit_:
         child.main()
     os.close(writing)

@@ -19,9 +19,11 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.runtime import Runtime
+from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 
 WEB = TaskName("web")
+SETTINGS = Settings(tender_paths=("/opt/tenders",))
 WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
 
 
@@ -36,12 +38,12 @@ def engine(machine: Machine) -> Runtime:
 async def test_the_end_of_a_child_is_known(engine: Runtime, child: Becomes, does: str, status: int) -> None:
     child(f"os.close(report); {does}")
     scopes = Scopes()
-    await scopes.start(engine, WORKLOAD)
+    await scopes.start(engine, SETTINGS, WORKLOAD)
     assert await scopes.wait(WEB) == status
     assert await scopes.wait(WEB) == status
 
 
-async def test_the_child_is_given_the_workload_and_nothing_else_of_ours(
+async def test_the_child_is_given_settings_and_workload_and_nothing_else_of_ours(
     engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
     child(
@@ -52,9 +54,9 @@ async def test_the_child_is_given_the_workload_and_nothing_else_of_ours(
         "open(here + '/streams', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))"
     )
     scopes = Scopes()
-    await scopes.start(engine, WORKLOAD)
+    await scopes.start(engine, SETTINGS, WORKLOAD)
     await scopes.wait(WEB)
-    assert pickle.loads((tmp_path / "workload").read_bytes()) == WORKLOAD
+    assert pickle.loads((tmp_path / "workload").read_bytes()) == (SETTINGS, WORKLOAD)
     assert (tmp_path / "held").read_text().split() == ["0", "1", "2", (tmp_path / "report").read_text()]
     assert (tmp_path / "streams").read_text() == "/dev/null" * 2
 
@@ -64,7 +66,7 @@ async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: B
     child(f"os.write(report, {json.dumps(words).encode()!r})")
     scopes = Scopes()
     with pytest.raises(TakenError, match="port 80 is taken. Choose another."):
-        await scopes.start(engine, WORKLOAD)
+        await scopes.start(engine, SETTINGS, WORKLOAD)
     assert await scopes.wait(WEB) is None
 
 
@@ -72,14 +74,14 @@ async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: B
 async def test_an_answer_that_nobody_understands_is_a_failure(engine: Runtime, child: Becomes, said: bytes) -> None:
     child(f"os.write(report, {said!r})")
     with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
-        await Scopes().start(engine, WORKLOAD)
+        await Scopes().start(engine, SETTINGS, WORKLOAD)
 
 
 async def test_a_start_that_is_called_off_kills_its_child_and_leaves_nothing(
     machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
     child("open(here + '/pid', 'w').write(str(os.getpid()))\ntime.sleep(60)")
-    async with Background(Scopes().start(engine, WORKLOAD)) as starting:
+    async with Background(Scopes().start(engine, SETTINGS, WORKLOAD)) as starting:
         pid = await _written(tmp_path / "pid")
     assert starting.cancelled()
     assert not _lives(int(pid))
@@ -107,7 +109,7 @@ async def test_a_child_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
-        await Scopes().start(engine, WORKLOAD)
+        await Scopes().start(engine, SETTINGS, WORKLOAD)
 
 
 async def test_what_is_no_child_has_no_end_here() -> None:

@@ -142,7 +142,7 @@ async def test_an_end_is_told_after_the_consoles_last_line(machine: Machine, fif
 async def test_an_end_is_told_though_the_relay_is_away(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.tasks.DRAIN_PATIENCE", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.consoles.DRAIN_PATIENCE", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:

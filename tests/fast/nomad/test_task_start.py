@@ -107,7 +107,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(
-        "solo5_systemd.nomad.tasks.START_PATIENCE", 1
+        "solo5_systemd.nomad.starting.PATIENCE", 1
     )  # a loaded machine takes a while to come to the step
     machine.steps.hang_on = step
     async with agent() as nomad:
@@ -115,7 +115,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
             await nomad.start(fifos.of(task_config()))
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
         assert worth_another_try(caught.value)
-        monkeypatch.setattr("solo5_systemd.nomad.tasks.START_PATIENCE", 60)
+        monkeypatch.setattr("solo5_systemd.nomad.starting.PATIENCE", 60)
         await nomad.start(fifos.of(task_config()))
 
 
