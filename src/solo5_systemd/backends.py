@@ -14,6 +14,7 @@ from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
+from solo5_systemd.network.repair import Repair
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
@@ -71,6 +72,9 @@ class Networks(Protocol):
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what belongs to no task; one line for each."""
+
+    def repairs(self) -> AsyncGenerator[Repair, None]:
+        """What has to be put back from now on, for ever; no service is woken for it."""
 
 
 class Units(Protocol):

@@ -1,10 +1,12 @@
 """Network namespaces for the test process: in, and out again."""
 
 import ctypes
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _CLONE_NEWNET = 0x40000000
 _HERE = Path("/proc/thread-self/ns/net")
@@ -64,3 +66,9 @@ class Outside:
 def _call(function: str, *arguments: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert getattr(libc, function)(*arguments) == 0, f"{function}: errno {ctypes.get_errno()}"
+
+
+def link(name: str) -> dict[str, Any]:
+    """What `ip` says of it; nothing where it is not there."""
+    found = subprocess.run(["ip", "-j", "-d", "link", "show", name], capture_output=True, check=False)
+    return json.loads(found.stdout)[0] if found.returncode == 0 else {}

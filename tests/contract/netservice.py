@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -198,3 +198,9 @@ def host_state() -> tuple[str, ...]:
     # Without their flags: whether a route is "linkdown" changes by itself.
     routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
     return (*links, run("nft", "list", "ruleset"), routes, forwarding)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 5) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - what another process does is looked at, not told
+            await asyncio.sleep(0.05)

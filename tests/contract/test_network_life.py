@@ -11,14 +11,13 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dbus_next import Message, RequestNameReply
 from dbus_next.aio import MessageBus
 from tests.contract.guest import Guest
-from tests.contract.netns import run
-from tests.contract.netservice import NAME, PATH, Service, hang_up, host_state, nic, tcp, udp
+from tests.contract.netns import link, run
+from tests.contract.netservice import NAME, PATH, Service, hang_up, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
@@ -30,7 +29,7 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
     await service.restart()
     async with service.client() as client:
         lease = await client.lease("a")
-        tap, bridge = _link(lease.tap), _link(lease.bridge)
+        tap, bridge = link(lease.tap), link(lease.bridge)
         assert tap["master"] == lease.bridge
         assert tap["ifalias"] == "solo5 task a NIC service"
         assert tap["mtu"] == bridge["mtu"] == 1500
@@ -42,8 +41,8 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
             0,
             0,
         )
-        for link in (lease.tap, lease.bridge):
-            assert run("ip", "-6", "address", "show", "dev", link) == ""
+        for name in (lease.tap, lease.bridge):
+            assert run("ip", "-6", "address", "show", "dev", name) == ""
         assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
         await client.drop("a")
 
@@ -154,40 +153,8 @@ async def test_fifty_at_once_share_nothing(service: Service) -> None:
     async with service.client() as client:
         names = [held.task for held in await client.reservations()]
         await asyncio.gather(*(client.attach(name) for name in names))
-        assert len([link for link in host_state()[:-3] if link.startswith("s5-")]) == 51
+        assert len([each for each in host_state()[:-3] if each.startswith("s5-")]) == 51
         await asyncio.gather(*(client.release(name) for name in names))
-
-
-async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a", udp(5353))
-        before = host_state()
-        for harm in (
-            ("flush", "ruleset"),
-            ("delete", "table", "bridge", "solo5"),
-            ("flush", "chain", "bridge", "solo5", "prerouting"),
-            ("flush", "map", "ip", "solo5", "published"),
-            ("add", "rule", "ip", "solo5", "output", "drop"),
-        ):
-            run("nft", *harm)
-            await _until(lambda: host_state() == before)
-        async with Guest(lease):
-            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-        await client.drop("a")
-
-
-async def test_deleted_links_are_rebuilt(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a", udp(5353))
-        before = host_state()
-        for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
-            run("ip", "link", *harm)
-            await _until(lambda: host_state() == before and _link(lease.tap).get("master") == lease.bridge)
-        async with Guest(lease):
-            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-        await client.drop("a")
 
 
 @pytest.mark.parametrize("ports", [(udp(5353),), (udp(5352), udp(5353), tcp(5353))], ids=["one port", "several ports"])
@@ -256,11 +223,11 @@ async def test_half_done_work_is_finished_or_undone(service: Service, state: str
     _rewrite(service.state / "tasks/a.json", state=state, expires=1 << 40)
     await service.restart()
     async with service.client() as client:
-        await _until(lambda: len([link for link in host_state()[:-3] if link.startswith("s5-")]) == 1)
+        await until(lambda: len([each for each in host_state()[:-3] if each.startswith("s5-")]) == 1)
         assert "5353" not in run("nft", "list", "ruleset")
-        assert _link(lease.tap)["master"] == lease.bridge
+        assert link(lease.tap)["master"] == lease.bridge
         # The lease is the last to go: a file without taps can be finished, taps without a file would be nobody's.
-        await _until(lambda: (service.state / "tasks/a.json").exists() == (state == "reserved"))
+        await until(lambda: (service.state / "tasks/a.json").exists() == (state == "reserved"))
         assert [held.task for held in await client.reservations()] == (["a", "b"] if state == "reserved" else ["b"])
         if state == "reserved":
             await client.attach(TaskName("a"))
@@ -276,38 +243,7 @@ async def test_a_reservation_that_nobody_picks_up_expires(service: Service) -> N
     service.kill()
     _rewrite(service.state / "tasks/a.json", expires=0)
     await service.restart()
-    await _until(lambda: not list(service.state.rglob("*.json")))
-
-
-async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
-        await client.reserve(TaskName("b"), (nic("service"),), ())
-    before = host_state()
-    service.kill()
-    for file in ("tasks/a.json", "tasks/b.json"):
-        (service.state / file).write_text('{"version": 1, "leases": [["')
-    await service.restart()
-    async with service.client() as client:
-        found = (await client.reservations())[0]
-        assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
-        assert host_state() == before
-        assert "is set aside" in service.log.read_text()
-        await client.drop("a")
-
-
-async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        await client.lease("a", udp(5353))
-    before = host_state()
-    service.kill()
-    (service.state / "networks/default.json").write_bytes(b"\xff\xfe")
-    await service.restart()
-    assert host_state() == before
-    async with service.client() as client:
-        await client.drop("a")
+    await until(lambda: not list(service.state.rglob("*.json")))
 
 
 async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: Service) -> None:
@@ -400,17 +336,6 @@ async def _finished(command: list[str]) -> tuple[int, str, str]:
     out, error = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), error.decode()
-
-
-async def _until(holds: Callable[[], bool], seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - what another process does is looked at, not told
-            await asyncio.sleep(0.05)
-
-
-def _link(name: str) -> dict[str, Any]:
-    found = subprocess.run(["ip", "-j", "-d", "link", "show", name], capture_output=True, check=False)
-    return json.loads(found.stdout)[0] if found.returncode == 0 else {}
 
 
 def _offload(link: str, command: int) -> int:

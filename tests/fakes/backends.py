@@ -21,6 +21,7 @@ from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
+from solo5_systemd.network.repair import Repair
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 
@@ -81,11 +82,12 @@ class FakeDisks:
 
 
 class FakeNetworks:
-    """`held`: the reservations, by task."""
+    """`held`: the reservations, by task. `repaired`: what was put back, to be told."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
+        self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
         self.released: list[TaskName] = []
 
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
@@ -128,6 +130,10 @@ class FakeNetworks:
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         async with self._steps.step("collect networks"):
             return ("link s5-dead",)
+
+    async def repairs(self) -> AsyncGenerator[Repair, None]:
+        while True:
+            yield await self.repaired.get()
 
 
 class FakeConsole:

@@ -88,6 +88,12 @@ class Connection:
         if self._bus is not None:
             self._bus.add_message_handler(listener)
 
+    def ignore(self, listener: Callable[[Message], None]) -> None:
+        """Undo `listen`."""
+        self._listeners.remove(listener)
+        if self._bus is not None:
+            self._bus.remove_message_handler(listener)
+
     async def call(
         self,
         destination: str,

@@ -1,13 +1,15 @@
 """Our network service, as its callers see it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.notices import notices
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import (
@@ -19,6 +21,7 @@ from solo5_systemd.network.plan import (
     Preview,
     Reservation,
 )
+from solo5_systemd.network.repair import Repair
 
 _NAME = "org.solo5.Network1"
 _PATH = "/org/solo5/Network1"
@@ -79,6 +82,11 @@ class Networkd:
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         (lines,) = await self._call("Collect", "b", dry_run)
         return tuple(lines)
+
+    async def repairs(self) -> AsyncGenerator[Repair, None]:
+        async with aclosing(notices(self._connection, _NAME, "Repaired")) as told:
+            async for tasks, what in told:
+                yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
 
     async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
         try:

@@ -61,6 +61,13 @@ class Service:
             await self._bus.release_name(self._interface.name)
         return self._needed()
 
+    async def tell(self, member: str, body: Sequence[object]) -> None:
+        """Send one of the interface's signals to whoever listens."""
+        signature = self._interface.signals[member].tells
+        await self._bus.send(
+            Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body))
+        )
+
     async def _called_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):

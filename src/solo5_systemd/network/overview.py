@@ -6,7 +6,8 @@ from typing import Self
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
-from solo5_systemd.network.plan import ipv4_address
+from solo5_systemd.network.plan import Network, ipv4_address
+from solo5_systemd.settings import NetworkSettings
 
 OVERVIEW_SIGNATURE = "(ssssqbbuu)"
 
@@ -38,6 +39,21 @@ class NetworkOverview:
     up: bool
     leases: int
     free: int
+
+    @classmethod
+    def of(cls, network: Network | NetworkSettings, *, up: bool = False, leases: int = 0, free: int = 0) -> Self:
+        """A network in use, or one that is only configured."""
+        return cls(
+            name=network.name,
+            bridge=network.bridge,
+            ipv4=network.ipv4,
+            gateway4=network.gateway4,
+            mtu=network.mtu,
+            masquerade=network.masquerade,
+            up=up,
+            leases=leases,
+            free=free,
+        )
 
     def to_wire(self) -> Wire:
         ipv4, gateway4 = str(self.ipv4 or ""), str(self.gateway4 or "")

@@ -28,10 +28,11 @@ from solo5_systemd.network.plan import (
     Reservation,
 )
 from solo5_systemd.network.ports import check_ports
+from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.ruleset import Element
 from solo5_systemd.network.salvage import salvage
 from solo5_systemd.network.sockets import bound_ports
-from solo5_systemd.settings import NetworkSettings, Settings
+from solo5_systemd.settings import Settings
 
 RESERVATION_SECONDS = 60
 
@@ -51,6 +52,7 @@ class Keeper:
         self._book = Book()
         self._networks: dict[NetworkName, Network] = {}
         self._up: set[NetworkName] = set()
+        self._repairs: list[Repair] = []
 
     @property
     def holdings(self) -> Collection[Holding]:
@@ -62,23 +64,14 @@ class Keeper:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Every network, in use or only configured."""
-        known = {settings.name: _not_in_use(settings) for settings in self._settings().networks}
+        known = {settings.name: NetworkOverview.of(settings) for settings in self._settings().networks}
         used = {network.name: self._in_use(network) for network in self.networks()}
         return sorted((known | used).values(), key=lambda network: network.name)
 
     def _in_use(self, network: Network) -> NetworkOverview:
         leases = self._book.leases.get(network.name, 0)
-        return NetworkOverview(
-            name=network.name,
-            bridge=network.bridge,
-            ipv4=network.ipv4,
-            gateway4=network.gateway4,
-            mtu=network.mtu,
-            masquerade=network.masquerade,
-            up=network.name in self._up,
-            leases=leases,
-            free=free_addresses(network, leases),
-        )
+        up, free = network.name in self._up, free_addresses(network, leases)
+        return NetworkOverview.of(network, up=up, leases=leases, free=free)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -184,8 +177,14 @@ class Keeper:
         if not self._up:
             return
         if not self._tables.are_intact(self._elements):
-            _log.warning("Another program changed our nftables: table ip solo5 and table bridge solo5 are rebuilt.")
             self._tables.replace(self._elements())
+            tasks = [holding.reservation.task for holding in self._attached()]
+            self._repaired(tasks, "another program changed our nftables: ip solo5 and bridge solo5 are rebuilt")
+
+    def take_repairs(self) -> Sequence[Repair]:
+        """What was put back since this was asked last."""
+        repairs, self._repairs = self._repairs, []
+        return repairs
 
     def repair_links(self, removed: frozenset[str] | None) -> None:
         """Put back links of ours among those removed; None: look at all."""
@@ -296,15 +295,22 @@ class Keeper:
         """Bridges before taps; a tap that a tender held when it was deleted is lost to it."""
         for network in self.networks():
             if network.name in self._up and not self._links.is_ours(network):
-                _log.warning("Bridge %s of network %s is gone: it is rebuilt.", network.bridge, network.name)
                 self._links.make_bridge(network)
+                tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
+                what = f"bridge {network.bridge} of network {network.name} was gone: it is rebuilt"
+                self._repaired(sorted(tasks), what)
         for task, lease in self._attached_leases():
             if not self._links.is_in_place(lease):
-                _log.warning(
-                    "Tap %s is gone or off its bridge: it is put back. If it was deleted, task %s has lost its "
-                    "NIC %s until it is started again.", lease.tap, task, lease.nic
-                )  # fmt: skip
                 self._links.make_tap(task, lease)
+                what = (
+                    f"tap {lease.tap} was gone or off its bridge: it is put back; if it was deleted, task {task} has "
+                    f"lost its NIC {lease.nic} until it is started again"
+                )
+                self._repaired([task], what)
+
+    def _repaired(self, tasks: Sequence[TaskName], what: str) -> None:
+        _log.warning("The network was repaired: %s.", what)
+        self._repairs.append(Repair(tasks=tasks, what=what))
 
     def _salvage(self) -> None:
         """Rebuild damaged lease files from the kernel."""
@@ -372,17 +378,3 @@ class Keeper:
 def now() -> int:
     """Seconds since boot, sleep included."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME))
-
-
-def _not_in_use(settings: NetworkSettings) -> NetworkOverview:
-    return NetworkOverview(
-        name=settings.name,
-        bridge=settings.bridge,
-        ipv4=settings.ipv4,
-        gateway4=settings.gateway4,
-        mtu=settings.mtu,
-        masquerade=settings.masquerade,
-        up=False,
-        leases=0,
-        free=0,
-    )

@@ -70,11 +70,11 @@ class Networkd:
         """Recover, answer, and return when nobody has needed us for a while; as `daemon.service.Service.serve`."""
         self._keeper = await self._work(self._make_keeper)
         unfinished = await self._work(self._keeper.recover)
-        front = Front(self._bus, INTERFACE, self._handlers(), lambda: bool(self._keeper.holdings))
+        self._front = Front(self._bus, INTERFACE, self._handlers(), lambda: bool(self._keeper.holdings))
         with self._watching():
             async with asyncio.TaskGroup() as self._tasks:
                 house = self._tasks.create_task(self._keep_house(unfinished))
-                needed = await front.serve(self._idle, ready, stopping)
+                needed = await self._front.serve(self._idle, ready, stopping)
                 house.cancel()
         return needed
 
@@ -226,6 +226,7 @@ class Networkd:
         while True:
             await self._stirring()
             await self._mend()
+            await self._tell_repairs()
             for task in self._keeper.expired():
                 _log.info("The reservation of task %s was not picked up: it is given back.", task)
                 await self.release(task)
@@ -255,6 +256,10 @@ class Networkd:
                 await self._work(self._keeper.repair_links, removed)
         except Solo5Error as error:
             _log.error("What another program changed could not be put back: %s", error)
+
+    async def _tell_repairs(self) -> None:
+        for repair in await self._work(self._keeper.take_repairs):
+            await self._front.tell("Repaired", [list(repair.tasks), repair.what])
 
     async def _sweep(self) -> None:
         """Release what has lost its unit, if that was so at the last sweep too."""

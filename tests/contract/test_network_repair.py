@@ -1,0 +1,107 @@
+"""What other programs, or a damaged file, take away from the service is put back, and whoever listens is told."""
+
+import asyncio
+from contextlib import aclosing
+
+from tests.contract.guest import Guest
+from tests.contract.netns import link, run
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.test_network_paths import ask_udp
+
+from solo5_systemd.names import TaskName
+
+
+async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", udp(5353))
+        before = host_state()
+        for harm in (
+            ("flush", "ruleset"),
+            ("delete", "table", "bridge", "solo5"),
+            ("flush", "chain", "bridge", "solo5", "prerouting"),
+            ("flush", "map", "ip", "solo5", "published"),
+            ("add", "rule", "ip", "solo5", "output", "drop"),
+        ):
+            run("nft", *harm)
+            await until(lambda: host_state() == before)
+        async with Guest(lease):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+
+
+async def test_deleted_links_are_rebuilt(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", udp(5353))
+        before = host_state()
+        for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
+            run("ip", "link", *harm)
+            await until(lambda: host_state() == before and link(lease.tap).get("master") == lease.bridge)
+        async with Guest(lease):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+
+
+async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
+        await client.reserve(TaskName("b"), (nic("service"),), ())
+    before = host_state()
+    service.kill()
+    for file in ("tasks/a.json", "tasks/b.json"):
+        (service.state / file).write_text('{"version": 1, "leases": [["')
+    await service.restart()
+    async with service.client() as client:
+        found = (await client.reservations())[0]
+        assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
+        assert host_state() == before
+        assert "is set aside" in service.log.read_text()
+        await client.drop("a")
+
+
+async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5353))
+    before = host_state()
+    service.kill()
+    (service.state / "networks/default.json").write_bytes(b"\xff\xfe")
+    await service.restart()
+    assert host_state() == before
+    async with service.client() as client:
+        await client.drop("a")
+
+
+async def test_each_repair_is_told_with_the_tasks_that_it_concerns_and_after_a_kill_as_well(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client, aclosing(client.repairs()) as repairs:
+        told = asyncio.ensure_future(anext(repairs))
+        first, _ = await client.lease("a"), await client.have("b", nics=(nic("service"), nic("management")))
+        run("nft", "flush", "ruleset")
+        repair = await told
+        assert sorted(repair.tasks) == ["a", "b"]
+        assert "nftables" in repair.what
+        service.kill()
+        await service.restart()
+        run("ip", "link", "del", first.tap)
+        repair = await anext(repairs)
+        assert (list(repair.tasks), first.tap in repair.what) == (["a"], True)
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_what_somebody_else_says_is_no_repair(service: Service) -> None:
+    await service.restart()
+    async with service.connected() as connection, aclosing(Client(connection, service.state).repairs()) as repairs:
+        client = Client(connection, service.state)
+        told = asyncio.ensure_future(anext(repairs))
+        lease = await client.lease("a")
+        bus = await connection.connect()
+        for where in ((f"--dest={bus.unique_name}",), ()):
+            send = ("dbus-send", f"--bus={service.bus.address}", "--type=signal", *where)
+            run(*send, "/org/solo5/Network1", "org.solo5.Network1.Repaired", "array:string:a", "string:forged")
+        run("ip", "link", "del", lease.tap)
+        assert (await told).what != "forged"
+        await client.drop("a")
