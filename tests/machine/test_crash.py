@@ -6,9 +6,7 @@ import signal
 import subprocess
 import time
 
-import pytest
-
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+from .conftest import GUESTS, Machine, Runner, eventually, inspect, ok, says, sh
 
 
 def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Machine, run: Runner) -> None:
@@ -32,31 +30,6 @@ def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Mach
             ok("solo5ctl", "rm", "--force", name)
     leases = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()
     eventually(lambda: "killed-" not in ok(*leases), "reservations that no unit picked up expire", 120)
-
-
-@pytest.mark.parametrize(
-    "disturbance",
-    [
-        ("systemctl", "daemon-reexec"),
-        ("systemctl", "daemon-reload"),
-        ("systemctl", "restart", "systemd-journald"),
-        ("systemctl", "restart", "dbus"),
-    ],
-    ids=" ".join,
-)
-def test_running_guest_does_not_notice(machine: Machine, run: Runner, disturbance: tuple[str, ...]) -> None:
-    machine.expect("D-Bus|bus|Disconnected|Failed with result|terminated|signal")
-    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", "--verbose")
-    address = inspect(name)["nics"][0]["ipv4"].partition("/")[0]
-    eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
-    pid = inspect(name)["pid"]
-    ok(*disturbance)
-    eventually(lambda: sh("systemctl", "is-active", "dbus").returncode == 0, "the bus is back")
-    assert inspect(name)["pid"] == pid
-    assert inspect(name)["phase"] == "running"
-    before = console(name)
-    ok("ping", "-c2", "-W2", address)
-    eventually(lambda: len(console(name)) > len(before), "its console still reaches the journal")
 
 
 def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:

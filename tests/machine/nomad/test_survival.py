@@ -1,0 +1,125 @@
+"""One allocation and one client with one connection, through the death of everything that serves it.
+
+After each, in a row: the same process runs, the first connection is up, no message and no datagram is missing, Nomad
+has the same allocation without a restart, and `nomad alloc logs` goes on with every line once.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, unit_property
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
+from tests.machine.test_survival import (
+    bus_is_restarted,
+    complete,
+    counted,
+    journald_is_restarted,
+    kill_main,
+    systemd_executes_itself_anew,
+)
+from tests.machine.traffic import Traffic, traffic
+
+JOB = "survivor"
+COUNTER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}, "--count=100"]'
+ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
+NOMAD = Path("/usr/local/bin/nomad")
+
+
+class Guest:
+    """The allocation, and what must never change of it."""
+
+    def __init__(self, alloc: str, client: Traffic) -> None:
+        self.client = client
+        self._alloc = alloc
+        self._unit = unit(alloc)
+        self._process = self._what_runs()
+
+    def _what_runs(self) -> tuple[str, str]:
+        return unit_property(self._unit, "InvocationID"), unit_property(self._unit, "MainPID")
+
+    def notices_nothing(self) -> None:
+        self.client.flows()
+        assert self._what_runs() == self._process
+        said = len(counted(logs(self._alloc)))
+        eventually(lambda: len(counted(logs(self._alloc))) > said, "its log goes on", 20)
+        assert complete(logs(self._alloc)), logs(self._alloc)
+        running(JOB)
+        assert [alloc["ID"] for alloc in allocations(JOB)] == [self._alloc]
+        assert task(self._alloc)["Restarts"] == 0
+
+
+@pytest.fixture(scope="module")
+def guest(installed: Agent, outside: Outside) -> Iterator[Guest]:
+    jobs = Jobs()
+    try:
+        [alloc] = jobs.run(hcl(JOB, COUNTER, group=NEVER_AGAIN + ECHO))
+        says(alloc, "serving")
+        with traffic(outside, NODE_ADDRESS, 7007) as client:
+            yield Guest(alloc, client)
+    finally:
+        jobs.purge()
+
+
+def plugin_is_killed(agent: Agent) -> None:
+    first = agent.plugin()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: plugins() and first not in plugins(), "the agent launches another")
+
+
+def relay_is_killed(agent: Agent) -> None:
+    kill_main("solo5-relay.service")
+
+
+def all_of_ours_are_killed_at_once(agent: Agent) -> None:
+    services = [int(unit_property(f"solo5-{name}.service", "MainPID")) for name in ("relay", "networkd")]
+    first = agent.plugin()
+    for pid in (first, *services):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: plugins() and first not in plugins(), "the agent launches another plugin")
+
+
+def agent_is_killed(agent: Agent) -> None:
+    agent.kill()
+    agent.start()
+
+
+def agent_is_replaced_while_it_is_down(agent: Agent) -> None:
+    """By a copy, under another inode: what a package manager does."""
+    agent.stop()
+    later = NOMAD.with_name("nomad.later")
+    shutil.copy(NOMAD, later)
+    later.rename(NOMAD)
+    agent.start()
+
+
+def everything_under_us_is_restarted(agent: Agent) -> None:
+    bus_is_restarted()
+    journald_is_restarted()
+    systemd_executes_itself_anew()
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        plugin_is_killed,
+        relay_is_killed,
+        all_of_ours_are_killed_at_once,
+        agent_is_killed,
+        agent_is_replaced_while_it_is_down,
+        everything_under_us_is_restarted,
+    ],
+)
+def test_a_running_allocation_survives(
+    agent: Agent, guest: Guest, machine: Machine, disturb: Callable[[Agent], None]
+) -> None:
+    machine.expect("D-Bus|bus|Failed with result|Main process exited")
+    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
+    machine.expect("cannot be watched for now|service name .* not known")
+    guest.notices_nothing()
+    disturb(agent)
+    guest.notices_nothing()

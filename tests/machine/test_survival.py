@@ -1,0 +1,141 @@
+"""One guest and one client with one connection, through everything that can happen to what started them.
+
+What dies is killed as it is, with SIGKILL; what is restarted is waited for. After each, in a row: the same process
+runs, the first connection is up, no message and no datagram is missing, and no line of the console.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Machine, Outside, Runner, cable, console, eventually, inspect, ok, says, unit_property
+from .test_package import deb
+from .traffic import Traffic, traffic
+
+NAME = "survivor"
+SERVING = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--count=100")
+PUBLISHED = ("-p", "7007:7", "-p", "7007:7/udp")
+
+
+def kill_main(service: str) -> None:
+    """kill -9 of a service of ours, which systemd starts again."""
+    pid = int(unit_property(service, "MainPID"))
+    assert pid > 0, f"{service} does not run"
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: int(unit_property(service, "MainPID")) not in (0, pid), f"{service} is started again")
+
+
+def networkd_is_killed() -> None:
+    kill_main("solo5-networkd.service")
+
+
+def systemd_executes_itself_anew() -> None:
+    ok("systemctl", "daemon-reexec")
+
+
+def systemd_reads_its_units_anew() -> None:
+    ok("systemctl", "daemon-reload")
+
+
+def bus_is_restarted() -> None:
+    ok("systemctl", "restart", "dbus")
+
+
+def journald_is_restarted() -> None:
+    ok("systemctl", "restart", "systemd-journald")
+
+
+def package_is_installed_again() -> None:
+    ok("dpkg", "--install", deb(), timeout=300)
+
+
+def package_is_upgraded_and_goes_back(directory: Path) -> None:
+    """The same files, as a later version and as the first one again."""
+    ok("dpkg-deb", "--raw-extract", deb(), str(directory / "tree"))
+    control = directory / "tree/DEBIAN/control"
+    control.write_text(re.sub(r"(?m)^(Version: .*)$", r"\1+later", control.read_text()))
+    later = str(directory / "later.deb")
+    ok("dpkg-deb", "--build", "-Znone", str(directory / "tree"), later)
+    ok("dpkg", "--install", later, timeout=300)
+    assert ok("dpkg-query", "--show", "--showformat=${Version}", "solo5-systemd").endswith("+later")
+    package_is_installed_again()
+
+
+def counted(lines: str) -> list[int]:
+    """The numbers that a guest with `--count=` has printed."""
+    return [int(number) for number in re.findall(r"(?m)^count (\d+)$", lines)]
+
+
+def complete(lines: str) -> bool:
+    numbers = counted(lines)
+    return numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.fixture(scope="module")
+def outside(booted: None) -> Iterator[Outside]:
+    with cable(Outside()) as other:
+        yield other
+
+
+@pytest.fixture(scope="module")
+def client(outside: Outside) -> Iterator[Traffic]:
+    run = Runner()
+    try:
+        run("net.hvt", *SERVING, name=NAME, options=PUBLISHED)
+        says(NAME, "serving")
+        with traffic(outside, outside.here, 7007) as subject:
+            yield subject
+    finally:
+        ok("solo5ctl", "rm", "--force", NAME)
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        networkd_is_killed,
+        systemd_executes_itself_anew,
+        systemd_reads_its_units_anew,
+        bus_is_restarted,
+        journald_is_restarted,
+        package_is_installed_again,
+    ],
+)
+def test_a_running_guest_survives(client: Traffic, machine: Machine, disturb: Callable[[], None]) -> None:
+    notices_nothing(client, machine, disturb)
+
+
+def test_a_running_guest_survives_an_upgrade(client: Traffic, machine: Machine, tmp_path: Path) -> None:
+    notices_nothing(client, machine, lambda: package_is_upgraded_and_goes_back(tmp_path))
+
+
+def notices_nothing(client: Traffic, machine: Machine, disturb: Callable[[], None]) -> None:
+    machine.expect("D-Bus|bus|Disconnected|Failed with result|Main process exited")
+    before = inspect(NAME)
+    client.flows()
+    disturb()
+    client.flows()
+    said = len(counted(console(NAME)))
+    eventually(lambda: len(counted(console(NAME))) > said, "its console goes on")
+    assert complete(console(NAME))
+    after = inspect(NAME)
+    assert (after["pid"], after["phase"], after["nics"]) == (before["pid"], "running", before["nics"])
+
+
+def test_the_client_would_tell_of_a_broken_link_and_of_another_guest(run: Runner, outside: Outside) -> None:
+    name = run("net.spt", *SERVING, options=("-p", "7008:7", "-p", "7008:7/udp"))
+    says(name, "serving")
+    with traffic(outside, outside.here, 7008, patience=1) as client:
+        client.flows()
+        ok("ip", "link", "set", "cable", "down")
+        time.sleep(0.2)
+        ok("ip", "link", "set", "cable", "up")
+        eventually(lambda: client.tally().lost, "datagrams are lost", 20)
+        assert client.tally().broken == "", "a connection outlasts it"
+        ok("solo5ctl", "rm", "--force", name)
+        run("net.spt", *SERVING, name=name, options=("-p", "7008:7", "-p", "7008:7/udp"))
+        eventually(lambda: client.tally().broken, "another guest of that name is not taken for the first", 20)
