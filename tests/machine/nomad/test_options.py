@@ -1,6 +1,11 @@
 """What a task's config chooses, as its operator sees it."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.nomad.agent import USUAL, Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
@@ -79,3 +84,29 @@ def test_hard_limit_is_a_quota_of_the_unit(jobs: Jobs) -> None:
     units = ok("systemctl", "list-units", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
     [unit] = [line.split()[0] for line in units if "limited" in line]
     assert sh("systemctl", "show", "--property=CPUQuotaPerSecUSec", "--value", unit).stdout.strip() != "infinity"
+
+
+@pytest.fixture
+def elsewhere(agent: Agent) -> Iterator[Path]:
+    """A directory that the plugin alone is told of, and the only one with a tender for spt."""
+    usual, place = Path("/usr/local/bin/solo5-spt"), Path("/opt/tenders")
+    agent.stop()
+    place.mkdir()
+    usual.rename(place / usual.name)
+    agent.configure(f'{USUAL}\ntender_paths = ["{place}"]')
+    agent.start()
+    yield place
+    agent.stop()
+    (place / usual.name).rename(usual)
+    place.rmdir()
+    agent.configure(USUAL)
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
+
+
+def test_tender_of_the_plugins_own_path_runs_services_and_scopes(jobs: Jobs, elsewhere: Path) -> None:
+    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=7"]'
+    service = jobs.submit(hcl("as-service", config, kind="batch"))
+    scope = jobs.submit(hcl("as-scope", f"{config}\n{SCOPE}", kind="batch"))
+    for job in (service, scope):
+        assert "Exit Code: 7" in " ".join(events(ended(job)))
