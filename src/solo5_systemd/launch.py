@@ -16,11 +16,11 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
-from solo5_systemd.task import Started
+from solo5_systemd.task import Preflight, Progress, Started
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Tender, guest_memory
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
@@ -51,6 +51,17 @@ class _Checked:
     disks: Sequence[Disk]
     nics: Sequence[NicRequest]
     ports: Sequence[PortRequest]
+
+    @property
+    def preflight(self) -> Preflight:
+        return Preflight(
+            image=self.workload.image,
+            sha256=self.image.sha256,
+            manifest=self.image.facts.manifest,
+            tender=self.tender,
+            memory=self.workload.memory // MIB,
+            guest_memory=guest_memory(self.workload.memory, self.image.facts),
+        )
 
     def parts(self, reservation: Reservation) -> Parts:
         return Parts(
@@ -98,29 +109,32 @@ class Launcher:
         )
 
     @asynccontextmanager
-    async def service(self, workload: Workload) -> AsyncGenerator[Started, None]:
+    async def service(self, workload: Workload, progress: Progress) -> AsyncGenerator[Started, None]:
         """A started service, which stays if the block ends well, and of which nothing stays otherwise.
 
         Raises:
             Solo5Error: it did not start.
         """
+        progress.begins("checking the image and what it needs")
         checked = await self._check(workload)
+        progress.checked(checked.preflight)
+        progress.begins("reserving addresses")
         async with self._reserved(checked) as reservation:
+            progress.leased(reservation.leases)
+            progress.begins("attaching its network")
             unit = service(checked.parts(reservation))
-            async with (
-                self._files(checked, unit.name) as files,
-                self._attached(reservation),
-                self._launched(workload.name, unit, files) as begun,
-            ):
-                yield Started(
-                    name=workload.name,
-                    unit=unit.name,
-                    invocation=begun.invocation,
-                    pid=begun.main_pid,
-                    started=begun.started,
-                    control_group=begun.control_group,
-                    reservation=reservation if reservation.leases else None,
-                )
+            async with self._files(checked, unit.name) as files, self._attached(reservation):
+                progress.begins("starting its unit")
+                async with self._launched(workload.name, unit, files) as begun:
+                    yield Started(
+                        name=workload.name,
+                        unit=unit.name,
+                        invocation=begun.invocation,
+                        pid=begun.main_pid,
+                        started=begun.started,
+                        control_group=begun.control_group,
+                        reservation=reservation if reservation.leases else None,
+                    )
 
     @asynccontextmanager
     async def scope(self, workload: Workload, pid: int) -> AsyncGenerator[tuple[str, ...], None]:

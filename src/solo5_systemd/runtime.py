@@ -4,7 +4,7 @@ Nothing is remembered between calls: each begins by asking PID 1.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +14,8 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
-from solo5_systemd.task import Started, Task, phase
+from solo5_systemd.sampling import Sample, samples
+from solo5_systemd.task import Progress, Silence, Started, Task, phase
 from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
@@ -58,13 +59,13 @@ class Runtime:
         """
         return await self._launcher.preview(workload)
 
-    async def start(self, workload: Workload) -> Started:
+    async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
         """Start a task as a service of PID 1.
 
         Raises:
             Solo5Error: it did not start; nothing that was made for it is left.
         """
-        async with self._launcher.service(workload) as started:
+        async with self._launcher.service(workload, progress or Silence()) as started:
             return started
 
     async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
@@ -143,13 +144,12 @@ class Runtime:
         """All networks, configured or in use."""
         return await self._backends.networks.networks()
 
-    async def usage(self, name: TaskName) -> "Usage | None":
-        """What the task uses now; None where its cgroup is gone."""
-        state = await self._state(name)
-        return await self.usage_of(state.control_group)
+    async def samples(self) -> Mapping[TaskName, Sample]:
+        """What each task that runs uses now; no question to PID 1."""
+        return await samples(self._backends)
 
     async def usage_of(self, control_group: str) -> "Usage | None":
-        """What a cgroup uses now, for those who know it (`Started`, `Task`); no question to PID 1."""
+        """Memory and processor time of a cgroup now, for those who know it (`Started`, `Task`)."""
         return await self._backends.usages.usage(control_group) if control_group else None
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:

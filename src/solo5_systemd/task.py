@@ -1,13 +1,19 @@
 """A task as people see it: one value, made from what PID 1 and the leases say."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.plan import Lease, Reservation
 from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
+
+if TYPE_CHECKING:
+    from solo5_systemd.image.manifest import Manifest
+    from solo5_systemd.unit.tender import Tender
 
 
 class Phase(StrEnum):
@@ -80,7 +86,7 @@ class Task:
 
     @property
     def tender(self) -> str:
-        return self.state.log_fields.get("SOLO5_TENDER", "")
+        return self.state.tender
 
     @property
     def memory(self) -> int:
@@ -110,6 +116,50 @@ class Started:
     started: int
     control_group: str
     reservation: Reservation | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What a start has found out before it makes anything.
+
+    Attributes:
+        image: the path that was asked for.
+        sha256: of the image's content, in hexadecimal digits.
+        manifest: what the image needs.
+        tender: that will run it.
+        memory: MiB of the whole allotment.
+        guest_memory: MiB of it that the guest sees.
+    """
+
+    image: str
+    sha256: str
+    manifest: "Manifest"
+    tender: "Tender"
+    memory: int
+    guest_memory: int
+
+
+class Progress(Protocol):
+    """Who is told how far a start has come; each call returns at once."""
+
+    def begins(self, doing: str) -> None:
+        """The next step, such as `reserving addresses`."""
+
+    def checked(self, preflight: Preflight) -> None:
+        """All is well so far, and nothing exists yet; an error raised here ends the start as one of its own."""
+
+    def leased(self, leases: Sequence[Lease]) -> None:
+        """The task has these addresses."""
+
+
+class Silence:
+    """Nobody is told."""
+
+    def begins(self, doing: str) -> None: ...
+
+    def checked(self, preflight: Preflight) -> None: ...
+
+    def leased(self, leases: Sequence[Lease]) -> None: ...
 
 
 def phase(state: UnitState, *, stalled: bool) -> Phase:
