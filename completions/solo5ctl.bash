@@ -17,7 +17,7 @@ _solo5ctl_options() {
         stop) echo "--help --time= --signal= --no-color -h -t= -s=" ;;
         kill) echo "--help --signal= --no-color -h -s=" ;;
         rm) echo "--help --force --no-color -h -f" ;;
-        stats) echo "--help --no-stream --json --no-color -h" ;;
+        stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
         freeze | thaw) echo "--help --no-color -h" ;;
         network) echo "--help -h" ;;
         "network ls") echo "--help --quiet --json --no-color -h -q" ;;
@@ -56,6 +56,7 @@ _solo5ctl_files() {
 _solo5ctl_value() { # OPTION CURRENT
     case $1 in
         --tender) _solo5ctl_words "hvt spt" "$2" ;;
+        --sort) _solo5ctl_words "name cpu memory net block" "$2" ;;
         --signal | -s) _solo5ctl_words "INT TERM${3:+ $3}" "$2" ;;
         --property)
             compopt -o nospace 2>/dev/null

@@ -4,17 +4,18 @@
 Every method raises only errors of `solo5_systemd.errors`.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
+from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
@@ -71,6 +72,9 @@ class Networks(Protocol):
         """All networks, configured or in use."""
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
+    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
+        """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
+
         """Remove what belongs to no task; one line for each."""
 
     def repairs(self) -> AsyncGenerator[Repair, None]:
@@ -160,7 +164,11 @@ class Relay(Protocol):
 
 
 class Usages(Protocol):
-    async def usage(self, control_group: str) -> Usage | None: ...
+    async def usage(self, control_group: str) -> Usage | None:
+        """Memory and processor time, at the least cost; None where the cgroup is gone."""
+
+    async def usages(self) -> Mapping[TaskName, Usage]:
+        """All that is known of each task that runs."""
 
     async def cpus(self, directory: str) -> str | None:
         """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none."""

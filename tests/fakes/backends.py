@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Interface
 
@@ -18,10 +18,11 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NotFoundError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
+from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 
@@ -82,7 +83,7 @@ class FakeDisks:
 
 
 class FakeNetworks:
-    """`held`: the reservations, by task. `repaired`: what was put back, to be told."""
+    """`held`: the reservations, by task. `repaired`: what was put back, to be told. `counted`: at the taps, by task."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -90,6 +91,7 @@ class FakeNetworks:
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
         self.released: list[TaskName] = []
 
+        self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
         async with self._steps.step("reserve"):
             self.held[task] = self._reservation(task, nics, ports)
@@ -128,6 +130,10 @@ class FakeNetworks:
             return ()
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
+    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
+        async with self._steps.step("traffic"):
+            return self.counted
+
         async with self._steps.step("collect networks"):
             return ("link s5-dead",)
 
@@ -202,7 +208,7 @@ def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
 
 class FakeUsages:
     """`zombies`: the process ids of tenders that hang as zombie leaders. `cpusets`: others' processors, by directory.
-    `gone`: the control groups that are there no more."""
+    `gone`: the control groups that are there no more. `running`: what is there."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -233,11 +239,16 @@ class Machine:
     def __init__(self) -> None:
         self.steps = Steps()
         self.images = FakeImages(self.steps)
+        self.running: dict[TaskName, Usage] = {}
         self.tenders = FakeTenders(self.steps)
         self.disks = FakeDisks(self.steps)
         self.networks = FakeNetworks(self.steps)
         self.units = FakeUnits(self.steps)
         self.console = FakeConsole(self.steps)
+    async def usages(self) -> Mapping[TaskName, Usage]:
+        async with self._steps.step("usages"):
+            return self.running
+
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
 

@@ -1,19 +1,19 @@
 """The engine, in memory: it records what it is asked, and answers as it is told."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tests.fakes.tasks import STARTED, ended, running, started
 
-from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.launch import Plan
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Phase, Started, Task
+from solo5_systemd.sampling import Sample
+from solo5_systemd.task import Phase, Progress, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
@@ -35,6 +35,7 @@ class FakeRuntime(Runtime):
         outcome: how a started task ends by itself; None: it goes on until it is stopped or killed.
         refusal: what a start raises.
         lines: every task's console.
+        rounds: what tasks use, at each look.
         listens: a task that goes on ends when it is asked to.
         on_start: called while a task starts, which then takes for ever.
         on_console: called when the console has been read so far.
@@ -47,7 +48,7 @@ class FakeRuntime(Runtime):
         self.outcome: Outcome | None = ended().outcome
         self.refusal: Solo5Error | None = None
         self.lines: Sequence[Entry] = ()
-        self.samples: dict[str, Iterator[Usage]] = {}
+        self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.leftovers: tuple[str, ...] = ()
         self.plan: Plan | None = None
         self.overview: Sequence[NetworkOverview] = ()
@@ -119,9 +120,8 @@ class FakeRuntime(Runtime):
     async def networks(self) -> Sequence[NetworkOverview]:
         return self.overview
 
-    async def usage(self, name: TaskName) -> Usage | None:
-        await self.task(name)
-        return next(self.samples[name], None)
+    async def samples(self) -> Mapping[TaskName, Sample]:
+        return next(self.rounds, {})
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
         self.calls.append(("console", task.name, follow, last))

@@ -74,7 +74,6 @@ async def test_those_that_live_are_listed_without_those_that_ended(
         lambda runtime: runtime.remove(WEB),
         lambda runtime: runtime.freeze(WEB),
         lambda runtime: runtime.thaw(WEB),
-        lambda runtime: runtime.usage(WEB),
     ],
 )
 async def test_a_name_that_no_task_has_is_an_error_of_its_own(
@@ -89,11 +88,9 @@ async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Ta
     assert (await runtime.task(WEB)).phase is Phase.HUNG
 
 
-async def test_usage_is_that_of_the_tasks_cgroup(machine: Machine, runtime: Runtime, web: Task) -> None:
-    assert await runtime.usage(WEB) is not None
-    assert machine.steps.taken[-1] == f"usage {web.control_group}"
-    machine.units.put(replace(web.state, control_group=""))
-    assert await runtime.usage(WEB) is None
+async def test_a_cgroup_that_is_not_known_has_no_usage(runtime: Runtime, web: Task) -> None:
+    assert await runtime.usage_of(web.control_group) is not None
+    assert await runtime.usage_of("") is None
 
 
 @pytest.mark.parametrize(

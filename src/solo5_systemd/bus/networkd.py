@@ -1,7 +1,7 @@
 """Our network service, as its callers see it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import (
@@ -22,6 +22,8 @@ from solo5_systemd.network.plan import (
     Reservation,
 )
 from solo5_systemd.network.repair import Repair
+from solo5_systemd.network.taps import read_traffic
+from solo5_systemd.network.traffic import Traffic
 
 _NAME = "org.solo5.Network1"
 _PATH = "/org/solo5/Network1"
@@ -78,6 +80,9 @@ class Networkd:
     async def networks(self) -> Sequence[NetworkOverview]:
         (networks,) = await self._call("Networks")
         return tuple(NetworkOverview.from_wire(tuple(network)) for network in networks)
+
+    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
+        return read_traffic()
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         (lines,) = await self._call("Collect", "b", dry_run)

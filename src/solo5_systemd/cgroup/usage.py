@@ -1,14 +1,31 @@
-"""The accounts of one cgroup, from the text of its files (kernel: Documentation/admin-guide/cgroup-v2.rst).
+"""The accounts of one cgroup, from its files (kernel: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst).
 
 What the kernel does not tell is None, never zero. A guest's memory is shared memory under hvt and anonymous under
 spt; the resident set is therefore the sum of both, and the page cache is what remains of `file` without `shmem`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+Files = Mapping[str, bytes]
+"""The contents of a cgroup's files, by file name; one that is not there is left out."""
 
-@dataclass(frozen=True, kw_only=True)
+BASIC = ("memory.current", "memory.peak", "memory.swap.current", "memory.stat", "cpu.stat")
+"""The files that tell memory and processor time, which is what a scheduler wants, often."""
+
+ALL = (
+    *BASIC,
+    "memory.max",
+    "memory.events",
+    "io.stat",
+    "pids.current",
+    "cpu.pressure",
+    "memory.pressure",
+    "io.pressure",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Bytes, each None where the kernel does not account it; `limit` None also for "no limit"."""
 
@@ -22,20 +39,21 @@ class Memory:
     oom_kills: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Microseconds of processor time, and how often and how long a quota held it back."""
+    """Microseconds of processor time; and of a quota's periods, how many began, how many it cut short, by how much."""
 
     total: int | None = None
     user: int | None = None
     system: int | None = None
+    periods: int | None = None
     throttled_periods: int | None = None
     throttled: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Io:
-    """Bytes and operations, summed over all devices."""
+    """Bytes and operations that reached a block device: what the page cache answered, or still holds, is not in it."""
 
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -43,42 +61,74 @@ class Io:
     writes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Time in which processes had to wait: percent of the last 10, 60 and 300 seconds, microseconds of all time."""
+
+    avg10: float | None = None
+    avg60: float | None = None
+    avg300: float | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """What waiting for one resource cost: `some` of the processes waited, or all of them did, the `full` time."""
+
+    some: Stall | None = None
+    full: Stall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """One sample; `time` is seconds on the monotonic clock of who took it."""
+    """One sample.
+
+    Attributes:
+        time: seconds on the monotonic clock of who took it.
+        memory: bytes.
+        cpu: microseconds.
+        disks: by the name of the host's block device; None where I/O is not accounted.
+        processes: how many, threads counted as well.
+        pressure: by resource: `cpu`, `memory`, `io`.
+    """
 
     time: float
     memory: Memory = Memory()
     cpu: Cpu = Cpu()
-    io: Io = Io()
+    disks: Mapping[str, Io] | None = None
     processes: int | None = None
+    pressure: Mapping[str, Pressure] | None = None
+
+    @property
+    def io(self) -> Io:
+        """Summed over all devices."""
+        if self.disks is None:
+            return Io()
+        each = self.disks.values()
+        return Io(
+            read_bytes=sum(disk.read_bytes or 0 for disk in each),
+            written_bytes=sum(disk.written_bytes or 0 for disk in each),
+            reads=sum(disk.reads or 0 for disk in each),
+            writes=sum(disk.writes or 0 for disk in each),
+        )
 
 
-def usage(files: Mapping[str, str], time: float) -> Usage:
-    """Read a sample from the contents of a cgroup's files, by file name; a file that is not there is left out."""
-    stat = _pairs(files.get("memory.stat", ""))
-    cpu = _pairs(files.get("cpu.stat", ""))
+def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usage:
+    """Read a sample.
+
+    Args:
+        files: as many as there are.
+        time: when they were read.
+        device: the name of a block device by its number, such as `254:0`.
+    """
+    pressure = {name: _pressure(files[f"{name}.pressure"]) for name in _RESOURCES if f"{name}.pressure" in files}
     return Usage(
         time=time,
-        memory=Memory(
-            current=_number(files, "memory.current"),
-            peak=_number(files, "memory.peak"),
-            limit=_number(files, "memory.max"),
-            rss=_sum(stat, "anon", "shmem"),
-            cache=_difference(stat, "file", "shmem"),
-            kernel=stat.get("kernel"),
-            swap=_number(files, "memory.swap.current"),
-            oom_kills=_pairs(files.get("memory.events", "")).get("oom_kill"),
-        ),
-        cpu=Cpu(
-            total=cpu.get("usage_usec"),
-            user=cpu.get("user_usec"),
-            system=cpu.get("system_usec"),
-            throttled_periods=cpu.get("nr_throttled"),
-            throttled=cpu.get("throttled_usec"),
-        ),
-        io=_io(files.get("io.stat")),
-        processes=_number(files, "pids.current"),
+        memory=_memory(files),
+        cpu=_cpu(_pairs(files.get("cpu.stat", b""))),
+        disks=_disks(files["io.stat"], device) if "io.stat" in files else None,
+        processes=_number(files.get("pids.current")),
+        pressure=pressure or None,
     )
 
 
@@ -89,32 +139,83 @@ def cpu_percent(before: Usage, after: Usage) -> float | None:
     return max(0, after.cpu.total - before.cpu.total) / ((after.time - before.time) * 1e6) * 100
 
 
-def _number(files: Mapping[str, str], name: str) -> int | None:
-    text = files.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None  # "max" is no number
+_RESOURCES = ("cpu", "memory", "io")
+
+_Pairs = Mapping[bytes, bytes]
 
 
-def _pairs(text: str) -> dict[str, int]:
-    words = (line.split() for line in text.splitlines())
-    return {w[0]: int(w[1]) for w in words if len(w) == 2 and w[1].isascii() and w[1].isdigit()}
+def _memory(files: Files) -> Memory:
+    stat = _pairs(files.get("memory.stat", b""))
+    anonymous, file, shared = (_number(stat.get(key)) for key in (b"anon", b"file", b"shmem"))
+    return Memory(
+        current=_number(files.get("memory.current")),
+        peak=_number(files.get("memory.peak")),
+        limit=_number(files.get("memory.max")),
+        rss=None if anonymous is None or shared is None else anonymous + shared,
+        cache=None if file is None or shared is None else max(0, file - shared),
+        kernel=_number(stat.get(b"kernel")),
+        swap=_number(files.get("memory.swap.current")),
+        oom_kills=_number(_pairs(files.get("memory.events", b"")).get(b"oom_kill")),
+    )
 
 
-def _sum(stat: Mapping[str, int], *keys: str) -> int | None:
-    return sum(stat[key] for key in keys) if all(key in stat for key in keys) else None
+def _cpu(stat: _Pairs) -> Cpu:
+    return Cpu(
+        total=_number(stat.get(b"usage_usec")),
+        user=_number(stat.get(b"user_usec")),
+        system=_number(stat.get(b"system_usec")),
+        periods=_number(stat.get(b"nr_periods")),
+        throttled_periods=_number(stat.get(b"nr_throttled")),
+        throttled=_number(stat.get(b"throttled_usec")),
+    )
 
 
-def _difference(stat: Mapping[str, int], whole: str, part: str) -> int | None:
-    return max(0, stat[whole] - stat[part]) if whole in stat and part in stat else None
+def _disks(data: bytes, device: Callable[[str], str]) -> dict[str, Io]:
+    """`MAJ:MIN rbytes=… wbytes=… rios=… wios=… …`, a line for each device that was used."""
+    lines = (line.split() for line in data.splitlines())
+    return {device(words[0].decode("ascii", "replace")): _io(_assignments(words[1:])) for words in lines if words[1:]}
 
 
-def _io(text: str | None) -> Io:
-    """`MAJ:MIN rbytes=… wbytes=… rios=… wios=…`, a line for each device; an empty file is a zero, no file unknown."""
-    if text is None:
-        return Io()
-    totals = dict.fromkeys(("rbytes", "wbytes", "rios", "wios"), 0)
-    for line in text.splitlines():
-        for word in line.split()[1:]:
-            key, _, value = word.partition("=")
-            if key in totals and value.isascii() and value.isdigit():
-                totals[key] += int(value)
-    return Io(read_bytes=totals["rbytes"], written_bytes=totals["wbytes"], reads=totals["rios"], writes=totals["wios"])
+def _io(counts: _Pairs) -> Io:
+    return Io(
+        read_bytes=_number(counts.get(b"rbytes")),
+        written_bytes=_number(counts.get(b"wbytes")),
+        reads=_number(counts.get(b"rios")),
+        writes=_number(counts.get(b"wios")),
+    )
+
+
+def _pressure(data: bytes) -> Pressure:
+    """`some avg10=… avg60=… avg300=… total=…`, and the same for `full`."""
+    stalls = {words[0]: _stall(_assignments(words[1:])) for line in data.splitlines() if (words := line.split())}
+    return Pressure(some=stalls.get(b"some"), full=stalls.get(b"full"))
+
+
+def _stall(values: _Pairs) -> Stall:
+    return Stall(
+        avg10=_percentage(values.get(b"avg10")),
+        avg60=_percentage(values.get(b"avg60")),
+        avg300=_percentage(values.get(b"avg300")),
+        total=_number(values.get(b"total")),
+    )
+
+
+def _pairs(data: bytes) -> dict[bytes, bytes]:
+    """`KEY NUMBER`, line by line."""
+    words = data.split()
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _assignments(words: list[bytes]) -> dict[bytes, bytes]:
+    parts = (word.partition(b"=") for word in words)
+    return {key: value for key, _, value in parts}
+
+
+def _number(data: bytes | None) -> int | None:
+    """None for a word, too: "max" is no number."""
+    return int(data) if data is not None and data.strip().isdigit() else None
+
+
+def _percentage(data: bytes | None) -> float | None:
+    whole, _, part = (data or b"").partition(b".")
+    return float(data) if data and whole.isdigit() and part.isdigit() else None

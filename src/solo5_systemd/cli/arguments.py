@@ -93,6 +93,17 @@ def seconds(text: str) -> float:
     return float(text)
 
 
+def interval(text: str) -> float:
+    """Seconds between two looks.
+
+    Raises:
+        InvalidRequestError: no number, or outside 0.1–86400.
+    """
+    if not _DECIMAL.fullmatch(text) or not 0.1 <= float(text) <= 86400:
+        raise InvalidRequestError(f"--interval {text!r} is not a time: expected seconds from 0.1 on, such as 5.")
+    return float(text)
+
+
 def stop_signal(text: str) -> StopSignal:
     """The signal that asks a tender to end.
 

@@ -5,26 +5,32 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.cli.arguments import interval
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.usage import HEADER, row, usage_json
+from solo5_systemd.cli.usage import HEADER, ORDERS, WIDER, row, usage_json
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.sampling import Sample
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
 
-INTERVAL = 1.0
-"""Seconds between two samples: a percentage of processor time needs two."""
+FIRST = 1.0
+"""Seconds until the first is shown: a percentage of processor time needs two samples."""
 
-Samples = Mapping[TaskName, Usage]
+Samples = Mapping[TaskName, Sample]
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument("--no-stream", action="store_true", help="show it once")
+    parser.add_argument(
+        "-i", "--interval", metavar="SECONDS", type=interval, default=1.0, help="show it so often (default: 1)"
+    )
+    parser.add_argument("-s", "--sort", choices=("name", *ORDERS), default="name", help="the largest first")
+    parser.add_argument("-w", "--wide", action="store_true", help="more columns")
     parser.add_argument(
         "names", metavar="NAME", nargs="*", type=task_name, help="a task's name (default: all that run)"
     )
@@ -33,42 +39,52 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, session: Session) -> int:
     async def story(engine: "Runtime") -> int:
-        for name in arguments.names:
-            await engine.task(name)  # a name that is wrong is an error, one that vanishes later is not
+        await _check(engine, arguments.names)
         before = await _sample(engine, arguments.names)
-        if not before:
+        if not before and (arguments.names or arguments.no_stream):
             _show({}, {}, arguments, session.screen)
-        while before:
-            await asyncio.sleep(INTERVAL)
+            return 0
+        pause = min(FIRST, arguments.interval)
+        while before or not arguments.names:
+            await asyncio.sleep(pause)
             now = await _sample(engine, arguments.names)
             _show(before, now, arguments, session.screen)
             if arguments.no_stream:
                 return 0
-            before = now
+            before, pause = now, arguments.interval
         return 0
 
     return session.engine(story, needs_root=False)
 
 
+async def _check(engine: "Runtime", names: Sequence[TaskName]) -> None:
+    """A name that is wrong is an error, a task that ends later is none."""
+    known = await engine.names() if names else ()
+    for name in names:
+        if name not in known:
+            raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
+
+
 async def _sample(engine: "Runtime", names: Sequence[TaskName]) -> Samples:
-    wanted = names or await engine.names(ended=False)
-    usages = await asyncio.gather(*(_usage(engine, name) for name in wanted))
-    return {name: usage for name, usage in zip(wanted, usages, strict=True) if usage is not None}
-
-
-async def _usage(engine: "Runtime", name: TaskName) -> Usage | None:
-    try:
-        return await engine.usage(name)
-    except NoSuchTaskError:  # removed since it was listed
-        return None
+    samples = await engine.samples()
+    return {name: samples[name] for name in dict.fromkeys(names) if name in samples} if names else samples
 
 
 def _show(before: Samples, now: Samples, arguments: Namespace, screen: Screen) -> None:
+    names = _sorted(before, now, arguments.sort)
     if arguments.json:
-        screen.json([usage_json(name, before.get(name), usage) for name, usage in now.items()])
+        screen.json([usage_json(name, before.get(name), now[name]) for name in names])
         return
-    text = table(HEADER, [row(name, before.get(name), usage) for name, usage in now.items()])
+    header = (*HEADER, *WIDER) if arguments.wide else HEADER
+    text = table(header, [row(name, before.get(name), now[name], wide=arguments.wide) for name in names])
     if arguments.no_stream:
         screen.write(text)
     else:
         screen.redraw(text)
+
+
+def _sorted(before: Samples, now: Samples, order: str) -> Sequence[TaskName]:
+    if order == "name":
+        return list(now)
+    value = ORDERS[order]
+    return sorted(now, key=lambda name: value(before.get(name), now[name]), reverse=True)

@@ -1,49 +1,104 @@
-"""What a task uses, as a row and as JSON."""
+"""What a task uses, as a row and as JSON; what the kernel does not tell is empty there, and absent here."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from solo5_systemd.cgroup.usage import Usage, cpu_percent
-from solo5_systemd.cli.render import size
+from solo5_systemd.cgroup.usage import Pressure, Usage, cpu_percent
+from solo5_systemd.cli.render import UNKNOWN, size
+from solo5_systemd.sampling import Sample
 
-HEADER = ("NAME", "CPU %", "CPU TIME", "MEMORY", "LIMIT", "PEAK", "SWAP", "READ", "WRITTEN")
+HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
+WIDER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")
+
+ORDERS: Mapping[str, Callable[[Sample | None, Sample], float]] = {
+    "cpu": lambda before, now: _percent(before, now) or 0,
+    "memory": lambda _, now: now.usage.memory.rss or 0,
+    "net": lambda _, now: sum(_received_and_sent(now)),
+    "block": lambda _, now: (now.usage.io.read_bytes or 0) + (now.usage.io.written_bytes or 0),
+}
+"""What rows may be sorted by, besides their names: the largest first."""
 
 
-def row(name: str, before: Usage | None, now: Usage) -> tuple[str, ...]:
-    """One line of `stats`; what the kernel does not tell is empty.
+def row(name: str, before: Sample | None, now: Sample, *, wide: bool = False) -> tuple[str, ...]:
+    """One line of `stats`, its columns docker's and podman's.
 
     Args:
         name: the task's.
         before: the sample before this one, which a percentage needs.
         now: the sample.
+        wide: the columns of `WIDER` as well.
     """
-    percent = cpu_percent(before, now) if before else None
-    return (
+    usage, percent = now.usage, _percent(before, now)
+    narrow = (
         name,
         "" if percent is None else f"{percent:.1f}%",
-        "" if now.cpu.total is None else f"{now.cpu.total / 1e6:.2f}s",
-        *map(_size, (now.memory.rss, now.memory.limit, now.memory.peak, now.memory.swap)),
-        *map(_size, (now.io.read_bytes, now.io.written_bytes)),
+        _pair(usage.memory.rss, usage.memory.limit),
+        _pair(*_received_and_sent(now)) if now.nics else "",
+        _pair(usage.io.read_bytes, usage.io.written_bytes),
+        "" if usage.processes is None else str(usage.processes),
     )
+    return (*narrow, *_wider(usage)) if wide else narrow
 
 
-def usage_json(name: str, before: Usage | None, now: Usage) -> dict[str, object]:
-    """Bytes and microseconds under the kernel's words; what is unknown is absent."""
-    percent = cpu_percent(before, now) if before else None
+def usage_json(name: str, before: Sample | None, now: Sample) -> dict[str, object]:
+    """Bytes and microseconds under the kernel's words."""
+    usage, percent = now.usage, _percent(before, now)
     return _known(
         {
             "name": name,
             "cpu_percent": None if percent is None else round(percent, 2),
-            "cpu": _known(asdict(now.cpu)),
-            "memory": _known(asdict(now.memory)),
-            "io": _known(asdict(now.io)),
-            "processes": now.processes,
+            "cpu": _known(asdict(usage.cpu)),
+            "memory": _known(asdict(usage.memory)),
+            "io": _known(asdict(usage.io)),
+            "disks": [{"device": device} | _known(asdict(disk)) for device, disk in (usage.disks or {}).items()],
+            "nics": [{"nic": nic} | asdict(traffic) for nic, traffic in now.nics.items()],
+            "processes": usage.processes,
+            "pressure": {name: _pressure(each) for name, each in (usage.pressure or {}).items()},
         }
     )
+
+
+def _percent(before: Sample | None, now: Sample) -> float | None:
+    return cpu_percent(before.usage, now.usage) if before else None
+
+
+def _received_and_sent(now: Sample) -> tuple[int, int]:
+    return sum(nic.received.bytes for nic in now.nics.values()), sum(nic.sent.bytes for nic in now.nics.values())
+
+
+def _wider(usage: Usage) -> tuple[str, ...]:
+    return (
+        _seconds(usage.cpu.total),
+        _seconds(usage.cpu.throttled),
+        _size(usage.memory.peak),
+        _size(usage.memory.swap),
+        _waiting(usage.pressure or {}),
+    )
+
+
+def _waiting(pressure: Mapping[str, Pressure]) -> str:
+    """Of the last ten seconds, how much some of the task waited for processor, memory and disks."""
+    stalls = (pressure.get(resource, Pressure()).some for resource in ("cpu", "memory", "io"))
+    averages = [stall.avg10 if stall else None for stall in stalls]
+    cells = (UNKNOWN if average is None else f"{average:.0f}" for average in averages)
+    return "" if averages == [None] * 3 else " / ".join(cells)
+
+
+def _pair(first: int | None, second: int | None) -> str:
+    return "" if first is second is None else f"{_size(first) or UNKNOWN} / {_size(second) or UNKNOWN}"
+
+
+def _seconds(microseconds: int | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1e6:.2f}s"
 
 
 def _size(count: int | None) -> str:
     return "" if count is None else size(count)
 
 
+def _pressure(pressure: Pressure) -> dict[str, object]:
+    return {kind: _known(asdict(stall)) for kind in ("some", "full") if (stall := getattr(pressure, kind)) is not None}
+
+
 def _known(values: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in values.items() if value is not None and value != {}}
+    return {key: value for key, value in values.items() if value is not None and value not in ({}, [])}

@@ -29,6 +29,12 @@ def tap_alias(task: TaskName, nic: DeviceName) -> str:
     return f"solo5 task {task} NIC {nic}"
 
 
+def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
+    """The task and NIC that a tap is marked with; None for another mark."""
+    match = _ALIAS.fullmatch(alias)
+    return (TaskName(match[1]), DeviceName(match[2])) if match else None
+
+
 def salvage(task: TaskName, taps: Mapping[str, tuple[str, Network]], elements: Iterable[Element]) -> Holding | None:
     """Put together what the task holds.
 
@@ -60,8 +66,8 @@ def salvage(task: TaskName, taps: Mapping[str, tuple[str, Network]], elements: I
 
 
 def _nic(task: TaskName, alias: str) -> DeviceName | None:
-    match = _ALIAS.fullmatch(alias)
-    return DeviceName(match[2]) if match and match[1] == task else None
+    owner = tap_owner(alias)
+    return owner[1] if owner and owner[0] == task else None
 
 
 def _lease(tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...]) -> Lease:

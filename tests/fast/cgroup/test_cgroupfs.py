@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
+from solo5_systemd.names import TaskName
 
 GROUP = "/solo5.slice/solo5-task-web.service"
 
@@ -33,20 +34,50 @@ async def test_a_cgroup_that_is_gone_has_no_usage(root: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
 async def test_a_cgroup_may_vanish_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def vanish(*_: object, **__: object) -> str:
+    def vanish(*_: object) -> bytes:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "read_text", vanish)
+    monkeypatch.setattr(os, "read", vanish)
     assert await CgroupFs(root).usage(GROUP) is None
 
 
 async def test_another_error_is_not_taken_for_a_vanished_cgroup(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> str:
+    def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(Path, "read_text", fail)
+    monkeypatch.setattr(os, "read", fail)
     with pytest.raises(OSError, match="Input/output error"):
         await CgroupFs(root).usage(GROUP)
+
+
+async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:
+    ours = next(path for path in (root, root / "unified") if (path / "solo5.slice").exists()) / "solo5.slice"
+    within = ours / "solo5-shared.slice" / "solo5-task-job.scope"
+    (within / "below").mkdir(parents=True)
+    (within / "pids.current").write_text("2\n")
+    (ours / "cgroup.procs").touch()
+    (ours / "solo5-network@web.service").mkdir()
+    (ours / "solo5-task-ending.service").mkdir()  # its files are gone already
+    found = await CgroupFs(root).usages()
+    assert {task: (usage.cpu.total, usage.processes) for task, usage in found.items()} == {
+        "web": (7, None),
+        "job": (None, 2),
+    }
+
+
+async def test_before_the_first_task_there_is_no_slice(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    assert await CgroupFs(tmp_path).usages() == {}
+
+
+async def test_a_device_has_the_name_that_it_has_in_dev_unless_it_was_unplugged(root: Path, tmp_path: Path) -> None:
+    (group,) = root.rglob("solo5-task-web.service")
+    (group / "io.stat").write_text("254:0 rbytes=1\n8:0 rbytes=2\n")
+    blocks = tmp_path / "sys/dev/block"
+    blocks.mkdir(parents=True)
+    (blocks / "254:0").symlink_to("../../devices/pci/block/vda")
+    found = await CgroupFs(root, sys=tmp_path / "sys").usages()
+    assert set(found[TaskName("web")].disks or ()) == {"vda", "8:0"}
 
 
 STAT = "41 (solo5-hvt) x) {state} 1 41 41 0 -1 4194304 99 0 0 0 5 6 0 0 20 0 {threads} 0 1234 0 0"

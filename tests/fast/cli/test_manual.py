@@ -77,7 +77,7 @@ def test_every_json_key_of_a_task_is_named() -> None:
         describe.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
     ]
     assert [key for key in keys(documents) if not re.search(rf"\b{key}\b", text)] == []
-    assert [key for key in usage.usage_json("web", BEFORE, FULL) if not re.search(rf"\b{key}\b", text)] == []
+    assert [key for key in keys(usage.usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)] == []
 
 
 @pytest.mark.parametrize("ending", Ending)

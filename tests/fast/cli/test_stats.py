@@ -1,6 +1,7 @@
 """`stats`: samples as rows and as JSON."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,44 +9,77 @@ from tests.fakes.engine import FakeRuntime
 from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
 
-from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Usage
+from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
 from solo5_systemd.cli import stats
-from solo5_systemd.cli.usage import row, usage_json
+from solo5_systemd.cli.usage import HEADER, WIDER, row, usage_json
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.traffic import Counters, Traffic
+from solo5_systemd.sampling import Sample
 
-FULL = Usage(
+STALL = Stall(avg10=2.25, avg60=1.0, avg300=0.5, total=9)
+USAGE = Usage(
     time=10.0,
     memory=Memory(
         current=9 << 20, peak=12 << 20, limit=64 << 20, rss=8 << 20, cache=0, kernel=1 << 20, swap=0, oom_kills=0
     ),
-    cpu=Cpu(total=2_500_000, user=2_000_000, system=500_000, throttled_periods=0, throttled=0),
-    io=Io(read_bytes=4096, written_bytes=0, reads=1, writes=0),
+    cpu=Cpu(total=2_500_000, user=2_000_000, system=500_000, periods=0, throttled_periods=0, throttled=0),
+    disks={"vda": Io(read_bytes=4096, written_bytes=0, reads=1, writes=0)},
     processes=3,
+    pressure={"cpu": Pressure(some=STALL, full=STALL), "memory": Pressure(some=replace(STALL, avg10=0.0))},
 )
-BEFORE = replace(FULL, time=9.0, cpu=Cpu(total=2_000_000))
+NIC = Traffic(
+    received=Counters(bytes=1024, packets=2, errors=0, drops=0), sent=Counters(bytes=3072, packets=3, errors=0, drops=1)
+)
+FULL = Sample(usage=USAGE, nics={DeviceName("service"): NIC, DeviceName("management"): NIC})
+BEFORE = replace(FULL, usage=replace(USAGE, time=9.0, cpu=Cpu(total=2_000_000)))
+UNKNOWN = Sample(usage=Usage(time=1.0), nics={})
+WEB, IDLE = TaskName("web"), TaskName("idle")
+ROW = ("web", "50.0%", "8M / 64M", "2K / 6K", "4K / 0", "3")
+
+
+def rounds(*names: TaskName) -> Iterator[Mapping[TaskName, Sample]]:
+    return iter([dict.fromkeys(names, sample) for sample in (BEFORE, FULL, FULL)])
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
-    monkeypatch.setattr(stats, "INTERVAL", 0)
+    monkeypatch.setattr(stats, "FIRST", 0)
+    monkeypatch.setattr(stats, "interval", lambda _: 0.0)
     engine = FakeRuntime(running("web"), ended("old"))
-    engine.samples = {"web": iter([BEFORE, FULL, FULL]), "old": iter([])}
+    engine.rounds = rounds(WEB)
     return engine
 
 
 def test_a_row_has_what_is_known() -> None:
-    assert row("web", BEFORE, FULL) == ("web", "50.0%", "2.50s", "8M", "64M", "12M", "0", "4K", "0")
+    assert row("web", BEFORE, FULL) == ROW
+    assert row("web", BEFORE, FULL, wide=True) == (*ROW, "2.50s", "0.00s", "12M", "0", "2 / 0 / -")
 
 
 def test_the_unknown_is_shown_as_such_and_never_as_zero() -> None:
-    assert row("web", None, Usage(time=1.0)) == ("web", *[""] * 8)
-    assert usage_json("web", None, Usage(time=1.0)) == {"name": "web"}
+    assert row("web", None, UNKNOWN, wide=True) == ("web", *[""] * (len(HEADER) + len(WIDER) - 1))
+    assert usage_json("web", None, UNKNOWN) == {"name": "web"}
+    limited = replace(UNKNOWN, usage=Usage(time=1.0, memory=Memory(limit=64 << 20)))
+    assert row("web", None, limited)[2] == "- / 64M"
 
 
 def test_json_has_bytes_and_microseconds() -> None:
+    traffic = {
+        "received": {"bytes": 1024, "packets": 2, "errors": 0, "drops": 0},
+        "sent": {"bytes": 3072, "packets": 3, "errors": 0, "drops": 1},
+    }
+    stall = {"avg10": 2.25, "avg60": 1.0, "avg300": 0.5, "total": 9}
+    disk = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
     assert usage_json("web", BEFORE, FULL) == {
         "name": "web",
         "cpu_percent": 50.0,
-        "cpu": {"total": 2_500_000, "user": 2_000_000, "system": 500_000, "throttled_periods": 0, "throttled": 0},
+        "cpu": {
+            "total": 2_500_000,
+            "user": 2_000_000,
+            "system": 500_000,
+            "periods": 0,
+            "throttled_periods": 0,
+            "throttled": 0,
+        },
         "memory": {
             "current": 9 << 20,
             "peak": 12 << 20,
@@ -56,25 +90,36 @@ def test_json_has_bytes_and_microseconds() -> None:
             "swap": 0,
             "oom_kills": 0,
         },
-        "io": {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0},
+        "io": disk,
+        "disks": [{"device": "vda"} | disk],
+        "nics": [{"nic": "service"} | traffic, {"nic": "management"} | traffic],
         "processes": 3,
+        "pressure": {"cpu": {"some": stall, "full": stall}, "memory": {"some": stall | {"avg10": 0.0}}},
     }
 
 
 def test_once_is_one_table_of_what_runs(solo5ctl: Solo5ctl) -> None:
     header, web = solo5ctl("stats", "--no-stream").out.splitlines()
     assert header.split("  ")[0] == "NAME"
-    assert web.split() == ["web", "50.0%", "2.50s", "8M", "64M", "12M", "0", "4K", "0"]
+    assert tuple(cell.strip() for cell in web.split("  ") if cell) == ROW
 
 
-def test_a_stream_ends_with_its_tasks(solo5ctl: Solo5ctl) -> None:
+def test_a_table_of_nomads_names_fits_a_terminal(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.rounds = rounds(TaskName("web-3fa85f64-9c1185a5c5e9"))
+    wide = solo5ctl("stats", "--no-stream", "--wide").out
+    solo5ctl.engine.rounds = rounds(TaskName("web-3fa85f64-9c1185a5c5e9"))
+    assert max(map(len, solo5ctl("stats", "--no-stream").out.splitlines())) <= 80
+    assert max(map(len, wide.splitlines())) <= 120
+
+
+def test_a_stream_of_named_tasks_ends_with_them(solo5ctl: Solo5ctl) -> None:
     documents = solo5ctl("stats", "web").out
     assert documents.count("NAME") == 3
-    assert documents.endswith("WRITTEN\n")
+    assert documents.endswith("PIDS\n")
 
 
 def test_a_terminal_is_drawn_again(solo5ctl: Solo5ctl) -> None:
-    assert solo5ctl("stats", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
+    assert solo5ctl("stats", "web", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
 
 
 def test_json(solo5ctl: Solo5ctl) -> None:
@@ -83,6 +128,19 @@ def test_json(solo5ctl: Solo5ctl) -> None:
 
 
 def test_nothing_to_see_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:
-    solo5ctl.engine.known.clear()
+    solo5ctl.engine.rounds = iter(())
     assert solo5ctl("stats", "--no-stream").out.split("  ")[0] == "NAME"
     assert json.loads(solo5ctl("stats", "--no-stream", "--json").out) == []
+
+
+def test_a_task_that_has_ended_has_nothing_to_show_and_an_unknown_one_is_an_error(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("stats", "old").out.splitlines() == ["  ".join(HEADER)]
+    refused = solo5ctl("stats", "nobody")
+    assert (refused.status, "nobody" in refused.err) == (125, True)
+
+
+@pytest.mark.parametrize("order, first", [("name", "a"), ("cpu", "z"), ("memory", "z"), ("net", "z"), ("block", "z")])
+def test_rows_are_sorted_by_name_or_the_largest_first(solo5ctl: Solo5ctl, order: str, first: str) -> None:
+    a, z = TaskName("a"), TaskName("z")
+    solo5ctl.engine.rounds = iter([{a: UNKNOWN, z: BEFORE}, {a: UNKNOWN, z: FULL}])
+    assert solo5ctl("stats", "--no-stream", "--sort", order).out.splitlines()[1].split()[0] == first

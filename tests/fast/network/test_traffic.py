@@ -1,0 +1,56 @@
+"""The kernel's counters at a tap, as the guest behind it would count; and whose tap it is."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.salvage import tap_alias, tap_owner
+from solo5_systemd.network.taps import read_traffic
+from solo5_systemd.network.traffic import Counters, Traffic, traffic
+
+TABLE = """\
+Inter-|   Receive                                               |  Transmit
+ face |bytes   packets errs drop fifo frame compressed multicast|bytes   packets errs drop fifo colls carrier compressed
+    lo:    900       9    0    0    0     0          0         0     900       9    0    0    0     0       0          0
+s5-aaaaaaaaaaaa: 18446744073709551615 2 3 4 5 6 7 8 10 20 30 40 50 60 70 80
+s5-bbbbbbbbbbbb:     1      1    0    0    0     0          0         0       1      1   0    0   0    0      0        0
+s5-damaged: 1 2 3
+"""
+WEB = Traffic(
+    received=Counters(bytes=10, packets=20, errors=30, drops=40),
+    sent=Counters(bytes=2**64 - 1, packets=2, errors=3, drops=4),
+)
+
+
+def test_what_the_host_receives_the_guest_has_sent() -> None:
+    found = dict(traffic(TABLE))
+    assert found.keys() == {"lo", "s5-aaaaaaaaaaaa", "s5-bbbbbbbbbbbb"}
+    assert found["s5-aaaaaaaaaaaa"] == WEB
+
+
+@given(st.text(alphabet="a0:² \n", max_size=200))
+def test_any_text_gives_counters_or_nothing(text: str) -> None:
+    assert all(isinstance(counted.sent.bytes, int) for _, counted in traffic(f"\n\n{text}"))
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Path:
+    for name, alias in (("lo", ""), ("s5-aaaaaaaaaaaa", tap_alias(TaskName("web"), DeviceName("service")))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ifalias").write_text(f"{alias}\n")
+    return tmp_path
+
+
+def test_a_tap_belongs_to_whom_its_mark_says(links: Path, tmp_path: Path) -> None:
+    """And one that has gone since the table was read belongs to nobody."""
+    table = tmp_path / "dev"
+    table.write_text(TABLE)
+    assert read_traffic(table, links) == {"web": {"service": WEB}}
+
+
+@pytest.mark.parametrize("mark", ["", "solo5 task web", "solo5 task web NIC service more", "uplink"])
+def test_another_mark_is_nobodys(mark: str) -> None:
+    assert tap_owner(mark) is None

@@ -1,0 +1,23 @@
+"""What all tasks use, gathered from the kernel's accounts."""
+
+from tests.fakes.backends import Machine
+
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.traffic import Counters, Traffic
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.sampling import Sample
+
+WEB, ABC, ENDED = map(TaskName, ("web", "abc", "ended"))
+NOTHING = Counters(bytes=0, packets=0, errors=0, drops=0)
+NICS = {DeviceName("service"): Traffic(received=NOTHING, sent=NOTHING)}
+
+
+async def test_what_runs_is_sampled_in_the_order_of_names_and_pid_1_is_not_asked() -> None:
+    machine = Machine()
+    busy, idle = Usage(time=1.0, processes=2), Usage(time=1.0)
+    machine.usages.running = {WEB: busy, ABC: idle}
+    machine.networks.counted = {WEB: NICS, ENDED: NICS}
+    found = await Runtime(machine.backends).samples()
+    assert list(found.items()) == [(ABC, Sample(usage=idle, nics={})), (WEB, Sample(usage=busy, nics=NICS))]
+    assert set(machine.steps.taken) == {"usages", "traffic"}
