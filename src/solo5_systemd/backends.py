@@ -20,6 +20,7 @@ from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.words import LastWords
 
 
 class Images(Protocol):
@@ -109,6 +110,9 @@ class Units(Protocol):
     async def version(self) -> str:
         """What PID 1 says of itself."""
 
+    async def going_down(self) -> bool:
+        """The host is being shut down."""
+
     async def lives(self, task: TaskName) -> bool:
         """The task has a unit that is not over; in one question, however much there is to tell of it."""
 
@@ -141,6 +145,12 @@ class Console(Protocol):
 
     async def complaints(self, unit: str) -> Sequence[str]:
         """What the unit's own processes and PID 1 said of a failed start, newest last."""
+
+    async def last_words(self, state: UnitState) -> LastWords:
+        """The end of what was said in this run; nothing where the journal is not the caller's to read."""
+
+    async def note_hung(self, state: UnitState) -> None:
+        """Write down that the task's tender is killed because it hangs: `last_words` will say so."""
 
     async def sync(self) -> None:
         """Wait until the journal has written all that was sent before."""

@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
-from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.sampling import Sample, samples
 from solo5_systemd.task import Progress, Silence, Started, Task, phase
-from solo5_systemd.unit.outcome import LastWords, Outcome, outcome
+from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
@@ -31,9 +31,6 @@ SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
 NOTICE = 1.0
 """Seconds that PID 1 has to begin a stop before its unit is killed; it takes it some milliseconds."""
-
-LAST_WORDS = 20
-"""Lines of the console that are read to tell how a task ended."""
 
 
 class Runtime:
@@ -130,15 +127,12 @@ class Runtime:
         )
 
     async def _outcome(self, state: UnitState) -> Outcome:
-        """The console is read only where an exit status alone is ambiguous."""
-        if state.main_status not in (1, 255):
-            return outcome(state)
+        """The journal is read only where the unit alone does not tell it all."""
+        going_down = state.asked_to_stop and await self._units.going_down()
+        if speaks_for_itself(state):
+            return outcome(state, going_down=going_down)
         await self._backends.console.sync()
-        said: dict[Stream, list[str]] = {Stream.STDOUT: [], Stream.STDERR: []}
-        async with aclosing(self._backends.console.entries(state, follow=False, last=LAST_WORDS)) as entries:
-            async for entry in entries:
-                said[entry.stream].append(entry.message.decode("utf-8", "replace"))
-        return outcome(state, LastWords(guest=said[Stream.STDOUT], tender=said[Stream.STDERR]))
+        return outcome(state, await self._backends.console.last_words(state), going_down=going_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
         """All networks, configured or in use."""
@@ -222,6 +216,7 @@ class Runtime:
                 if now.over:
                     return now
                 if await self._stalled(now):
+                    await self._backends.console.note_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
         return None
 

@@ -25,6 +25,7 @@ from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.words import LastWords
 
 
 class FakeImages:
@@ -149,6 +150,8 @@ class FakeConsole:
         lines: what it has written.
         on_the_way: what it will have written by the next `sync`.
         said: the complaints of each unit.
+        remarks: PID 1's, on any unit.
+        hung: the units of which it was noted.
         reader_dies: a follower's stream ends before the task does.
     """
 
@@ -158,6 +161,8 @@ class FakeConsole:
         self.lines: list[Entry] = []
         self.on_the_way: list[Entry] = []
         self.said: dict[str, Sequence[str]] = {}
+        self.remarks: Sequence[str] = ()
+        self.hung: set[str] = set()
         self.reader_dies = False
 
     async def open_stdout(self, unit: str) -> int:
@@ -189,6 +194,21 @@ class FakeConsole:
         async with self._steps.step("complaints"):
             return self.said.get(unit, ())
 
+    async def last_words(self, state: UnitState) -> LastWords:
+        async with self._steps.step("read last words"):
+            said = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
+        return LastWords(
+            guest=said[Stream.STDOUT],
+            tender=said[Stream.STDERR],
+            console=[_text(e) for e in self.lines],
+            systemd=self.remarks,
+            hung=state.unit in self.hung,
+        )
+
+    async def note_hung(self, state: UnitState) -> None:
+        async with self._steps.step("note hung"):
+            self.hung.add(state.unit)
+
     async def sync(self) -> None:
         async with self._steps.step("sync"):
             self.say(*self.on_the_way)
@@ -199,6 +219,10 @@ class FakeConsole:
         self.lines += entries
         self._wrote.set()
         self._wrote = asyncio.Event()
+
+
+def _text(entry: Entry) -> str:
+    return entry.message.decode()
 
 
 def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:

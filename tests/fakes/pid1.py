@@ -28,6 +28,7 @@ class FakeUnits:
         job_result: how a start job ends.
         heeds: the signals that end a tender; SIGKILL to everyone always does.
         busy: it accepts stop jobs, and runs none.
+        stopping: the host is being shut down.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -43,6 +44,7 @@ class FakeUnits:
         self.job_result = "done"
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
+        self.stopping = False
 
     # --- what it is asked ------------------------------------------------------------------------------------
 
@@ -105,6 +107,10 @@ class FakeUnits:
     async def version(self) -> str:
         async with self._steps.step("version"):
             return "257.7-1"
+
+    async def going_down(self) -> bool:
+        async with self._steps.step("going down"):
+            return self.stopping
 
     async def lives(self, task: TaskName) -> bool:
         async with self._steps.step("lives"):

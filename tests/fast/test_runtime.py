@@ -111,10 +111,18 @@ async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
     assert task.outcome.ending is ending
 
 
-async def test_a_plain_end_is_told_without_reading_the_console(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, 3)
+async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.console.on_the_way = [entry("Hello"), entry("solo5-hvt: Fatal error when reading: no", Stream.STDERR)]
+    machine.units.end(UNIT, MainCode.EXITED, 1)
+    task = await runtime.task(WEB)
+    assert task.outcome is not None
+    assert task.outcome.last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
+
+
+async def test_a_plain_end_is_told_without_reading_the_journal(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
-    assert not {"sync", "read console"} & set(machine.steps.taken)
+    assert not {"sync", "read last words"} & set(machine.steps.taken)
 
 
 # --- wait ----------------------------------------------------------------------------------------------------
@@ -161,7 +169,8 @@ async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Ru
     task = await runtime.wait(WEB)
     assert machine.units.sent == [(UNIT, 9, True)]
     assert task.outcome is not None
-    assert task.outcome.ending is Ending.KILLED
+    assert task.outcome.ending is Ending.STALLED
+    assert machine.steps.taken.index("note hung") < machine.steps.taken.index(f"kill {UNIT}")
 
 
 # --- console -------------------------------------------------------------------------------------------------

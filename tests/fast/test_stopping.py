@@ -85,6 +85,13 @@ async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtim
     assert task.outcome.ending is Ending.STOPPED
 
 
+async def test_a_stop_while_the_host_goes_down_is_its_own(machine: Machine, runtime: Runtime, web: Task) -> None:
+    machine.units.stopping = True
+    task = await runtime.stop(WEB)
+    assert task.outcome is not None
+    assert task.outcome.ending is Ending.HOST_SHUTDOWN
+
+
 async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Runtime, web: Task) -> None:
     await runtime.freeze(WEB)
     assert (await runtime.task(WEB)).phase is Phase.FROZEN
@@ -113,7 +120,7 @@ async def test_an_end_of_its_own_during_a_stop_stays_a_failure(machine: Machine,
         task = await stopping
     assert isinstance(task, Task)
     assert task.outcome is not None
-    assert task.outcome.ending is Ending.TRAPPED
+    assert task.outcome.ending is Ending.TENDER_FAILED
     assert machine.units.loaded[UNIT].active is ActiveState.FAILED
 
 

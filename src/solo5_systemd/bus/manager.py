@@ -93,10 +93,16 @@ class Manager:
         await self._manager("ThawUnit", "s", [unit])
 
     async def version(self) -> str:
+        return await self._about("Version")
+
+    async def going_down(self) -> bool:
+        return await self._about("SystemState") == "stopping"
+
+    async def _about(self, name: str) -> str:
+        """A property of PID 1 itself."""
         with _translated():
-            body = [MANAGER, "Version"]
             reply = await self._connection.call(
-                SYSTEMD, MANAGER_PATH, "org.freedesktop.DBus.Properties", "Get", "ss", body
+                SYSTEMD, MANAGER_PATH, "org.freedesktop.DBus.Properties", "Get", "ss", [MANAGER, name]
             )
         return str(reply[0].value)
 

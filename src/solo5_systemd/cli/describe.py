@@ -13,8 +13,11 @@ _ENDINGS = {
     Ending.EXITED: "Exited",
     Ending.ABORTED: "Aborted",
     Ending.TRAPPED: "Trapped",
+    Ending.GUEST_OUT_OF_MEMORY: "Guest out of memory",
     Ending.STOPPED: "Stopped",
+    Ending.HOST_SHUTDOWN: "Host shutdown",
     Ending.KILLED: "Killed",
+    Ending.STALLED: "Hung and killed",
     Ending.OUT_OF_MEMORY: "Out of memory",
     Ending.FORBIDDEN_CALL: "Forbidden call",
     Ending.TENDER_REFUSED: "Refused",
@@ -70,7 +73,7 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
     yield "Name", task.name
     yield "Status", status(task, now)
     if task.outcome is not None:
-        yield "Outcome", task.outcome.sentence
+        yield from _outcome_fields(task.outcome)
     yield "Unit", task.unit
     yield "Image", task.image
     yield "SHA-256", task.sha256
@@ -87,6 +90,14 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for request in task.reservation.ports if task.reservation else ():
         yield "Port", f"{port(request)} ({request.nic})"
+
+
+def _outcome_fields(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    yield "Outcome", outcome.sentence
+    if not outcome.clean:
+        yield "Retry", "can help" if outcome.retry else f"cannot help: {outcome.futile}"
+    if outcome.memory_peak is not None:
+        yield "Memory peak", size(outcome.memory_peak)
 
 
 def lease_text(lease: Lease) -> str:
@@ -129,13 +140,14 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
         "ending": outcome.ending.value,
         "sentence": outcome.sentence,
         "clean": outcome.clean,
+        "retry": outcome.retry,
+        "retry_reason": outcome.futile or None,
         "exit_status": outcome.shell_status,
+        "exit_code": outcome.exit_code,
+        "signal": None if outcome.signal is None else int(outcome.signal),
+        "memory_peak": outcome.memory_peak,
     }
-    if outcome.exit_code is not None:
-        document["exit_code"] = outcome.exit_code
-    if outcome.signal is not None:
-        document["signal"] = int(outcome.signal)
-    return document
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def reservation_json(reservation: Reservation | None) -> dict[str, object]:

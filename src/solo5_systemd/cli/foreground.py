@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
 
 PASSED_ON: Mapping[signals.Signals, StopSignal] = {signals.SIGINT: StopSignal.INT, signals.SIGTERM: StopSignal.TERM}
-_SPEAKS_FOR_ITSELF = (Ending.EXITED, Ending.STOPPED, Ending.TENDER_REFUSED)
 
 
 async def make_room(engine: "Runtime", name: TaskName) -> None:
@@ -53,8 +52,8 @@ async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remov
 
 def _conclude(task: Task, screen: Screen) -> int:
     outcome = task.outcome or Outcome(ending=Ending.UNKNOWN, sentence="ended, and nobody knows how")
-    if outcome.ending not in _SPEAKS_FOR_ITSELF:
-        screen.say(f"{task.name}: {outcome.sentence}")
+    if not outcome.plain and outcome.ending is not Ending.TENDER_REFUSED:  # which the tender has said itself
+        screen.say(f"{task.name}: {outcome.verdict}")
     return outcome.shell_status
 
 

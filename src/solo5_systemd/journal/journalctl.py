@@ -7,11 +7,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Entry, ExportError, Reader
+from solo5_systemd.journal.note import note_hung
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import task_of_unit
 from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.words import LastWords
 
 JOURNALCTL = "/usr/bin/journalctl"
 CHUNK = 1 << 16
@@ -63,6 +65,16 @@ class Journal:
         by_systemd = [e async for e in _read([*lines, f"UNIT={unit}", "_PID=1"]) if _explains(e)]
         by_processes = [e async for e in _read([*lines, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"])]
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
+
+    async def last_words(self, state: UnitState) -> LastWords:
+        from solo5_systemd.journal.lastwords import last_words  # most tasks' ends need none
+
+        with suppress(HostError):
+            return await asyncio.to_thread(last_words, state)
+        return LastWords()
+
+    async def note_hung(self, state: UnitState) -> None:
+        note_hung(state)
 
     async def sync(self) -> None:
         await synchronize()

@@ -88,6 +88,14 @@ class JournalReader:
         self._call("seek_head")
         return None
 
+    def last(self, count: int) -> list[Line]:
+        """At most so many lines from the end, the newest first."""
+        self._call("seek_tail")
+        lines: list[Line] = []
+        while len(lines) < count and self._call("previous"):
+            lines.append(self._line())
+        return lines
+
     def lines_after(self, cursor: str) -> Iterator[Line]:
         """The lines behind this one, whether the journal still has it or not, as far as they are written."""
         self._call("seek_cursor", cursor.encode())

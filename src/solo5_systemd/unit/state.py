@@ -55,6 +55,8 @@ TYPE_END_PROPERTIES = {
         "ExecMainStatus",
         "ExecMainExitTimestamp",
         "ExecMainExitTimestampMonotonic",
+        "MemoryPeak",
+        "MemoryMax",
     ),
     UnitKind.SCOPE: ("Result",),
 }
@@ -91,6 +93,8 @@ class UnitState:
     """One task's unit.
 
     Times are microseconds, zero for "never"; `started` and `ended` since the epoch, the others on the monotonic clock.
+    `memory_peak` and `memory_max` are bytes, None where systemd does not say (of a unit that is over: before 256), or
+    where there is no limit.
     """
 
     task: TaskName
@@ -108,6 +112,8 @@ class UnitState:
     ended: int = 0
     main_exit: int = 0
     active_exit: int = 0
+    memory_peak: int | None = None
+    memory_max: int | None = None
     control_group: str = ""
     log_fields: Mapping[str, str]
 
@@ -119,6 +125,11 @@ class UnitState:
     def over(self) -> bool:
         """Nothing of it runs any more."""
         return self.active in OVER
+
+    @property
+    def tender(self) -> str:
+        """`hvt` or `spt`; empty for a scope, which has no fields of its own in the journal."""
+        return self.log_fields.get("SOLO5_TENDER", "")
 
     @property
     def asked_to_stop(self) -> bool:
@@ -157,6 +168,8 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         ended=_integer(properties, "ExecMainExitTimestamp"),
         main_exit=_integer(properties, "ExecMainExitTimestampMonotonic"),
         active_exit=_integer(properties, "ActiveExitTimestampMonotonic"),
+        memory_peak=_amount(properties, "MemoryPeak"),
+        memory_max=_amount(properties, "MemoryMax"),
         control_group=_text(properties, "ControlGroup"),
         log_fields=_log_fields(properties.get("LogExtraFields")),
     )
@@ -185,6 +198,12 @@ def _text(properties: Mapping[str, object], key: str) -> str:
 def _integer(properties: Mapping[str, object], key: str) -> int:
     value = properties.get(key)
     return value if isinstance(value, int) else 0
+
+
+def _amount(properties: Mapping[str, object], key: str) -> int | None:
+    """Of what systemd does not know, and of what is not limited, it says the largest number there is."""
+    value = properties.get(key)
+    return value if isinstance(value, int) and value < 1 << 63 else None
 
 
 def _bytes(properties: Mapping[str, object], key: str) -> bytes:

@@ -114,6 +114,7 @@ def test_json_of_an_outcome() -> None:
         "ending": "killed",
         "sentence": "killed",
         "clean": False,
+        "retry": True,
         "exit_status": 137,
         "signal": 9,
     }
@@ -122,9 +123,24 @@ def test_json_of_an_outcome() -> None:
         "ending": "exited",
         "sentence": "the guest exited with 0",
         "clean": True,
+        "retry": True,
         "exit_status": 0,
         "exit_code": 0,
     }
+
+
+def test_json_of_an_outcome_says_why_a_retry_cannot_help() -> None:
+    outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
+    shown = describe.outcome_json(outcome)
+    assert (shown["retry"], shown["retry_reason"], shown["memory_peak"]) == (False, "too small", 64 << 20)
+
+
+def test_fields_of_a_failure_say_whether_a_retry_can_help() -> None:
+    outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
+    shown = dict(describe.task_fields(ended(outcome=outcome), NOW))
+    assert (shown["Retry"], shown["Memory peak"]) == ("cannot help: too small", "64M")
+    assert dict(describe.task_fields(ended(outcome=replace(outcome, futile="")), NOW))["Retry"] == "can help"
+    assert "Retry" not in dict(describe.task_fields(ended(), NOW))
 
 
 def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:

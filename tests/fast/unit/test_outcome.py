@@ -1,13 +1,15 @@
-"""A row for each ending: what PID 1 has on record and what the console said, and what that means."""
+"""A row for each ending: what PID 1 has on record and what was said, and what that means."""
 
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from solo5_systemd.names import TaskName, task_scope, task_service
-from solo5_systemd.unit.outcome import Ending, LastWords, outcome, tender_message
+from solo5_systemd.unit.outcome import Ending, Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
+from solo5_systemd.unit.words import LastWords
 
+MIB = 1 << 20
 WEB = TaskName("web")
 ENDED = UnitState(
     task=WEB,
@@ -18,7 +20,7 @@ ENDED = UnitState(
     started=1,
     main_exit=50,
     active_exit=50,
-    log_fields={},
+    log_fields={"SOLO5_TENDER": "hvt"},
 )
 
 
@@ -34,6 +36,18 @@ def asked(state: UnitState) -> UnitState:
     return replace(state, active_exit=state.main_exit - 1)
 
 
+def spt(state: UnitState) -> UnitState:
+    return replace(state, log_fields={"SOLO5_TENDER": "spt"})
+
+
+def memory(state: UnitState, peak: int, limit: int = 64 * MIB) -> UnitState:
+    return replace(state, memory_peak=peak, memory_max=limit)
+
+
+def sent(name: str) -> str:
+    return f"solo5-task-web.service: Sent signal {name} to main process 68 (solo5-spt) on client request."
+
+
 @dataclass(frozen=True)
 class Row:
     state: UnitState
@@ -43,173 +57,242 @@ class Row:
     clean: bool = False
     guest: tuple[str, ...] = ()
     tender: tuple[str, ...] = ()
+    systemd: tuple[str, ...] = ()
+    hung: bool = False
+    down: bool = False
     code: int | None = None
     signal: int | None = None
+    futile: str = ""
     claim: str = field(default="", kw_only=True)
 
 
 HELLO = ("Hello, World",)
+BEGUN = ("Started solo5-task-web.service - Solo5 unikernel web.spt (spt).",)
+CAUGHT = ("solo5-hvt: Exiting on signal 15",)
+WELL, WANTED = "nothing failed", "somebody wanted it to end"
+CHANGE = "image, arguments, devices or host have to change"
+MORE = "it would need as much again: give it more memory"
+SENT_NOT = ", which systemd did not send"
+OOM_LINE = "solo5-task-web.service: A process of this unit has been killed by the OOM killer."
 ROWS = [
-    Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, code=0),
-    Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, HELLO, ("solo5-hvt: a warning",), code=0),
+    # the guest's own
+    Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=WELL),
+    Row(
+        exited(0), Ending.EXITED, "the guest exited with 0", 0, True, HELLO, ("solo5-hvt: a warning",), code=0,
+        futile=WELL, claim="whatever was said",
+    ),
+    Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=HELLO, code=1),
+    Row(asked(spt(exited(1))), Ending.EXITED, "the guest exited with 1", 1, code=1, claim="spt dies of a stop"),
+    Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=CAUGHT, code=1, claim="a guest is no tender"),
+    Row(exited(2), Ending.EXITED, "the guest exited with 2", 2, guest=HELLO, code=2),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, code=3),
     Row(exited(203), Ending.EXITED, "the guest exited with 203", 203, code=203, claim="a guest's own 203"),
     Row(
-        replace(exited(203), active_exit=0),
-        Ending.NOT_STARTED,
-        "systemd could not execute the tender (203)",
-        126,
-        code=203,
-    ),
-    Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=HELLO, code=1),
-    Row(
-        exited(1),
-        Ending.STOPPED,
-        "stopped on request (SIGTERM)",
-        1,
-        True,
-        HELLO,
-        ("solo5-hvt: Exiting on signal 15",),
-        code=1,
-    ),
-    Row(exited(1), Ending.STOPPED, "stopped on request (SIGINT)", 1, True, (), ("Exiting on signal 2", ""), code=1),
-    Row(asked(exited(1)), Ending.STOPPED, "stopped on request", 1, True, HELLO, code=1),
-    Row(
-        exited(1),
-        Ending.EXITED,
-        "the guest exited with 1",
-        1,
-        guest=("Exiting on signal 15",),
-        code=1,
-        claim="a guest cannot speak for the tender",
+        exited(63), Ending.EXITED, "the guest exited with 63 (it was asked for its help)", 63, code=63,
+        futile="its arguments ask for that",
     ),
     Row(
-        exited(1),
-        Ending.TENDER_REFUSED,
-        "the tender refused: /dev/kvm: Permission denied",
-        126,
-        tender=("solo5-hvt: /dev/kvm: Permission denied", "usage: …"),
-        code=1,
-    ),
-    Row(
-        asked(exited(1)),
-        Ending.TENDER_FAILED,
-        "the tender failed: unable to read",
-        1,
-        guest=HELLO,
-        tender=("", "/usr/bin/solo5-spt: unable to read"),
-        code=1,
-    ),
-    Row(
-        exited(255),
-        Ending.TRAPPED,
-        "the guest trapped: Solo5: trap: type=#PF ec=0x0",
-        255,
-        guest=("Solo5: trap: type=#PF ec=0x0 ", "Solo5: ABORT: cpu.c:1"),
-        code=255,
-    ),
-    Row(
-        exited(255),
-        Ending.ABORTED,
-        "the guest aborted: Solo5: solo5_abort() called",
-        255,
-        guest=("x", "Solo5: solo5_abort() called"),
-        code=255,
+        exited(64), Ending.EXITED, "the guest exited with 64 (it does not accept its arguments)", 64, code=64,
+        futile="its arguments have to change",
     ),
     Row(exited(255), Ending.ABORTED, "the guest aborted", 255, guest=HELLO, code=255),
     Row(
-        killed(9, "oom-kill"),
-        Ending.OUT_OF_MEMORY,
-        "killed by the host: guest and tender needed more than the task's memory",
-        137,
+        exited(255), Ending.ABORTED, "the guest aborted: Solo5: solo5_abort() called", 255,
+        guest=("x", "Solo5: solo5_abort() called"), code=255,
+    ),
+    Row(
+        exited(255), Ending.TRAPPED, "the guest trapped: Solo5: trap: type=#PF ec=0x0", 255,
+        guest=("Solo5: trap: type=#PF ec=0x0 ", "Solo5: ABORT: cpu.c:1"), code=255,
+    ),
+    Row(spt(killed(11)), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
+    Row(asked(spt(killed(11))), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
+    Row(spt(killed(4, code=MainCode.DUMPED)), Ending.TRAPPED, "the guest trapped (SIGILL)", 132, signal=4),
+    Row(
+        exited(2), Ending.GUEST_OUT_OF_MEMORY,
+        "the guest ran out of its own memory: Fatal error: exception Out_of_memory", 2,
+        guest=("Fatal error: exception Out_of_memory", "Solo5: solo5_exit(2) called"), code=2,
+    ),
+    Row(
+        exited(255), Ending.GUEST_OUT_OF_MEMORY, "the guest ran out of its own memory: Fatal error: out of memory", 255,
+        guest=("Fatal error: out of memory", "Solo5: solo5_abort() called"), code=255,
+    ),
+    Row(
+        exited(255), Ending.GUEST_OUT_OF_MEMORY,
+        "the guest ran out of its own memory: Solo5: ABORT: mem.c:54: Not enough memory", 255,
+        guest=("Solo5: ABORT: mem.c:54: Not enough memory",), code=255,
+        futile="its image alone fills its memory: give it more",
+    ),
+    Row(
+        exited(3), Ending.EXITED, "the guest exited with 3", 3, guest=("Fatal error: exception Out_of_memory",), code=3,
+        claim="a guest that has caught it",
+    ),
+    # stopped
+    Row(asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=WANTED),
+    Row(
+        asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, HELLO,
+        ("solo5-hvt: Fatal error when writing: Input/output error",), code=1, signal=15, futile=WANTED,
+        claim="what comes after a stop was asked for is no failure",
+    ),
+    Row(exited(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, HELLO, CAUGHT, code=1, signal=15,
+        futile=WANTED, claim="hvt, and PID 1's remarks are not ours to read"),
+    Row(exited(1), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, (), ("Exiting on signal 2", ""),
+        (*BEGUN, sent("SIGINT")), code=1, signal=2, futile=WANTED),
+    Row(spt(killed(15)), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15, futile=WANTED),
+    Row(
+        spt(killed(2)), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, systemd=(*BEGUN, sent("SIGINT")),
+        signal=2, futile=WANTED,
+    ),
+    Row(
+        asked(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
+        futile=WANTED,
+    ),
+    Row(asked(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=WANTED),
+    Row(
+        asked(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
+        futile=WANTED, claim="a stop that had to come to SIGKILL",
+    ),
+    Row(
+        asked(exited(1)), Ending.HOST_SHUTDOWN, "stopped, since the host goes down", 143, True, down=True, code=1,
+        signal=15,
+    ),
+    Row(
+        asked(spt(killed(15))), Ending.HOST_SHUTDOWN, "stopped, since the host goes down", 143, True, down=True,
+        signal=15,
+    ),
+    Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, down=True, code=3, claim="an end of its own meanwhile"),
+    # killed
+    Row(spt(killed(15)), Ending.KILLED, f"killed by SIGTERM{SENT_NOT}", 143, systemd=BEGUN, signal=15),
+    Row(
+        exited(1), Ending.KILLED, f"killed by SIGTERM{SENT_NOT}", 143, guest=HELLO, tender=CAUGHT, systemd=BEGUN,
+        code=1, signal=15,
+    ),
+    Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, signal=9),
+    Row(killed(9), Ending.KILLED, f"killed by SIGKILL{SENT_NOT}", 137, systemd=BEGUN, signal=9),
+    Row(
+        killed(9), Ending.KILLED, "killed by SIGKILL, as systemd was asked to", 137, systemd=(*BEGUN, sent("SIGKILL")),
         signal=9,
     ),
     Row(
-        asked(exited(1, "oom-kill")),
-        Ending.OUT_OF_MEMORY,
-        "killed by the host: guest and tender needed more than the task's memory",
-        137,
-        signal=9,
+        killed(9), Ending.KILLED, "killed by SIGKILL, as systemd was asked to", 137,
+        systemd=("solo5-task-web.service: Killed unit cgroup with SIGKILL on client request.",), signal=9,
     ),
-    Row(killed(15), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15),
-    Row(killed(2), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, signal=2),
-    Row(asked(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9),
-    Row(asked(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9),
-    Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, signal=9),
     Row(killed(6, code=MainCode.DUMPED), Ending.KILLED, "killed by SIGABRT", 134, signal=6),
     Row(killed(34), Ending.KILLED, "killed by SIGRTMIN", 162, signal=34),
+    Row(killed(25), Ending.KILLED, "killed by SIGXFSZ: it met its limit, LimitFSIZE=", 153, systemd=BEGUN, signal=25),
     Row(killed(63), Ending.KILLED, "killed by signal 63", 191, signal=63),
+    Row(killed(9), Ending.STALLED, "killed: its tender hung, its main thread dead", 137, hung=True, signal=9),
+    Row(asked(exited(0)), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=WELL),
+    # the host's memory
+    Row(killed(9, "oom-kill"), Ending.OUT_OF_MEMORY,
+        "killed by the host, which had no more memory for guest and tender", 137, signal=9),
+    Row(memory(killed(9, "oom-kill"), 64 * MIB), Ending.OUT_OF_MEMORY,
+        "killed by the host: guest and tender needed more than the task's 64 MiB", 137, signal=9, futile=MORE),
+    Row(
+        memory(asked(exited(1, "oom-kill")), 41 * MIB // 2), Ending.OUT_OF_MEMORY,
+        "killed by the host, whose memory or whose slice's ran out: the task used 20.5 MiB of its 64 MiB", 137,
+        signal=9,
+    ),
+    Row(killed(9), Ending.OUT_OF_MEMORY, "killed by the host, which had no more memory for guest and tender", 137,
+        systemd=(*BEGUN, OOM_LINE), signal=9, claim="PID 1 saw the end before the reason"),
+    Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, guest=(OOM_LINE,), signal=9, claim="a guest is not PID 1"),
+    # the tender's
+    Row(
+        exited(1), Ending.TENDER_REFUSED, "the tender refused: /dev/kvm: Permission denied", 126,
+        tender=("solo5-hvt: adjusting memory to 2097152 bytes", "solo5-hvt: /dev/kvm: Permission denied", "usage: …"),
+        code=1, futile=CHANGE,
+    ),
+    Row(
+        spt(killed(6)), Ending.TENDER_REFUSED,
+        "the tender refused: spt_main.c:7: setup: Assertion `rc == 0' failed.", 126,
+        tender=("solo5-spt: spt_main.c:7: setup: Assertion `rc == 0' failed.",), signal=6, futile=CHANGE,
+    ),
+    Row(
+        killed(6), Ending.TENDER_FAILED, "the tender failed: hvt.c:7: run: Assertion `rc == 0' failed.", 134,
+        guest=HELLO, tender=("solo5-hvt: hvt.c:7: run: Assertion `rc == 0' failed.",), signal=6,
+    ),
+    Row(
+        exited(1), Ending.TENDER_FAILED, "the tender failed: Fatal error when writing: No space left on device", 1,
+        guest=HELLO, tender=("solo5-hvt: a warning", "Fatal error when writing: No space left on device"), code=1,
+    ),
+    Row(
+        exited(1), Ending.TENDER_FAILED, "the tender failed: Fatal write error on net device: Input/output error", 1,
+        tender=("solo5-hvt: Fatal write error on net device: Input/output error",), code=1, claim="of a quiet guest",
+    ),
+    Row(killed(11), Ending.TENDER_FAILED, "the tender failed: it crashed (SIGSEGV)", 139, signal=11),
+    Row(
+        spt(killed(31, "core-dump", MainCode.DUMPED)), Ending.FORBIDDEN_CALL,
+        "killed: the guest made a forbidden system call", 159, signal=31, futile="it would make the same call again",
+    ),
+    Row(
+        killed(31), Ending.FORBIDDEN_CALL, "killed: the tender made a forbidden system call", 159, signal=31,
+        futile="it would make the same call again",
+    ),
+    # systemd's
+    Row(
+        replace(exited(203), active_exit=0), Ending.NOT_STARTED, "systemd could not execute the tender (203)", 126,
+        code=203, futile="unit or host have to change",
+    ),
     Row(asked(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
     Row(killed(9, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGKILL)", 137, signal=9),
     Row(
-        asked(exited(1, "timeout")),
-        Ending.TIMED_OUT,
-        "ended by systemd: timeout",
-        1,
-        tender=("solo5-hvt: Exiting on signal 15",),
-        code=1,
-        claim="RuntimeMaxSec= under hvt",
+        asked(exited(1, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, tender=CAUGHT,
+        code=1, signal=15, claim="RuntimeMaxSec= under hvt",
     ),
-    Row(killed(6, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGABRT)", 134, signal=6),
     Row(killed(6, "watchdog"), Ending.TIMED_OUT, "ended by systemd: watchdog (SIGABRT)", 134, signal=6),
     Row(
-        killed(31, "core-dump", MainCode.DUMPED),
-        Ending.FORBIDDEN_CALL,
-        "killed: the guest made a forbidden system call",
-        159,
-        signal=31,
-    ),
-    Row(killed(11), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
-    Row(asked(killed(11)), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
-    Row(killed(4, code=MainCode.DUMPED), Ending.TRAPPED, "the guest trapped (SIGILL)", 132, signal=4),
-    Row(
-        replace(ENDED, main_code=MainCode.NONE, started=0, result="resources"),
-        Ending.NOT_STARTED,
-        "systemd could not set the unit up (resources)",
-        126,
+        replace(ENDED, main_code=MainCode.NONE, started=0, result="resources"), Ending.NOT_STARTED,
+        "systemd could not set the unit up (resources)", 126,
     ),
     Row(
-        replace(ENDED, main_code=MainCode.NONE, started=0, result="success"),
-        Ending.NOT_STARTED,
-        "never started: its network could not be attached",
-        126,
+        replace(ENDED, main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
+        "never started: its network could not be attached", 126,
     ),
     Row(
-        replace(ENDED, main_code=MainCode.NONE),
-        Ending.UNKNOWN,
-        "ended; it was removed before systemd could be asked how",
-        125,
+        replace(ENDED, main_code=MainCode.NONE), Ending.UNKNOWN,
+        "ended; it was removed before systemd could be asked how", 125,
     ),
     Row(
-        replace(ENDED, unit=task_scope(WEB), main_code=MainCode.NONE),
-        Ending.UNKNOWN,
-        "ended; only its caller knows how, since it ran in a scope",
-        125,
+        replace(ENDED, unit=task_scope(WEB), main_code=MainCode.NONE), Ending.UNKNOWN,
+        "ended; only its caller knows how, since it ran in a scope", 125,
     ),
-]
+]  # fmt: skip
+
+
+def told(row: Row) -> Outcome:
+    words = LastWords(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
+    return outcome(row.state, words, going_down=row.down)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
 def test_an_ending_is_told_from_the_record_and_the_last_words(row: Row) -> None:
-    found = outcome(row.state, LastWords(guest=row.guest, tender=row.tender))
-    assert (found.ending, found.sentence) == (row.ending, row.sentence)
+    found = told(row)
+    assert (found.ending, found.sentence, found.futile) == (row.ending, row.sentence, row.futile)
     assert (found.exit_code, found.signal) == (row.code, row.signal)
-    assert (found.shell_status, found.clean) == (row.shell, row.clean)
+    assert (found.shell_status, found.clean, found.retry) == (row.shell, row.clean, not row.futile)
 
 
 def test_every_ending_has_its_row() -> None:
     assert {row.ending for row in ROWS} == set(Ending)
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
+def test_a_record_that_speaks_for_itself_needs_no_words(row: Row) -> None:
+    if speaks_for_itself(row.state):
+        assert outcome(row.state, going_down=row.down) == told(row)
+
+
 @pytest.mark.parametrize(
-    "lines, message",
-    [
-        ([], ""),
-        (["  ", ""], ""),
-        (["solo5-hvt: no"], "no"),
-        (["/opt/x/solo5-spt: no: solo5-spt: yes"], "no: solo5-spt: yes"),
-        (["plain words"], "plain words"),
-    ],
+    "state", [exited(0), asked(exited(1)), asked(spt(killed(15))), asked(killed(9)), replace(ENDED, main_code=0)]
 )
-def test_a_tenders_message_is_its_first_line_without_its_name(lines: list[str], message: str) -> None:
-    assert tender_message(lines) == message
+def test_a_plain_end_and_a_stop_speak_for_themselves(state: UnitState) -> None:
+    assert speaks_for_itself(state)
+
+
+@pytest.mark.parametrize("state", [exited(1), exited(3), killed(9), spt(killed(15)), asked(spt(killed(11)))])
+def test_a_failure_and_a_signal_from_somewhere_do_not(state: UnitState) -> None:
+    assert not speaks_for_itself(state)
+
+
+def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
+    found = outcome(memory(exited(3), 5 * MIB), LastWords(console=("Hello", "solo5-hvt: a warning")))
+    assert (found.last_lines, found.memory_peak) == (("Hello", "solo5-hvt: a warning"), 5 * MIB)

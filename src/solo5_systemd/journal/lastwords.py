@@ -1,0 +1,45 @@
+"""The end of what was said in one run of a task: by its guest, its tender, PID 1, and us.
+
+Read in this process: a journalctl for each would cost a listing of ended tasks a process for each of them.
+"""
+
+from contextlib import closing
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Line
+from solo5_systemd.journal.note import HUNG
+from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
+from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.words import LastWords
+
+COUNT = 20
+"""Lines of the console that are looked at, and remarks of PID 1's, of which one run has fewer."""
+
+BY_ROOT = "_UID=0"
+
+
+def last_words(state: UnitState) -> LastWords:
+    """What the journal has of this run's end.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    console = _last(state, COUNT, *CONSOLES, f"_SYSTEMD_UNIT={state.unit}")
+    return LastWords(
+        guest=[_text(line) for line in console if line.stream is Stream.STDOUT],
+        tender=[_text(line) for line in console if line.stream is Stream.STDERR],
+        console=[_text(line) for line in console],
+        systemd=[_text(line) for line in _last(state, COUNT, f"UNIT={state.unit}", "_PID=1")],
+        hung=bool(_last(state, 1, f"MESSAGE_ID={HUNG}", f"SOLO5_TASK={state.task}", BY_ROOT)),
+    )
+
+
+def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
+    """Lines since the run began, oldest first: journald does not put the invocation on every last one."""
+    with closing(JournalReader(matches)) as reader:
+        lines = reader.last(count)
+    return [line for line in reversed(lines) if line.realtime >= state.started]
+
+
+def _text(line: Line) -> str:
+    return line.data.decode("utf-8", "replace").rstrip("\n")
