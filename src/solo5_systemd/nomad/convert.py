@@ -14,6 +14,7 @@ from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import NicOptions, PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.ready import Endpoint, Port
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.properties import INFINITY
@@ -252,6 +253,38 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
             )
 
 
+def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
+    """The guest's port that is asked whether it is ready, and the NIC that it is on; None: the primary one.
+
+    Raises:
+        InvalidRequestError: a label that the group does not have.
+    """
+    if port.name.isdigit():
+        return None, int(port.name)
+    nic = next((nic for nic, label in _wanted(task, options) if label.label == port.name), None)
+    return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))
+
+
+def endpoint(port: Port, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
+    """The same with the address that the guest has been given.
+
+    Raises:
+        InvalidRequestError: it has none, or the group has no such label.
+    """
+    if reservation is None or not reservation.leases:
+        raise no_nic(port)
+    nic, number = ready_port(port, task, options)
+    lease = next((lease for lease in reservation.leases if lease.nic == nic), primary_lease(reservation))
+    return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
+
+
+def no_nic(port: Port) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
+        'Wait for a line of its console: ready { console = "…" }',
+    )
+
+
 def port_map(task: wire.TaskConfig, options: TaskOptions) -> dict[str, int]:
     """The guest's port of each label, for services that advertise the guest's own address."""
     return {label.label: guest_port(_mapping(task, label.label)) for _, label in _wanted(task, options)}
@@ -269,13 +302,13 @@ def _wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[Devic
     return [*by_nic, *((None, label) for label in options.ports or ())]
 
 
-def _mapping(task: wire.TaskConfig, label: str) -> wire.PortMapping:
+def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wire.PortMapping:
     for port in task.resources.ports:
         if port.label == label:
             return port
     has = ", ".join(port.label for port in task.resources.ports) or "none"
     raise InvalidRequestError(
-        f"config.ports names {label!r}: expected one of the group's ports ({has}).",
+        f"{key} names {label!r}: expected one of the group's ports ({has}).",
         f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 
 from solo5_systemd.errors import SettingsError, Solo5Error
+from solo5_systemd.nomad.bulletins import Bulletins
 from solo5_systemd.nomad.config import PluginConfig, plugin_config
 from solo5_systemd.nomad.events import Events
 from solo5_systemd.nomad.fingerprint import Fingerprint, disabled, fingerprint, unreachable
@@ -41,6 +42,7 @@ class Driver:
         self._wrong = ""
         self._stir = asyncio.Event()
         self._housekeeping = Housekeeping(self.session, background)
+        self._bulletins = Bulletins(self.session, self.tasks.tell, background)
 
     def configure(self, data: bytes, topology: ClientTopology | None) -> None:
         """Take a configuration; what is wrong with it is told by the fingerprint."""
@@ -62,11 +64,13 @@ class Driver:
         """Start a task; raises as `Tasks.start`."""
         if self._wrong:
             raise SettingsError(self._wrong)
+        self._bulletins.begin()
         await self._housekeeping.share_cores(task.resources.linux_resources.cpuset_cgroup)
         return await self.tasks.start(task, self.config)
 
     async def recover(self, handle: wire.TaskHandle) -> None:
         """Take a task up again; raises as `Tasks.recover`. It runs: nothing else may stand in its way."""
+        self._bulletins.begin()
         self._housekeeping.find_cores(handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(handle)
 

@@ -17,6 +17,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
 from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.nomad.ready import Rule, rule
 from solo5_systemd.workload import UnitKind
 
 
@@ -50,6 +51,7 @@ class TaskOptions:
 
     Attributes:
         ports: those to publish; None: all that the group has.
+        ready: when a start counts as done; None: as soon as the unit runs.
     """
 
     unikernel: str
@@ -63,6 +65,7 @@ class TaskOptions:
     quiet: bool | None = None
     cpu_hard_limit: bool | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    ready: Rule | None = None
 
 
 LONGEST = 1 << 20
@@ -118,6 +121,7 @@ def task_options(data: bytes) -> TaskOptions:
         "quiet",
         "cpu_hard_limit",
         "properties",
+        "ready",
     )
     unikernel = fields.text("unikernel", "")
     if not unikernel:
@@ -134,6 +138,7 @@ def task_options(data: bytes) -> TaskOptions:
         quiet=fields.boolean("quiet") if fields.has("quiet") else None,
         cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
         properties=assignments(fields, "properties"),
+        ready=rule(fields.table("ready")) if fields.has("ready") else None,
     )
 
 

@@ -50,6 +50,7 @@ def task_schema() -> Spec:
             "quiet": attribute("quiet", BOOLEAN),
             "cpu_hard_limit": attribute("cpu_hard_limit", BOOLEAN),
             "properties": assignments("properties"),
+            "ready": block("ready", _ready()),
         }
     )
 
@@ -102,6 +103,10 @@ def _nic() -> Spec:
             "ports": attribute("ports", TEXTS),
         }
     )
+
+
+def _ready() -> Spec:
+    return table({key: attribute(key, TEXT) for key in ("console", "tcp", "udp", "deadline", "interval", "on_loss")})
 
 
 def _disk() -> Spec:

@@ -9,7 +9,7 @@ from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.settings import Settings
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Relay
+    from solo5_systemd.backends import Networks, Relay
     from solo5_systemd.runtime import Runtime
     from solo5_systemd.wiring import Machine
 
@@ -50,6 +50,11 @@ class Session:
         """
         _, runtime = await self._connect()
         return runtime
+
+    async def networks(self) -> "Networks":
+        """The network service; raises as `engine`."""
+        backends, _ = await self._connect()
+        return backends.networks
 
     async def relay(self) -> "Relay":
         """The relay of consoles; raises as `engine`."""

@@ -1,75 +1,142 @@
-"""The start of a task: its console connected, its unit started, or found there; and nothing left where that fails."""
+"""The start of a task: console connected, unit started or found there, guest ready; or else nothing is left."""
 
 import asyncio
 import os
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_scope, task_service
-from solo5_systemd.nomad import consoles
+from solo5_systemd.nomad import announcements, consoles, convert, readiness
+from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.endings import End, Endings
+from solo5_systemd.nomad.events import Events
+from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.options import TaskOptions, task_options
+from solo5_systemd.nomad.progress import Announcer
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.ready import Endpoint, Line, Rule, Watched
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.task import Started, Task
 from solo5_systemd.workload import UnitKind, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from solo5_systemd.runtime import Runtime
 
 PATIENCE = 120.0
-"""Seconds for a whole start; each of its steps has less, and says what was slow."""
+"""Seconds until the unit runs; each step of a start has less, and says what was slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A task that has just been started, and is ready.
+
+    Attributes:
+        state: for its handle.
+        control_group: below the root of the hierarchy.
+        network: the guest's address and ports, None without a NIC.
+        ended: done when its unit is over.
+    """
+
+    state: DriverState
+    control_group: str
+    network: wire.NetworkOverride | None
+    ended: "asyncio.Task[End]"
 
 
 class Starter:
-    """Starts units.
+    """Starts tasks.
 
     Args:
         session: the engine.
         scopes: where children are kept that become tenders.
+        endings: who waits for ends.
+        events: where it is told how far a start has come.
+        background: where the waiting goes on.
     """
 
-    def __init__(self, session: Session, scopes: Scopes) -> None:
+    def __init__(
+        self, session: Session, scopes: Scopes, endings: Endings, events: Events, background: asyncio.TaskGroup
+    ) -> None:
         self._session = session
         self._scopes = scopes
+        self._endings = endings
+        self._events = events
+        self._background = background
 
-    async def start(
-        self, config: wire.TaskConfig, workload: Workload, images: "Sequence[str]", wanted: Logging
-    ) -> Started:
-        """Start a task's unit.
-
-        Args:
-            config: Nomad's.
-            workload: what to run.
-            images: where its image may be, the first that exists being meant.
-            wanted: where its console goes.
+    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Begun:
+        """Start a task, and wait until it is what its job calls ready.
 
         Raises:
-            Solo5Error: it did not start in time, and nothing of it is left.
+            Solo5Error: it did not start, or was not ready in time; nothing of it is left.
         """
-        try:
-            async with asyncio.timeout(PATIENCE):
-                workload = replace(workload, image=await asyncio.to_thread(_first_there, images))
-                return await self._start(config, workload, wanted)
-        except TimeoutError as error:
-            raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
+        options = task_options(config.msgpack_driver_config)
+        workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
+        wanted = convert.logging_of(config, options, plugin)
+        images = convert.image_candidates(options, config, plugin)
+        if options.ready is not None:
+            readiness.check(options.ready, config, options)
+        with Announcer(self._events, config, partial(readiness.refuse, options.ready)) as progress:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    workload = replace(workload, image=await asyncio.to_thread(_first_there, images))
+                    started = await self._start(config, workload, wanted, progress)
+            except TimeoutError as error:
+                raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
+            progress.started(started.unit, started.invocation)
+            return await self._until_ready(config, options, _state(workload, started, wanted), started, progress)
 
-    async def _start(self, config: wire.TaskConfig, workload: Workload, wanted: Logging) -> Started:
+    async def _until_ready(
+        self, config: wire.TaskConfig, options: TaskOptions, state: DriverState, started: Started, progress: Announcer
+    ) -> Begun:
+        ended = self._background.create_task(self._endings.end(state, started.pid))
+        try:
+            network = convert.network_override(config, options, started.reservation)
+            if options.ready is not None:
+                wanted = _wanted(options.ready, config, options, started)
+                progress.begins(f"waiting for {wanted}")
+                begun = time.monotonic()
+                how = await readiness.become(self._session, state, wanted, options.ready.deadline, ended)
+                self._events.publish(config, announcements.ready(how, time.monotonic() - begun))
+                state = replace(state, ready=_watched(options.ready, wanted))
+        except BaseException:
+            await asyncio.shield(self._undo(state, ended))
+            raise
+        return Begun(state=state, control_group=started.control_group, network=network, ended=ended)
+
+    async def _undo(self, state: DriverState, ended: "asyncio.Task[End]") -> None:
+        """End a task that Nomad will never hear of; but its last lines are to be heard."""
+        try:
+            with suppress(Solo5Error):  # what went wrong before is to be told
+                await (await self._session.engine()).discard(state.task)
+            await asyncio.wait((ended,), timeout=consoles.DRAIN_PATIENCE)
+            await consoles.let_go(self._session, state.task, state.logging)
+        finally:
+            ended.cancel()
+            self._endings.forget(state.task)
+
+    async def _start(
+        self, config: wire.TaskConfig, workload: Workload, wanted: Logging, progress: Announcer
+    ) -> Started:
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         try:
+            progress.begins("opening the log files' pipes")
             await consoles.connect(self._session, config, name, unit, _now(), wanted)
-            return await self._begin(engine, workload)
+            return await self._begin(engine, workload, progress)
         except BaseException:
             await asyncio.shield(consoles.let_go(self._session, name, wanted))
             raise
 
-    async def _begin(self, engine: "Runtime", workload: Workload) -> Started:
+    async def _begin(self, engine: "Runtime", workload: Workload, progress: Announcer) -> Started:
         """Start the unit, or find it there.
 
         An id is used for one start only: what has its name already is this very task, started by a driver that died
@@ -77,7 +144,8 @@ class Starter:
         """
         try:
             if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload)
+                return await engine.start(workload, progress)
+            progress.begins("starting its scope")
             await self._scopes.start(engine, self._session.settings(), workload)
         except TakenError as error:  # of the name, or of a port or disk
             try:
@@ -88,6 +156,29 @@ class Starter:
             return _started(await engine.task(workload.name))
         except NoSuchTaskError:
             return _ended_scope(workload.name)
+
+
+def _state(workload: Workload, started: Started, wanted: Logging) -> DriverState:
+    return DriverState(
+        task=workload.name,
+        unit=started.unit,
+        invocation=started.invocation,
+        boot=boot_id(),
+        started=started.started,
+        kind=workload.kind,
+        logging=wanted,
+    )
+
+
+def _wanted(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Started) -> Line | Endpoint:
+    return rule.by if isinstance(rule.by, Line) else convert.endpoint(rule.by, config, options, started.reservation)
+
+
+def _watched(rule: Rule, wanted: Line | Endpoint) -> Mapping[str, object]:
+    """What is asked from now on; a line that was said stays said."""
+    if isinstance(wanted, Line):
+        return {}
+    return Watched(endpoint=wanted, interval=rule.interval, on_loss=rule.on_loss).plain()
 
 
 def _started(task: Task) -> Started:
@@ -115,7 +206,7 @@ def _ended_scope(name: TaskName) -> Started:
     )
 
 
-def _first_there(candidates: "Sequence[str]") -> str:
+def _first_there(candidates: Sequence[str]) -> str:
     return next((path for path in candidates if os.path.lexists(path)), candidates[0])
 
 

@@ -6,14 +6,16 @@ task's name follows from its id.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.nomad import consoles, convert, signals
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
+from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
@@ -23,14 +25,15 @@ from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.listing import Listing
-from solo5_systemd.nomad.options import task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.readiness import Keeper
+from solo5_systemd.nomad.ready import watched
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.starting import Starter
-from solo5_systemd.task import Phase, Started
-from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.task import Phase
+from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 
 
@@ -68,8 +71,8 @@ class Tasks:
         self._events = events
         self._background = background
         self._listing = Listing(session)
-        self._starter = Starter(session, scopes)
         self._endings = Endings(session, scopes)
+        self._starter = Starter(session, scopes, self._endings, events, background)
         self._known: dict[str, Known] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -94,31 +97,8 @@ class Tasks:
         async with self._turn(config.id):
             if config.id in self._known:
                 return self._known[config.id]
-            options = task_options(config.msgpack_driver_config)
-            workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
-            images = convert.image_candidates(options, config, plugin)
-            logging = convert.logging_of(config, options, plugin)
-            started = await self._starter.start(config, workload, images, logging)
-            network = convert.network_override(config, options, started.reservation)
-            self._tell_addresses(config, started)
-            state = DriverState(
-                task=workload.name,
-                unit=started.unit,
-                invocation=started.invocation,
-                boot=boot_id(),
-                started=started.started,
-                kind=workload.kind,
-                logging=logging,
-            )
-            return self._watch(config, state, started.control_group, started.pid, network)
-
-    def _tell_addresses(self, config: wire.TaskConfig, started: Started) -> None:
-        for lease in started.reservation.leases if started.reservation else ():
-            self._events.publish(
-                config,
-                f"NIC {lease.nic} has {lease.ipv4.ip} in network {lease.network}",
-                {"nic": lease.nic, "address": str(lease.ipv4), "mac": lease.mac, "tap": lease.tap},
-            )
+            begun = await self._starter.start(config, plugin)
+            return self._watch(config, begun.state, begun.control_group, begun.network, begun.ended)
 
     async def recover(self, handle: wire.TaskHandle) -> Known:
         """Take a task up again that an earlier driver started, whether it runs or has ended.
@@ -136,7 +116,8 @@ class Tasks:
             if task.phase is not Phase.ENDED:  # of one that has ended the relay has every line, or had it drained
                 await self._resume(config, stored)
             network = convert.guest_address(task.reservation)
-            return self._watch(config, stored, task.control_group, task.pid, network)
+            ended = self._background.create_task(self._endings.end(stored, task.pid))
+            return self._watch(config, stored, task.control_group, network, ended)
 
     async def _resume(self, config: wire.TaskConfig, stored: DriverState) -> None:
         """Have the console forwarded from where it was; Nomad's reader may be a new one, or gone for good."""
@@ -148,29 +129,33 @@ class Tasks:
         config: wire.TaskConfig,
         state: DriverState,
         control_group: str,
-        pid: int,
         network: wire.NetworkOverride | None,
+        ended: "asyncio.Task[End]",
     ) -> Known:
         known = Known(
             config=config,
             state=state,
             control_group=control_group,
             network=network,
-            end=self._background.create_task(self._until_end(config, state, pid)),
+            end=self._background.create_task(self._until_end(config, state, ended)),
         )
         self._known[config.id] = known
         return known
 
-    async def _until_end(self, config: wire.TaskConfig, state: DriverState, pid: int) -> End:
-        end = await self._endings.end(state, pid)
+    async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[End]") -> End:
+        keeper = self._keeper(config, state)
+        keeping = self._background.create_task(keeper.keep()) if keeper else None
+        end = await ended
+        if keeper and keeping:
+            keeping.cancel()
+            end = _explained(end, keeper.ended_for)
         await consoles.let_go(self._session, state.task, state.logging)
-        self._tell_end(config, end)
+        self._events.conclude(config, _announced(end.outcome))
         return end
 
-    def _tell_end(self, config: wire.TaskConfig, end: End) -> None:
-        oom = end.outcome.ending is Ending.OUT_OF_MEMORY
-        sentence = end.outcome.sentence
-        self._events.publish(config, sentence[:1].upper() + sentence[1:], {"oom_killed": "true"} if oom else {})
+    def _keeper(self, config: wire.TaskConfig, state: DriverState) -> Keeper | None:
+        asked = watched(state.ready)
+        return Keeper(self._session, state.task, asked, partial(self._events.recur, config)) if asked else None
 
     # --- look ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +228,13 @@ class Tasks:
     def _tell(self, task_id: str, message: str) -> None:
         known = self._known.get(task_id)
         if known is not None:
-            self._events.publish(known.config, message)
+            self._events.recur(known.config, Announcement(message=message))
+
+    def tell(self, name: TaskName, announcement: Announcement) -> None:
+        """Tell what somebody else found out about a task, if it is one of ours that has not ended."""
+        for known in self._known.values():
+            if known.state.task == name and not known.end.done():
+                self._events.recur(known.config, announcement)
 
     @asynccontextmanager
     async def _turn(self, task_id: str) -> AsyncIterator[None]:
@@ -251,3 +242,14 @@ class Tasks:
         lock = self._turns.setdefault(task_id, asyncio.Lock())
         async with lock:
             yield
+
+
+def _explained(end: End, not_ready: str) -> End:
+    """An end that we have brought about is told by its reason."""
+    if not not_ready or end.outcome.ending is not Ending.STOPPED:
+        return end
+    return replace(end, outcome=replace(end.outcome, sentence=f"stopped because it was no longer ready ({not_ready})"))
+
+
+def _announced(outcome: Outcome) -> Announcement:
+    return announcements.with_last_lines(exits.announcement(outcome), outcome.last_lines)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from tests.fakes.background import Background, yields
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
+from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.events import KEPT, Events
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
@@ -13,7 +14,7 @@ TASK = task_config()
 
 async def test_an_event_says_whose_it_is_and_when() -> None:
     events = Events()
-    events.publish(TASK, "Frozen", {"a": "b"})
+    events.publish(TASK, Announcement(message="Frozen", annotations={"a": "b"}))
     event = await anext(events.stream())
     assert (event.task_id, event.alloc_id, event.task_name) == (TASK_ID, ALLOCATION, "web")
     assert (event.message, dict(event.annotations)) == ("Frozen", {"a": "b"})
@@ -23,19 +24,19 @@ async def test_an_event_says_whose_it_is_and_when() -> None:
 async def test_events_are_kept_for_a_listener_to_come_and_then_arrive_as_they_happen() -> None:
     events = Events()
     for text in "ab":
-        events.publish(TASK, text)
+        events.publish(TASK, Announcement(message=text))
     stream = events.stream()
     assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
     async with Background(_next(stream)) as waiting:
         assert not waiting.done()
-        events.publish(TASK, "c")
+        events.publish(TASK, Announcement(message="c"))
         assert await waiting == "c"
 
 
 async def test_no_more_are_kept_than_are_worth_it_and_those_the_latest() -> None:
     events = Events()
     for number in range(KEPT + 2):
-        events.publish(TASK, str(number))
+        events.publish(TASK, Announcement(message=str(number)))
     stream = events.stream()
     assert [(await anext(stream)).message for _ in range(KEPT)] == [str(number) for number in range(2, KEPT + 2)]
 
@@ -44,9 +45,9 @@ async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() ->
     events = Events()
     first, second = events.stream(), events.stream()
     async with Background(_next(first)) as earlier, Background(_next(second)) as later:
-        events.publish(TASK, "a")
+        events.publish(TASK, Announcement(message="a"))
         assert await later == "a"
-        events.publish(TASK, "b")
+        events.publish(TASK, Announcement(message="b"))
         await yields()
         assert not earlier.done()
         assert (await anext(second)).message == "b"

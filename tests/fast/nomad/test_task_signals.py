@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.values import TASK_ID, port, task_config
+from tests.fast.nomad.values import TASK_ID, task_config
 
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import task_service
@@ -61,26 +61,3 @@ async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         with pytest.raises(InvalidRequestError, match="has ended"):
             await nomad.signal("SIGTERM")
-
-
-async def test_addresses_and_the_end_are_told(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config(port("http", 80)))
-        machine.units.end(UNIT, MainCode.EXITED, 3)
-        await nomad.wait()
-        assert await nomad.messages() == [
-            "NIC service has 10.89.0.2 in network default",
-            "The guest exited with 3",
-        ]
-
-
-async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
-        machine.units.end(UNIT, MainCode.KILLED, 9, "oom-kill")
-        ended = await nomad.wait()
-        stream = nomad.driver.events.stream()
-        events = [await anext(stream), await anext(stream)]
-    assert (ended.result.exit_code, ended.result.signal, ended.result.oom_killed) == (137, 9, True)
-    assert dict(events[1].annotations) == {"oom_killed": "true"}
-    assert events[1].message.startswith("Killed by the host: guest and tender needed more")

@@ -1,0 +1,51 @@
+"""What our own services tell of tasks that run: for their owners, it becomes an event of each."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad import announcements
+from solo5_systemd.nomad.announcements import Announcement
+from solo5_systemd.nomad.session import Session
+
+AGAIN = 5.0
+"""Seconds until a service is listened to again that could not be."""
+
+_log = logging.getLogger(__name__)
+
+
+class Bulletins:
+    """Listens from `begin` on, for ever.
+
+    Args:
+        session: the machine.
+        tell: tells an event of the task of this name, if it is one of ours.
+        background: where listening goes on.
+    """
+
+    def __init__(
+        self, session: Session, tell: Callable[[TaskName, Announcement], None], background: asyncio.TaskGroup
+    ) -> None:
+        self._session = session
+        self._tell = tell
+        self._background = background
+        self._begun = False
+
+    def begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._background.create_task(self._follow_repairs())
+
+    async def _follow_repairs(self) -> None:
+        while True:
+            try:
+                async with aclosing((await self._session.networks()).repairs()) as repairs:
+                    async for repair in repairs:
+                        for name in repair.tasks:
+                            self._tell(name, announcements.repaired(repair.what))
+            except Solo5Error as error:
+                _log.warning("What solo5-networkd repairs cannot be told for now: %s", error)
+            await asyncio.sleep(AGAIN)

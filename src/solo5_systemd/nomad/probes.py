@@ -1,0 +1,84 @@
+"""Is the guest ready? Each probe is one question with a time-out of its own, and holds nobody else up."""
+
+import asyncio
+import os
+import socket
+from contextlib import closing
+from itertools import islice
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.sdjournal import JournalReader, console
+from solo5_systemd.network.plan import Protocol
+from solo5_systemd.nomad.pcre import Pattern
+from solo5_systemd.nomad.ready import Endpoint
+
+LOOK = 0.05
+"""Seconds between two looks into the journal."""
+
+SLICE = 32
+"""Lines of one look: a flood is read in many, with others' work in between."""
+
+LONGEST = 4096
+"""Bytes of a line that are searched."""
+
+
+async def problem(endpoint: Endpoint, patience: float) -> str:
+    """Why the guest does not answer, in a few words; empty where it does.
+
+    Args:
+        endpoint: where it is asked.
+        patience: seconds that it has.
+    """
+    ask = _connects if endpoint.protocol is Protocol.TCP else _echoes
+    try:
+        async with asyncio.timeout(patience):
+            return await ask(endpoint)
+    except TimeoutError:
+        return f"no answer within {patience:g} s"
+    except OSError as error:
+        return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+async def _connects(endpoint: Endpoint) -> str:
+    with _socket(socket.SOCK_STREAM) as asking:
+        await asyncio.get_running_loop().sock_connect(asking, (str(endpoint.address), endpoint.port))
+    return ""
+
+
+async def _echoes(endpoint: Endpoint) -> str:
+    """Another answer than the echo belongs to an earlier question, or to another protocol."""
+    loop, said = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
+    with _socket(socket.SOCK_DGRAM) as asking:
+        await loop.sock_connect(asking, (str(endpoint.address), endpoint.port))
+        await loop.sock_sendall(asking, said)
+        heard = await loop.sock_recv(asking, 2 * len(said))
+    return "" if heard == said else "its answer is no echo"
+
+
+def _socket(kind: socket.SocketKind) -> socket.socket:
+    return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+
+
+async def line(unit: str, since: int, pattern: str) -> str:
+    """Wait for the first line of a guest's console that the pattern is found in, and return it.
+
+    Args:
+        unit: the task's.
+        since: microseconds since the epoch; lines of this time or later count.
+        pattern: a regular expression that has been checked.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    with closing(Pattern(pattern)) as wanted, closing(JournalReader(console(unit, Stream.STDOUT))) as journal:
+        journal.watch()
+        lines = journal.lines_from(since)
+        while True:
+            journal.refresh()
+            seen = list(islice(lines, SLICE))
+            for each in seen:
+                if wanted.found_in(each.data[:LONGEST]):
+                    return each.data.decode("utf-8", "replace").strip()
+            if len(seen) < SLICE:
+                lines = iter(journal.next, None)
+            await asyncio.sleep(0 if len(seen) == SLICE else LOOK)

@@ -1,0 +1,66 @@
+"""What events say: short, complete, and harmless on a terminal."""
+
+import pytest
+from tests.fakes.images import stored
+from tests.fakes.tasks import LEASE
+
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.nomad import announcements
+from solo5_systemd.nomad.announcements import LAST_LINES, LONGEST_LINE, Announcement
+from solo5_systemd.task import Preflight
+from solo5_systemd.unit.tender import Tender
+
+END = Announcement(message="The guest aborted", annotations={"outcome": "aborted"})
+
+
+def preflight(nics: str = "", disks: str = "") -> Preflight:
+    return Preflight(
+        image="/srv/web.hvt",
+        sha256="5" * 64,
+        manifest=stored(nics=nics, disks=disks).facts.manifest,
+        tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2),
+        memory=32,
+        guest_memory=22,
+    )
+
+
+@pytest.mark.parametrize(
+    "nics, disks, devices",
+    [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
+)
+def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
+    said = announcements.checked(preflight(nics, disks)).message
+    assert said == (
+        "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB are the guest's; " + devices
+    )
+
+
+def test_all_addresses_are_one_event() -> None:
+    told = announcements.leased([LEASE, LEASE])
+    assert told.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
+    assert told.annotations["nic.service.address"] == "10.89.0.2/24"
+
+
+def test_an_end_quotes_the_last_lines_and_no_more() -> None:
+    told = announcements.with_last_lines(END, [str(number) for number in range(20)])
+    assert told.message == "The guest aborted. Last on its console: 15 | 16 | 17 | 18 | 19"
+    assert told.message.count("|") == LAST_LINES - 1
+    assert told.annotations == END.annotations
+
+
+def test_an_end_without_last_words_quotes_nothing() -> None:
+    assert announcements.with_last_lines(END, []) == END
+
+
+@pytest.mark.parametrize(
+    "line, shown",
+    [
+        ("  plain \r\n", "plain"),
+        ("\x1b[31mred\x07\0", "\\x1b[31mred\\x07\\x00"),
+        ("\u202egnp", "\\x202egnp"),
+        ("é ☺ 漢", "é ☺ 漢"),
+        ("x" * 500, "x" * (LONGEST_LINE - 1) + "…"),
+    ],
+)
+def test_a_quoted_line_is_bounded_and_steers_no_terminal(line: str, shown: str) -> None:
+    assert announcements.printable(line) == shown

@@ -1,0 +1,172 @@
+"""Probes: what answers is ready, what does not says why, and none waits longer than it may."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
+
+import pytest
+from tests.fakes.background import Background
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.network.plan import Protocol
+from solo5_systemd.nomad import probes
+from solo5_systemd.nomad.ready import Endpoint
+
+HERE = IPv4Address("127.0.0.1")
+UNIT = "solo5-task-web.service"
+
+
+def at(protocol: Protocol, port: int) -> Endpoint:
+    return Endpoint(protocol=protocol, address=HERE, port=port)
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[int, None]:
+    """A port that answers each datagram."""
+
+    class Answer(asyncio.DatagramProtocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+            if said := answer(data):
+                self.transport.sendto(said, addr)  # type: ignore[attr-defined]
+
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Answer, (str(HERE), 0))
+    yield transport.get_extra_info("sockname")[1]
+    transport.close()
+
+
+@pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
+    """A port of the host that nobody listens on."""
+    with socket.socket(socket.AF_INET, request.param) as taken:
+        taken.bind((str(HERE), 0))
+        port = taken.getsockname()[1]
+        if request.param == socket.SOCK_DGRAM:
+            taken.close()
+        yield at(Protocol.TCP if request.param == socket.SOCK_STREAM else Protocol.UDP, port)
+
+
+async def test_a_port_that_is_listened_on_answers() -> None:
+    with socket.create_server((str(HERE), 0)) as server:
+        assert await probes.problem(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
+
+
+async def test_a_port_that_nobody_listens_on_says_so(closed: Endpoint) -> None:
+    assert await probes.problem(closed, 1) == "connection refused"
+
+
+async def test_a_datagram_that_is_echoed_is_an_answer() -> None:
+    async with answering(lambda data: data) as port:
+        assert await probes.problem(at(Protocol.UDP, port), 1) == ""
+
+
+async def test_another_answer_than_the_echo_is_none() -> None:
+    async with answering(lambda data: b"who are you?") as port:
+        assert await probes.problem(at(Protocol.UDP, port), 1) == "its answer is no echo"
+
+
+async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
+    async with answering(lambda _: b"") as port:
+        assert await probes.problem(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
+
+
+async def test_an_unreachable_network_is_told_in_the_kernels_words() -> None:
+    nowhere = Endpoint(protocol=Protocol.UDP, address=IPv4Address("255.255.255.255"), port=7)
+    assert await probes.problem(nowhere, 1) == "permission denied"
+
+
+class Journal:
+    """A journal of one task; what is written later comes later."""
+
+    def __init__(self) -> None:
+        self.written: list[Line] = []
+        self.matches: tuple[str, ...] = ()
+        self.closed = False
+        self._read = 0
+
+    def open(self, matches: tuple[str, ...]) -> "Journal":
+        self.matches = matches
+        return self
+
+    def say(self, text: str, realtime: int = 10) -> None:
+        place = Place(cursor=text, monotonic=0)
+        self.written.append(
+            Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", place=place, realtime=realtime)
+        )
+
+    def watch(self) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def lines_from(self, realtime: int) -> Iterator[Line]:
+        while (line := self.next()) is not None:
+            if line.realtime >= realtime:
+                yield line
+
+    def next(self) -> Line | None:
+        if self._read == len(self.written):
+            return None
+        self._read += 1
+        return self.written[self._read - 1]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
+    made = Journal()
+    monkeypatch.setattr(probes, "JournalReader", made.open)
+    monkeypatch.setattr(probes, "LOOK", 0)
+    return made
+
+
+async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
+    for text in ("booting", "listening on 80", "listening on 81"):
+        journal.say(text)
+    assert await probes.line(UNIT, 0, "listening") == "listening on 80"
+    assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
+    assert journal.closed
+
+
+async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
+    async with Background(probes.line(UNIT, 0, "^here$")) as waiting:
+        journal.say("there")
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        journal.say("here")
+        assert await waiting == "here"
+
+
+async def test_what_an_earlier_run_said_does_not_count(journal: Journal) -> None:
+    journal.say("old", realtime=9)
+    journal.say("old and new", realtime=10)
+    assert await probes.line(UNIT, 10, "old") == "old and new"
+
+
+async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
+    for number in range(10 * probes.SLICE):
+        journal.say(str(number))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with Background(others()):
+        turns = 0
+        await probes.line(UNIT, 0, f"^{10 * probes.SLICE - 1}$")
+    assert turns >= 9
+
+
+async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> None:
+    async with Background(probes.line(UNIT, 0, "never")):
+        pass
+    assert journal.closed

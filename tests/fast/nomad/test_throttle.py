@@ -1,0 +1,52 @@
+"""A task is heard a few times at once, then once a period; what is held back is summed up, never forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.nomad.announcements import Announcement
+from solo5_systemd.nomad.throttle import BURST, PERIOD, Throttle
+
+
+def said(text: object) -> Announcement:
+    return Announcement(message=str(text))
+
+
+def test_a_few_pass_at_once_and_the_rest_is_held_back() -> None:
+    throttle = Throttle(since=0)
+    passed = [throttle.offer(said(number), 0) for number in range(BURST + 3)]
+    assert passed == [*map(said, range(BURST)), None, None, None]
+    assert throttle.due(0) == PERIOD
+
+
+def test_what_was_held_back_is_told_by_its_last_and_their_number() -> None:
+    throttle = Throttle(since=0)
+    for number in range(BURST + 3):
+        throttle.offer(said(number), 0)
+    assert throttle.release(PERIOD) == said(f"{BURST + 2} … and 2 more just before")
+    assert throttle.release(PERIOD) is None
+
+
+def test_one_alone_that_was_held_back_is_told_as_it_is() -> None:
+    throttle = Throttle(since=0)
+    for number in range(BURST + 1):
+        throttle.offer(said(number), 0)
+    assert throttle.release(PERIOD) == said(BURST)
+
+
+def test_nothing_overtakes_what_is_held_back() -> None:
+    throttle = Throttle(since=0)
+    for number in range(BURST + 1):
+        throttle.offer(said(number), 0)
+    assert throttle.offer(said("later"), 10 * PERIOD) is None
+    assert throttle.release(10 * PERIOD) == said("later … and 1 more just before")
+
+
+@given(st.lists(st.floats(0, 100), max_size=200))
+def test_no_task_is_heard_more_often_than_its_period_allows(pauses: list[float]) -> None:
+    throttle, now, heard = Throttle(since=0), 0.0, 0
+    for pause in pauses:
+        now += pause
+        heard += throttle.offer(said(now), now) is not None
+        if throttle.held and throttle.due(now) == 0:
+            heard += throttle.release(now) is not None
+    assert heard <= BURST + now / PERIOD + 1e-6
