@@ -72,10 +72,10 @@ class Networks(Protocol):
     async def networks(self) -> Sequence[NetworkOverview]:
         """All networks, configured or in use."""
 
-    async def collect(self, *, dry_run: bool) -> Sequence[str]:
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
 
+    async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what belongs to no task; one line for each."""
 
     def repairs(self) -> AsyncGenerator[Repair, None]:

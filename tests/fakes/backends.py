@@ -91,8 +91,8 @@ class FakeNetworks:
         self.held: dict[TaskName, Reservation] = {}
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
         self.released: list[TaskName] = []
-
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
+
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
         async with self._steps.step("reserve"):
             self.held[task] = self._reservation(task, nics, ports)
@@ -130,11 +130,11 @@ class FakeNetworks:
         async with self._steps.step("networks"):
             return ()
 
-    async def collect(self, *, dry_run: bool) -> Sequence[str]:
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         async with self._steps.step("traffic"):
             return self.counted
 
+    async def collect(self, *, dry_run: bool) -> Sequence[str]:
         async with self._steps.step("collect networks"):
             return ("link s5-dead",)
 
@@ -239,10 +239,15 @@ class FakeUsages:
         self.zombies: set[int] = set()
         self.cpusets: dict[str, str] = {}
         self.gone: set[str] = set()
+        self.running: dict[TaskName, Usage] = {}
 
     async def usage(self, control_group: str) -> Usage | None:
         async with self._steps.step(f"usage {control_group}"):
             return None if control_group in self.gone else Usage(time=1.0)
+
+    async def usages(self) -> Mapping[TaskName, Usage]:
+        async with self._steps.step("usages"):
+            return self.running
 
     async def cpus(self, directory: str) -> str | None:
         async with self._steps.step(f"cpus {directory}"):
@@ -263,16 +268,11 @@ class Machine:
     def __init__(self) -> None:
         self.steps = Steps()
         self.images = FakeImages(self.steps)
-        self.running: dict[TaskName, Usage] = {}
         self.tenders = FakeTenders(self.steps)
         self.disks = FakeDisks(self.steps)
         self.networks = FakeNetworks(self.steps)
         self.units = FakeUnits(self.steps)
         self.console = FakeConsole(self.steps)
-    async def usages(self) -> Mapping[TaskName, Usage]:
-        async with self._steps.step("usages"):
-            return self.running
-
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
 
