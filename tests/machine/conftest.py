@@ -113,16 +113,23 @@ def booted() -> None:
 
 @pytest.fixture
 def machine(booted: None) -> Iterator[Machine]:
+    with left_as_found() as subject:
+        yield subject
+
+
+@contextmanager
+def left_as_found(patience: float = PATIENCE) -> Iterator[Machine]:
+    """The machine, which is as before some time after the block, and whose journal holds no surprise."""
     since = f"@{time.time():.6f}"
     subject = Machine()
     before = subject.snapshot()
     yield subject
-    _await_same(subject, before)
+    _await_same(subject, before, patience)
     _no_surprise_in_journal(since, subject.expected)
 
 
-def _await_same(subject: Machine, before: dict[str, object]) -> None:
-    end = time.monotonic() + PATIENCE
+def _await_same(subject: Machine, before: dict[str, object], patience: float) -> None:
+    end = time.monotonic() + patience
     while (after := subject.snapshot()) != before:
         changed = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
         assert time.monotonic() < end, f"left behind (before, after): {changed}"

@@ -84,9 +84,9 @@ class Client:
         self.datagrams.send()
         end = time.monotonic() + PACE
         while (left := end - time.monotonic()) > 0:
-            open_ones = [self.datagrams] if self.stream.broken else [self.datagrams, self.stream]
-            for ready in select.select([each.socket for each in open_ones], [], [], left)[0]:
-                next(each for each in open_ones if each.socket is ready).receive()
+            open_ones = [self.datagrams.socket] if self.stream.broken else [self.datagrams.socket, self.stream.socket]
+            for ready in select.select(open_ones, [], [], left)[0]:
+                (self.stream if ready is self.stream.socket else self.datagrams).receive()
 
     def answer(self) -> None:
         sent, echoed = self.datagrams.sent, self.stream.echoed

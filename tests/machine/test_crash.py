@@ -1,35 +1,6 @@
 """Whatever of ours or of the system's dies, what runs goes on, and nothing is forgotten."""
 
-import os
-import random
-import signal
-import subprocess
-import time
-
-from .conftest import GUESTS, Machine, Runner, eventually, inspect, ok, says, sh
-
-
-def test_launcher_killed_at_any_moment_leaves_a_whole_task_or_none(machine: Machine, run: Runner) -> None:
-    """kill -9 at random moments of a start: either the task is there and can be removed, or nothing is."""
-    machine.expect("expired|reservation|has no unit")
-    choose = random.Random(5)
-    for i in range(12):
-        name = f"killed-{i}"
-        run.names.append(name)
-        launcher = subprocess.Popen(
-            ["solo5ctl", "run", "-d", "--name", name, f"{GUESTS}/net.spt", "--ipv4={net.service.ipv4_cidr}"],
-            stdout=-1, stderr=-1, start_new_session=True,
-        )  # fmt: skip
-        time.sleep(choose.uniform(0.05, 0.5))
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.communicate()
-    time.sleep(1)
-    for name in run.names:
-        if sh("solo5ctl", "inspect", name).returncode == 0:
-            assert inspect(name)["phase"] in ("starting", "running")
-            ok("solo5ctl", "rm", "--force", name)
-    leases = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()
-    eventually(lambda: "killed-" not in ok(*leases), "reservations that no unit picked up expire", 120)
+from .conftest import Machine, Runner, eventually, inspect, ok, says, sh
 
 
 def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:

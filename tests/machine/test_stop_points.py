@@ -1,0 +1,254 @@
+"""kill -9 at every step of a start and of a stop, and of the services while they are at it.
+
+The task has one of everything that can be left behind. What starts or stops it is the engine in a process of its own,
+which ends before, during or after one call of a backend; each call has its turn.
+"""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+
+from solo5_systemd import etc, wiring
+from solo5_systemd.backends import Relay
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.runtime import Runtime
+
+from .conftest import Machine, eventually, inspect, left_as_found, ok, sh, unit_property
+from .fifos import Reader
+from .killing_itself import Life, Moment, order
+
+AT_ONCE = 3
+"""Processes that kill themselves side by side: they have nothing in common."""
+
+LOOKS = (
+    "units.state units.lives usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
+    "networks.reservation"
+).split()
+"""Steps that change nothing: before, during and after them is the same moment."""
+
+ROUNDS = 10
+SOON = 10
+"""Seconds for a start and a stop one of whose calls died; shorter than any time-out of theirs."""
+
+LEASES = Path("/run/solo5/network/tasks")
+CONSOLES = Path("/run/solo5/relay")
+
+
+class Point(NamedTuple):
+    """Where a process ends itself, and the task that it has in hand."""
+
+    life: Life
+    number: int
+    moment: Moment
+
+
+class Killer(Thread):
+    """kill -9 of a service of ours, some time from now."""
+
+    def __init__(self, service: str, delay: float) -> None:
+        super().__init__()
+        self._service = service
+        self._delay = delay
+
+    def run(self) -> None:
+        time.sleep(self._delay)
+        pid = int(unit_property(self._service, "MainPID"))
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.join()
+
+
+class Lives:
+    """Tasks, each with a disk, a port and two FIFOs of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._console: dict[str, Reader] = {}
+        self._text: defaultdict[str, bytes] = defaultdict(bytes)
+        self._readers: list[Reader] = []
+
+    def one(self, name: str) -> Life:
+        disk = self._directory / f"{name}.img"
+        disk.write_bytes(bytes(4096))
+        shutil.chown(disk, "solo5")
+        stdout, stderr = (Reader(self._directory / f"{name}.{stream}") for stream in ("stdout", "stderr"))
+        self._readers += [stdout, stderr]
+        self._console[name] = stdout
+        return Life(
+            name=name, port=20000 + len(self._readers), disk=str(disk),
+            stdout=str(stdout.path), stderr=str(stderr.path),
+        )  # fmt: skip
+
+    def points(self, act: str, steps: list[str]) -> list[Point]:
+        """Every moment of every step, each with a task of its own."""
+        moments = [(n, m) for n, step in enumerate(steps) for m in Moment if step not in LOOKS or m is Moment.AFTER]
+        return [Point(self.one(f"{act}-{number}-{moment}"), number, moment) for number, moment in moments]
+
+    def said(self, life: Life) -> bytes:
+        """What has come of its console."""
+        self._text[life.name] += self._console[life.name].now()
+        return self._text[life.name]
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    subject = Lives(tmp_path_factory.mktemp("lives"))
+    yield subject
+    subject.close()
+
+
+def told(act: str, life: Life, number: int | None = None, moment: Moment = Moment.AFTER) -> list[str]:
+    """The steps that a process took which was told to end itself at one of them."""
+    words = [sys.executable, "-m", "tests.machine.killing_itself", order(act, life, number, moment)]
+    done = subprocess.run(words, cwd="/srv", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (0 if number is None else -signal.SIGKILL), done.stderr
+    return done.stdout.splitlines()
+
+
+def engine(*acts: Callable[[Runtime, Relay], Awaitable[None]]) -> None:
+    """Do something with the engine, in this process."""
+
+    async def connected() -> None:
+        async with wiring.machine(etc.read_settings()) as machine:
+            for act in acts:
+                await act(Runtime(machine), machine.relay)
+
+    asyncio.run(connected())
+
+
+def each(act: Callable[[Point], object], points: list[Point]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(act, points))
+
+
+def is_whole_or_nothing(life: Life) -> bool:
+    """A unit with its network, the same unit ended and without one, or neither."""
+    found = sh("solo5ctl", "inspect", "--json", life.name)
+    if found.returncode != 0:
+        return not has_lease(life)
+    [task] = json.loads(found.stdout)
+    if task["phase"] == "ended":
+        return task["outcome"]["ending"] == "stopped" and not has_lease(life)
+    return bool(task["phase"] == "running" and task["nics"])
+
+
+def has_lease(life: Life) -> bool:
+    return (LEASES / f"{life.name}.json").exists()
+
+
+def nothing_is_left_of(life: Life) -> None:
+    assert sh("solo5ctl", "inspect", life.name).returncode != 0
+    assert not has_lease(life)
+    assert not list(CONSOLES.glob(f"{life.name}.*"))
+    assert f" {life.port} " not in ok("nft", "list", "ruleset")
+
+
+@pytest.fixture(scope="module")
+def ground(booted: None) -> Iterator[Machine]:
+    """The machine, for all tests here together: what is left alone is gone only after a while."""
+    with left_as_found() as machine:
+        machine.expect("expired|reservation|has no unit|Main process exited|Failed (with result|to start)")
+        machine.expect("Call failed: Message recipient disconnected|Control process exited, code=exited")
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def start_steps(ground: Machine, lives: Lives) -> list[str]:
+    life = lives.one("whole")
+    steps = told("start", life)
+    engine(life.stop)
+    return steps
+
+
+@pytest.fixture(scope="module")
+def left_alone(start_steps: list[str], lives: Lives) -> list[Point]:
+    """Starts that were killed during each of their steps, and that nobody takes up again."""
+    points = [Point(lives.one(f"alone-{number}"), number, Moment.DURING) for number in range(len(start_steps))]
+    each(lambda point: told("start", point.life, point.number, point.moment), points)
+    return points
+
+
+def test_a_start_killed_at_any_step_can_be_made_again(
+    left_alone: list[Point], start_steps: list[str], lives: Lives
+) -> None:
+    assert set(start_steps) >= {"relay.forward", "disks.lock", "networks.reserve", "networks.attach", "units.start"}
+
+    def killed_and_made_again(point: Point) -> None:
+        life = point.life
+        told("start", life, point.number, point.moment)
+        try:
+            engine(life.start)
+        except TakenError:
+            eventually(lambda: inspect(life.name)["phase"] == "running", "the first start made a whole task")
+        eventually(lambda: b"serving" in lives.said(life), "its console comes, and that is by the relay")
+        engine(life.stop)
+        assert lives.said(life).count(b"serving") == 1, "once"
+        nothing_is_left_of(life)
+
+    each(killed_and_made_again, lives.points("start", start_steps))
+
+
+def test_a_stop_killed_at_any_step_can_be_made_again(ground: Machine, lives: Lives) -> None:
+    life = lives.one("stopped")
+    engine(life.start)
+    steps = told("stop", life)
+    assert set(steps) >= {"units.stop", "units.forget", "relay.drain"}
+
+    def killed_and_made_again(point: Point) -> None:
+        life = point.life
+        engine(life.start)
+        told("stop", life, point.number, point.moment)
+        eventually(lambda: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 10)
+        engine(life.stop)
+        nothing_is_left_of(life)
+
+    each(killed_and_made_again, lives.points("stop", steps))
+
+
+@pytest.mark.parametrize("service", ["solo5-networkd", "solo5-relay"])
+def test_a_service_killed_while_it_is_called_does_its_work_or_says_that_it_did_not(
+    ground: Machine, lives: Lives, service: str
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for number in range(ROUNDS):
+        life = lives.one(f"{service}-{number}")
+        killer = Killer(f"{service}.service", chance.uniform(0, 0.3))
+        begun = time.monotonic()
+        with killer, suppress(HostError):  # the call was lost, and said so: a start undoes itself, a stop is made again
+            engine(life.start, life.stop)
+        engine(life.stop)
+        assert time.monotonic() - begun < SOON, "nobody waits for who waits for him"
+        nothing_is_left_of(life)
+
+
+def test_what_is_left_alone_is_whole_or_goes_by_itself(left_alone: list[Point]) -> None:
+    for life in (point.life for point in left_alone):
+        eventually(lambda life=life: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 120)  # type: ignore[misc]
+        engine(life.stop)
+        nothing_is_left_of(life)
