@@ -55,6 +55,7 @@ class Consoles:
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
+            reader.path.unlink(missing_ok=True)  # nobody will come to read what is left
         for name in self._forwarded:
             self.drain(name)
 

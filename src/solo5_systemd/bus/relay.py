@@ -19,6 +19,11 @@ _DIED = "org.freedesktop.DBus.Error.NoReply"
 
 _ATTEMPTS = 3
 
+_PAUSE = 0.05
+_LOOKS = 200
+"""How often it is asked, so many seconds apart, whether the last lines of an ended task are delivered. Where nobody
+reads them for so long, the task's end is told, and the relay delivers them when somebody does."""
+
 
 class Relay:
     """The relay behind one bus connection; fulfils `backends.Relay`.
@@ -42,18 +47,20 @@ class Relay:
         if not await asyncio.to_thread((self._state / f"{task}.json").exists):
             return  # and the relay need not be started for it
         await self._sync()
-        await self._call("Drain", "s", [task])
+        for _ in range(_LOOKS):  # the relay answers at once: calls that wait would fill the line for others
+            if await self._call("Drain", "s", [task]) != [False]:
+                return
+            await asyncio.sleep(_PAUSE)
 
-    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> None:
+    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[object]:
         """Call; again where the relay dies meanwhile, since both calls may be repeated."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
+                return await self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
                     raise _in_our_words(error) from error
-            else:
-                return
+        raise AssertionError  # the last attempt has answered or raised
 
 
 def _in_our_words(error: RemoteError) -> HostError:

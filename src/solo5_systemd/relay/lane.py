@@ -8,18 +8,15 @@ happen in one thread, so that nothing can come in between, and no line is lost o
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 
 from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.relay.record import Progress
+from solo5_systemd.relay.record import NOTHING, Progress
 
 LIMIT = 1 << 18
 """Bytes of memory that a lane's lines take together; a single line may take more."""
 
 OVERHEAD = 400
 """Bytes of memory that a line takes beside its text, by measurement."""
-
-NOTHING = Progress()
 
 CHUNK = 1 << 16
 """Bytes to write at once: what a pipe holds."""
@@ -119,16 +116,13 @@ class Lane:
             cursor, written = line.place.cursor, written - len(line.data)
         self.progress = Progress(cursor=cursor, written=written)
 
-    def start_over(self) -> None:
-        """Write the line that is written in part from its beginning: into a FIFO that has nothing of it."""
-        self.progress = replace(self.progress, written=0)
-
     def _full(self, line: Line) -> bool:
         return bool(self._lines) and self._size + _cost(line) > LIMIT
 
     def _take(self, line: Line) -> None:
-        self._lines.append(line)
-        self._size += _cost(line)
+        if line.data:
+            self._lines.append(line)
+            self._size += _cost(line)
 
 
 def _cost(line: Line) -> int:

@@ -37,8 +37,7 @@ class Methods:
     async def _drain(self, name: str) -> Sequence[object]:
         task = task_name(name)
         async with self._turn(task):
-            await self._forwarder.drain(task)
-        return []
+            return [await self._forwarder.drain(task)]
 
     async def _list(self) -> Sequence[object]:
         return [list(self._forwarder.tasks)]

@@ -1,37 +1,51 @@
-"""The write end of one FIFO, and the lane that leads to it.
+"""The write end of one FIFO, the lane that leads to it, and the staging pipe in between.
 
 A FIFO that has lost its reader stays open: what had been written and not read is still in it for the next reader, and
-is gone with the last descriptor.
+is gone with the last descriptor. Nobody tells of a new reader, so it is looked for now and then.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
 
-from solo5_systemd.journal.lines import Line
+from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.relay.lane import Lane
+from solo5_systemd.relay.record import Delivery
+from solo5_systemd.relay.staging import Staging
+
+RETRY = 0.5
+"""Seconds between two looks for a new reader."""
 
 
 class Outlet:
-    """Writes what its lane has as fast as the FIFO takes it, and never waits.
+    """Moves on what its lane has as fast as the FIFO takes it, and never waits.
 
     Args:
-        lane: where the lines are.
-        progress: called after something was written.
+        delivery: how far the stream has come.
+        gap: up to where the journal's lines have to be read again.
+        staging: a pipe that holds what `delivery` says of it, and is the outlet's to close.
+        keep: called when `delivery` has changed; what it says is to be kept before anything else happens.
 
     Attributes:
-        settled: set while there is nothing to write, or nobody to write to.
+        lane: what comes next; its progress is where that begins, behind what is staged.
     """
 
-    def __init__(self, lane: Lane, progress: Callable[[], None]) -> None:
-        self.lane = lane
-        self.settled = asyncio.Event()
-        self.settled.set()
-        self._progress = progress
+    def __init__(self, delivery: Delivery, gap: Place | None, staging: Staging, keep: Callable[[], None]) -> None:
+        if delivery.staged is None:
+            staging.clear()
+        self._held = staging.held()
+        self.lane = Lane(progress=delivery.staged or delivery.sure, gap=gap)
+        self._sure = delivery.sure if self._held else self.lane.progress
+        self._staging = staging
+        self._keep = keep
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
         self._waiting = False
-        self._broken = False
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery(sure=self._sure, staged=self.lane.progress if self._held else None)
 
     @property
     def is_open(self) -> bool:
@@ -40,25 +54,28 @@ class Outlet:
     @property
     def flows(self) -> bool:
         """Somebody may read."""
-        return self._fd is not None and not self._broken
+        return self._fd is not None and self._retry is None
+
+    @property
+    def is_done(self) -> bool:
+        """All that was offered is in the FIFO."""
+        return self.lane.done and not self._held
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Nobody reads, and nobody can come to: the FIFO is closed, or has no name any more."""
+        return self._fd is None or (self._retry is not None and os.fstat(self._fd).st_nlink == 0)
 
     def open(self, fd: int) -> None:
         """Write to this descriptor from now on, which is the outlet's to close; it must not block."""
-        before = self._fd
-        self._unwatch()
-        if before is not None:
-            if not os.path.sameopenfile(before, fd):
-                self.lane.start_over()
-            os.close(before)
-        self._fd, self._broken = fd, False
+        self._leave()
+        self._fd = fd
         self.stir()
 
     def close(self) -> None:
         """Let the reader see the end."""
-        self._unwatch()
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = None
+        self._leave()
+        self._staging.close()
 
     def offer(self, line: Line) -> None:
         """Take the journal's next line; `stir` has to follow."""
@@ -68,42 +85,54 @@ class Outlet:
             self.lane.pass_over(line)
 
     def stir(self) -> None:
-        """The lane has changed: write what the FIFO takes at once, and the rest when it takes more."""
-        if self.flows and self.lane.pending and not self._waiting:
-            self._write()
-        self._settle()
+        """The lane has changed: move on what the FIFO takes at once, and the rest when it takes more."""
+        if self.flows and not self._waiting:
+            self._move()
 
-    def _write(self) -> None:
+    def _move(self) -> None:
         assert self._fd is not None  # noqa: S101 - it flows
         try:
-            self.lane.wrote(os.write(self._fd, self.lane.chunk()))
+            while self._held or self._stage():
+                self._pour(self._fd)
         except BlockingIOError:
-            pass
+            self._watch()
         except BrokenPipeError:
-            self._broken = True
             self._unwatch()
             self.lane.shelve()
-            return
-        else:
-            self._progress()
-        if self.lane.pending:
-            self._watch()
+            self._retry = self._loop.call_later(RETRY, self._try_again)
         else:
             self._unwatch()
 
-    def _writable(self) -> None:
-        self._write()
-        self._settle()
+    def _stage(self) -> bool:
+        """Put the next chunk into the staging pipe, which is empty and said to be; whether there is one."""
+        chunk = self.lane.chunk()
+        if chunk:
+            self._held = self._staging.fill(chunk)
+            self.lane.wrote(self._held)
+            self._keep()
+        return bool(chunk)
 
-    def _settle(self) -> None:
-        if self.lane.done or not self.flows:
-            self.settled.set()
-        else:
-            self.settled.clear()
+    def _pour(self, fd: int) -> None:
+        self._held -= self._staging.pour(fd, self._held)
+        if not self._held:
+            self._sure = self.lane.progress
+            self._keep()
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._move()
+
+    def _leave(self) -> None:
+        self._unwatch()
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = self._retry = None
 
     def _watch(self) -> None:
         if not self._waiting and self._fd is not None:
-            self._loop.add_writer(self._fd, self._writable)
+            self._loop.add_writer(self._fd, self._move)
             self._waiting = True
 
     def _unwatch(self) -> None:

@@ -7,26 +7,46 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, task_name
 
-VERSION = 1
+VERSION = 2
 _EVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a stream has come: to the line of this cursor (none where empty), and these bytes of the next one."""
+    """A place in a stream: behind the line of this cursor (the beginning where empty), and these bytes of the next."""
 
     cursor: str = ""
     written: int = 0
 
 
+NOTHING = Progress()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """How far a stream has come.
+
+    Attributes:
+        sure: up to here the FIFO has everything.
+        staged: up to here what is in the staging pipe leads. None: whatever is in it does not count.
+    """
+
+    sure: Progress = NOTHING
+    staged: Progress | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One task: the lines of `unit` from `since` (microseconds since the epoch) on, and how far each stream is."""
+    """One task: the lines of `unit` from `since` (microseconds since the epoch) on, and how far each stream is.
+
+    `ended`: no more lines will come, and the console is to be closed when all are delivered.
+    """
 
     task: TaskName
     unit: str
     since: int
-    progress: Mapping[Stream, Progress]
+    streams: Mapping[Stream, Delivery]
+    ended: bool = False
 
 
 def document(record: Record) -> dict[str, object]:
@@ -35,25 +55,37 @@ def document(record: Record) -> dict[str, object]:
         "task": record.task,
         "unit": record.unit,
         "since": record.since,
-        "progress": {stream.value: asdict(progress) for stream, progress in record.progress.items()},
+        "ended": record.ended,
+        "progress": {stream.value: _delivered(delivery) for stream, delivery in record.streams.items()},
     }
 
 
+def _delivered(delivery: Delivery) -> dict[str, object]:
+    staged = {} if delivery.staged is None else {"staged": asdict(delivery.staged)}
+    return {**asdict(delivery.sure), **staged}
+
+
 def parse(value: object) -> Record:
-    """Read a document.
+    """Read a document; version 1 knew neither `staged` nor `ended`.
 
     Raises:
         InvalidRequestError: it is not one of ours.
     """
     fields = Fields(value)
-    fields.integer("version", low=VERSION, high=VERSION)
+    fields.integer("version", low=1, high=VERSION)
     progress = fields.table("progress")
     return Record(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
         since=fields.integer("since", low=0, high=_EVER),
-        progress={stream: _progress(progress.table(stream.value)) for stream in Stream},
+        streams={stream: _delivery(progress.table(stream.value)) for stream in Stream},
+        ended=fields.boolean("ended", default=False),
     )
+
+
+def _delivery(fields: Fields) -> Delivery:
+    staged = _progress(fields.table("staged")) if fields.has("staged") else None
+    return Delivery(sure=_progress(fields), staged=staged)
 
 
 def _progress(fields: Fields) -> Progress:

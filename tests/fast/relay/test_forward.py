@@ -9,9 +9,9 @@ from tests.fast.relay.fakejournal import Journal
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import forward as module
 from solo5_systemd.relay.forward import Forwarder
 from solo5_systemd.relay.lane import LIMIT
+from solo5_systemd.relay.outlet import RETRY
 from solo5_systemd.relay.records import Records
 
 WEB, DB = TaskName("web"), TaskName("db")
@@ -28,6 +28,12 @@ class Fifo:
             return os.read(self.read_end, 1 << 20).decode()
         except BlockingIOError:
             return ""
+
+    def open(self, path: Path) -> None:
+        """Be a FIFO that has a name."""
+        self.close()
+        self.read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.write_end = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
 
     def close(self) -> None:
         for fd in (self.read_end, self.write_end):
@@ -162,7 +168,7 @@ async def test_drain_writes_the_last_line_closes_and_forgets(tmp_path: Path) -> 
         os.close(out.write_end)
         out.write_end = -1
         journal.write("last words")
-        await relay.forwarder.drain(WEB)
+        assert await relay.forwarder.drain(WEB)
         assert os.read(out.read_end, 100) == b"last words"
         assert os.read(out.read_end, 100) == b""
         assert relay.forwarder.tasks == []
@@ -170,22 +176,62 @@ async def test_drain_writes_the_last_line_closes_and_forgets(tmp_path: Path) -> 
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("reader", ["stays away", "is gone"])
-async def test_drain_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
-    monkeypatch.setattr(module, "DRAIN_SECONDS", 0.3)
+async def test_the_last_lines_of_an_ended_task_wait_for_their_reader(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
-        journal.write("x" * (1 << 18))
-        if reader == "is gone":
-            out.lose_reader()
-        await relay.forwarder.drain(WEB)
+        text = journal.write("x" * (1 << 18)).data.decode()
+        assert not await relay.forwarder.drain(WEB)
+        assert relay.forwarder.tasks == [WEB]
+        await until(out.read, text)
+        assert await relay.forwarder.drain(WEB)
         assert relay.forwarder.tasks == []
 
 
-async def test_drain_of_an_unknown_task_returns_at_once(tmp_path: Path) -> None:
+async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path / "..") as relay:
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        writer = os.open(path, os.O_WRONLY)
+        fds = dict.fromkeys(Stream, writer)
+        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, fds)
+        os.close(writer)
+        os.close(reader)
+        journal.write("never read\n")
+        assert not await relay.forwarder.drain(WEB)
+        path.unlink()
+        await asyncio.sleep(2 * RETRY)
+        assert relay.forwarder.tasks == []
+    assert "The last lines of task web were not read" in caplog.text
+
+
+async def test_a_reader_that_comes_back_is_noticed_without_a_call(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+        out, _ = relay.forward()
+        out.open(path)
+        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, {Stream.STDOUT: out.write_end})
+        journal.write("1\n")
+        await until(out.read, "1\n")
+        journal.write("2, not read yet\n")
+        await asyncio.sleep(0.1)
+        out.lose_reader()
+        journal.write("3\n")
+        await asyncio.sleep(0.1)
+        journal.write("4\n")
+        out.read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        await until(out.read, "2, not read yet\n3\n4\n")
+
+
+async def test_drain_of_an_unknown_task_is_done(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
-        await relay.forwarder.drain(WEB)
+        assert await relay.forwarder.drain(WEB)
 
 
 async def test_the_relay_is_needed_while_it_holds_a_fifo(tmp_path: Path) -> None:

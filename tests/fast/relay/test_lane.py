@@ -53,8 +53,6 @@ def test_a_lane_that_goes_on_begins_in_the_middle_of_the_line() -> None:
     lane = Lane(progress=Progress(cursor="c0", written=3))
     lane.offer(lines(2)[1])
     assert lane.chunk() == lines(2)[1].data[3:]
-    lane.start_over()
-    assert lane.chunk() == lines(2)[1].data
 
 
 def test_memory_is_bounded_and_a_longer_line_still_has_its_turn() -> None:

@@ -1,40 +1,65 @@
 import json
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.record import Progress, Record
-from solo5_systemd.relay.records import Records
+from solo5_systemd.relay.record import Delivery, Progress, Record
+from solo5_systemd.relay.records import PAGE, Records
 
 RECORD = Record(
     task=TaskName("web"),
     unit="solo5-task-web.service",
     since=1_700_000_000_000_000,
-    progress={Stream.STDOUT: Progress(cursor="s=1;i=2", written=3), Stream.STDERR: Progress()},
+    streams={
+        Stream.STDOUT: Delivery(sure=Progress(cursor="s=1;i=2", written=3), staged=Progress(cursor="s=1;i=9")),
+        Stream.STDERR: Delivery(),
+    },
+    ended=True,
 )
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    Records(tmp_path).save(RECORD)
+    with closing(Records(tmp_path)) as records:
+        records.save(RECORD)
     assert list(Records(tmp_path).load()) == [RECORD]
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
 
 
+def test_what_is_saved_again_is_written_over_it(tmp_path: Path) -> None:
+    shorter = replace(RECORD, streams=dict.fromkeys(Stream, Delivery()), ended=False)
+    with closing(Records(tmp_path)) as records:
+        records.save(RECORD)
+        before = (tmp_path / "web.json").stat()
+        records.save(shorter)
+        after = (tmp_path / "web.json").stat()
+    assert list(Records(tmp_path).load()) == [shorter]
+    assert (after.st_ino, after.st_size) == (before.st_ino, PAGE)
+
+
+def test_a_record_is_never_more_than_a_page_which_no_kill_tears(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="takes 4[0-9]{3} bytes: expected a page"):
+        Records(tmp_path).save(replace(RECORD, unit="u" * 3900))
+
+
 def test_what_was_removed_is_gone(tmp_path: Path) -> None:
-    Records(tmp_path).save(RECORD)
-    Records(tmp_path).remove(TaskName("web"))
-    Records(tmp_path).remove(TaskName("web"))
+    with closing(Records(tmp_path)) as records:
+        records.save(RECORD)
+        records.remove(TaskName("web"))
+        records.remove(TaskName("web"))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"version": 2}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
+    "text", ["", "[]", "{", '{"version": 3}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
 )
 def test_a_file_that_cannot_be_read_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
-    Records(tmp_path).save(RECORD)
+    with closing(Records(tmp_path)) as records:
+        records.save(RECORD)
     (tmp_path / "bad.json").write_text(text)
     assert list(Records(tmp_path).load()) == [RECORD]
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
@@ -54,4 +79,6 @@ def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
         "progress": {"stdout": {"cursor": "s=1;i=2", "written": 3}, "stderr": {"cursor": "", "written": 0}},
     }
     (tmp_path / "web.json").write_text(json.dumps(document))
-    assert list(Records(tmp_path).load()) == [RECORD]
+    stdout = Delivery(sure=Progress(cursor="s=1;i=2", written=3))
+    streams = {Stream.STDOUT: stdout, Stream.STDERR: Delivery()}
+    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, ended=False)]

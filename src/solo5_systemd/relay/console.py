@@ -1,0 +1,90 @@
+"""One task's console: two outlets, and how far each has come."""
+
+from collections.abc import Callable
+
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Place
+from solo5_systemd.relay.keeping import Kept, new_staging
+from solo5_systemd.relay.outlet import Outlet
+from solo5_systemd.relay.record import Delivery, Record
+from solo5_systemd.relay.refill import OpenJournal, Refill
+from solo5_systemd.relay.staging import Staging
+
+
+class Console:
+    """What a record is about, at work.
+
+    Args:
+        record: where to go on.
+        gap: up to where the journal's lines have to be read again.
+        kept: what systemd has kept; a staging pipe that it has not, and what was in it, are made anew.
+        keep: called when `record` gives something new, which is to be kept before anything else happens.
+        open_journal: given matches, a reader of the journal.
+
+    Attributes:
+        ended: no more lines will come.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        gap: Place | None,
+        kept: Kept,
+        keep: Callable[["Console"], None],
+        open_journal: OpenJournal,
+    ) -> None:
+        self.task, self.unit, self.since, self.ended = record.task, record.unit, record.since, record.ended
+        self.outlets = {
+            stream: self._outlet(stream, delivery, gap, kept.take_staging(self.task, stream), lambda: keep(self))
+            for stream, delivery in record.streams.items()
+        }
+        self._refills = [
+            (outlet, Refill(outlet.lane, self.unit, stream, self.since, open_journal))
+            for stream, outlet in self.outlets.items()
+        ]
+
+    @property
+    def record(self) -> Record:
+        streams = {stream: outlet.delivery for stream, outlet in self.outlets.items()}
+        return Record(task=self.task, unit=self.unit, since=self.since, streams=streams, ended=self.ended)
+
+    @property
+    def is_open(self) -> bool:
+        """Somebody's FIFO is held open here."""
+        return any(outlet.is_open for outlet in self.outlets.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Some of its lines have to be read from the journal again."""
+        return any(outlet.lane.gap is not None for outlet in self.outlets.values())
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, and nothing is left to deliver, or nobody to deliver it to."""
+        return self.ended and all(outlet.is_done or outlet.is_hopeless for outlet in self.outlets.values())
+
+    @property
+    def is_done(self) -> bool:
+        """All that was offered is delivered."""
+        return all(outlet.is_done for outlet in self.outlets.values())
+
+    def refill(self) -> bool:
+        """Bring the lanes what they had passed over, if they are read; whether there may be more."""
+        busy = False
+        for outlet, refill in self._refills:
+            if outlet.flows and refill.step():
+                outlet.stir()
+                busy = True
+        return busy
+
+    def _outlet(
+        self, stream: Stream, delivery: Delivery, gap: Place | None, staging: Staging | None, keep: Callable[[], None]
+    ) -> Outlet:
+        if staging is None:
+            staging, delivery = new_staging(self.task, stream), Delivery(sure=delivery.sure)
+        return Outlet(delivery, gap, staging, keep)
+
+    def close(self) -> None:
+        for outlet, refill in self._refills:
+            refill.close()
+            outlet.close()
