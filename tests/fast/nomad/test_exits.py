@@ -1,8 +1,8 @@
-"""Each way to end, as Nomad sees it: success, failure, signal, memory."""
+"""Each way to end, as Nomad sees it: success, failure, signal, memory, words."""
 
 import pytest
 
-from solo5_systemd.nomad.exits import exit_error, exit_result
+from solo5_systemd.nomad.exits import announcement, exit_error, exit_result
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]
@@ -10,16 +10,20 @@ ENDINGS: dict[Ending, list[Told]] = {
     Ending.EXITED: [(3, None, (3, 0, False))],
     Ending.ABORTED: [(255, None, (255, 0, False))],
     Ending.TRAPPED: [(255, None, (255, 0, False)), (None, 11, (139, 11, False))],
-    Ending.STOPPED: [(1, None, (143, 15, False)), (None, 15, (143, 15, False)), (None, 9, (137, 9, False))],
-    Ending.KILLED: [(None, 9, (137, 9, False))],
+    Ending.GUEST_OUT_OF_MEMORY: [(2, None, (2, 0, False)), (255, None, (255, 0, False))],
+    Ending.STOPPED: [(1, 15, (143, 15, False)), (None, 15, (143, 15, False)), (None, 9, (137, 9, False))],
+    Ending.HOST_SHUTDOWN: [(1, 15, (143, 15, False)), (None, 15, (143, 15, False))],
+    Ending.KILLED: [(None, 9, (137, 9, False)), (1, 15, (143, 15, False))],
+    Ending.STALLED: [(None, 9, (137, 9, False))],
     Ending.OUT_OF_MEMORY: [(None, 9, (137, 9, True))],
     Ending.FORBIDDEN_CALL: [(None, 31, (159, 31, False))],
-    Ending.TENDER_REFUSED: [(1, None, (1, 0, False))],
-    Ending.TENDER_FAILED: [(1, None, (1, 0, False))],
+    Ending.TENDER_REFUSED: [(1, None, (1, 0, False)), (None, 6, (134, 6, False))],
+    Ending.TENDER_FAILED: [(1, None, (1, 0, False)), (None, 11, (139, 11, False))],
     Ending.NOT_STARTED: [(203, None, (203, 0, False))],
-    Ending.TIMED_OUT: [(None, 15, (143, 15, False)), (1, None, (1, 0, False))],
+    Ending.TIMED_OUT: [(None, 15, (143, 15, False)), (1, 15, (143, 15, False))],
 }
 CASES = [(ending, *case) for ending, cases in ENDINGS.items() for case in cases]
+PLAIN = (Ending.EXITED, Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
 
 @pytest.mark.parametrize("ending, code, signal, told", CASES)
@@ -29,11 +33,11 @@ def test_code_and_signal_are_told_and_the_sentence_where_they_do_not_say_it_all(
     outcome = Outcome(ending=ending, exit_code=code, signal=signal, sentence="ended so")
     result = exit_result(outcome)
     assert (result.exit_code, result.signal, result.oom_killed) == told
-    assert exit_error(outcome) == ("" if ending in (Ending.EXITED, Ending.STOPPED) else "ended so")
+    assert exit_error(outcome) == ("" if ending in PLAIN else "ended so")
 
 
 def test_success_is_zero_in_all_of_it() -> None:
-    outcome = Outcome(ending=Ending.EXITED, exit_code=0, sentence="the guest exited with 0")
+    outcome = Outcome(ending=Ending.EXITED, exit_code=0, sentence="the guest exited with 0", futile="nothing failed")
     assert (exit_result(outcome).ByteSize(), exit_error(outcome)) == (0, "")
 
 
@@ -42,5 +46,32 @@ def test_where_nothing_is_known_the_sentence_makes_it_a_failure(ending: Ending) 
     assert exit_error(Outcome(ending=ending, sentence="never started")) == "never started"
 
 
+def test_the_message_says_why_a_retry_cannot_help() -> None:
+    outcome = Outcome(ending=Ending.EXITED, exit_code=64, sentence="the guest exited with 64", futile="wrong arguments")
+    assert exit_error(outcome) == "the guest exited with 64; a retry cannot help: wrong arguments"
+
+
 def test_every_ending_is_tried() -> None:
     assert set(Ending) == {*ENDINGS, Ending.UNKNOWN}
+
+
+def test_a_failure_is_announced_with_all_that_is_known() -> None:
+    outcome = Outcome(
+        ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host", futile="too small", memory_peak=67108864
+    )
+    told = announcement(outcome)
+    assert told.message == "Killed by the host; a retry cannot help: too small"
+    assert told.annotations == {
+        "outcome": "out-of-memory",
+        "signal": "9",
+        "retry": "false",
+        "retry_reason": "too small",
+        "oom_killed": "true",
+        "memory_peak": "67108864",
+    }
+
+
+def test_what_is_unknown_is_absent_from_an_announcement() -> None:
+    told = announcement(Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3"))
+    assert told.message == "The guest exited with 3"
+    assert told.annotations == {"outcome": "exited", "exit_code": "3", "retry": "true"}
