@@ -119,11 +119,16 @@ class Units(Protocol):
     async def state(self, task: TaskName) -> UnitState | None:
         """The task's service or scope; None where neither is loaded."""
 
-    async def states(self) -> Sequence[UnitState]:
-        """All tasks, in one listing."""
+    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
+        """All tasks in one listing, or those that live."""
 
-    def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
+    async def runs(self) -> Sequence[UnitState]:
+        """Those that live, at the least cost: without the time of their start."""
+
+    def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
         """The state now, and again after every change, until the unit is unloaded.
+
+        Where `state` has just been `seen` it is the first, and PID 1 is asked nothing before a change, or a listing.
 
         Of a unit that lives only active state, sub-state and invocation are new; the rest is as in `state`. An outage
         of PID 1 or the bus is no change. Every few seconds the last state is given again, read or not: for those who
@@ -168,6 +173,12 @@ class Relay(Protocol):
             stdout: a write end for the guest's console; the caller closes its own copies.
             stderr: another for the tender's words.
         """
+
+    async def owes(self, task: TaskName) -> bool:
+        """It was asked to forward the task's console, and has not been told of the end, or not delivered it all."""
+
+    async def holds(self) -> frozenset[TaskName]:
+        """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
 
     async def drain(self, task: TaskName) -> None:
         """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one."""

@@ -96,21 +96,33 @@ class Runtime:
             NoSuchTaskError: none has this name.
         """
         reservation = await self._backends.networks.reservation(name)
-        return await self._view(await self._state(name), [reservation] if reservation else ())
+        return await self._view(await self._state(name), reservation)
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""
-        states = await self._states(ended=ended)
-        reservations = await self._backends.networks.reservations() if states else ()
-        views = await asyncio.gather(*(self._view(state, reservations) for state in states))
+        states = await self._units.states(ended=ended)
+        held = await self._held() if states else {}
+        views = await asyncio.gather(*(self._view(state, held.get(state.task)) for state in states))
         return tuple(sorted(views, key=lambda task: task.name))
+
+    async def running(self) -> dict[TaskName, Task]:
+        """The tasks that live, at the least cost for many: which run each is, and what it holds of the network.
+
+        When it started is not among it, nor whether its tender hangs.
+        """
+        states = await self._units.runs()
+        held = await self._held() if states else {}
+        return {
+            state.task: Task(state=state, phase=phase(state, stalled=False), reservation=held.get(state.task))
+            for state in states
+        }
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         """The names of all tasks, or of those that live."""
-        return tuple(sorted(state.task for state in await self._states(ended=ended)))
+        return tuple(sorted(state.task for state in await self._units.states(ended=ended)))
 
-    async def _states(self, *, ended: bool) -> list[UnitState]:
-        return [state for state in await self._units.states() if ended or not state.over]
+    async def _held(self) -> dict[TaskName, Reservation]:
+        return {each.task: each for each in await self._backends.networks.reservations()}
 
     async def _state(self, name: TaskName) -> UnitState:
         state = await self._units.state(name)
@@ -118,12 +130,12 @@ class Runtime:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return state
 
-    async def _view(self, state: UnitState, reservations: Sequence[Reservation]) -> Task:
+    async def _view(self, state: UnitState, reservation: Reservation | None = None) -> Task:
         return Task(
             state=state,
             phase=phase(state, stalled=await self._stalled(state)),
             outcome=await self._outcome(state) if state.over else None,
-            reservation=next((r for r in reservations if r.task == state.task), None),
+            reservation=reservation,
         )
 
     async def _outcome(self, state: UnitState) -> Outcome:
@@ -201,15 +213,23 @@ class Runtime:
         """
         return await self._outlast(known_run(unit, invocation, pid))
 
-    async def _outlast(self, state: UnitState) -> Task:
-        ended = await self._ended(state)
+    async def outlast(self, task: Task) -> Task:
+        """The same for a task as it was seen just now: PID 1 is asked nothing before it tells of a change.
+
+        Raises:
+            NoSuchTaskError: it was removed meanwhile, or another run has its unit.
+        """
+        return await self._outlast(task.state, seen=not task.state.over)
+
+    async def _outlast(self, state: UnitState, *, seen: bool = False) -> Task:
+        ended = await self._ended(state, seen=seen)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its end could be read.")
-        return await self._view(ended, ())
+        return await self._view(ended)
 
-    async def _ended(self, state: UnitState) -> UnitState | None:
+    async def _ended(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
         """The unit when it is over; None where it was removed, be there another of its name or not."""
-        async with aclosing(self._units.changes(state)) as states:
+        async with aclosing(self._units.changes(state, seen=seen)) as states:
             async for now in states:
                 if now.invocation != state.invocation:
                     return None
@@ -235,7 +255,7 @@ class Runtime:
         """
         state = await self._state(name)
         if state.over:
-            return await self._view(state, ())
+            return await self._view(state)
         await self._bring_down(state, signal, patience)
         return await self._settled(state)
 
@@ -290,7 +310,7 @@ class Runtime:
         after = await self._units.state(state.task)
         if after is None or after.invocation != state.invocation:  # a scope, which nothing keeps; or it was removed
             after = replace(state, active=ActiveState.INACTIVE)
-        task = await self._view(after, ())
+        task = await self._view(after)
         if task.outcome is not None and task.outcome.clean and after.active is ActiveState.FAILED:
             await self._units.forget([after.unit])
         return task

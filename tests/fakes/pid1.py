@@ -121,12 +121,16 @@ class FakeUnits:
         async with self._steps.step("state"):
             return self.seen(task)
 
-    async def states(self) -> Sequence[UnitState]:
+    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
         async with self._steps.step("states"):
-            return tuple(self.loaded.values())
+            return tuple(state for state in self.loaded.values() if ended or not state.over)
 
-    async def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
-        async with self._steps.step("changes"):
+    async def runs(self) -> Sequence[UnitState]:
+        async with self._steps.step("runs"):
+            return tuple(replace(state, started=0) for state in self.loaded.values() if not state.over)
+
+    async def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
+        async with self._steps.step("watch" if seen else "changes"):
             now = self.seen(state.task)
         while now is not None:
             yield now

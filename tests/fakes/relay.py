@@ -13,6 +13,7 @@ class FakeRelay:
 
     Attributes:
         held: the tasks whose consoles it forwards, each with its unit and since when.
+        lost: those of which it has a record and no descriptors.
         units: every unit that it was asked to forward, in order.
         drained: every task that it was told the end of, in order.
     """
@@ -20,6 +21,7 @@ class FakeRelay:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, tuple[str, int]] = {}
+        self.lost: set[TaskName] = set()
         self.units: list[str] = []
         self.drained: list[TaskName] = []
 
@@ -29,7 +31,16 @@ class FakeRelay:
             self.held[task] = (unit, since)
             self.units.append(unit)
 
+    async def owes(self, task: TaskName) -> bool:
+        async with self._steps.step("owes"):
+            return task in self.held or task in self.lost
+
+    async def holds(self) -> frozenset[TaskName]:
+        async with self._steps.step("holds"):
+            return frozenset(self.held)
+
     async def drain(self, task: TaskName) -> None:
         async with self._steps.step("drain"):
             self.drained.append(task)
+            self.lost.discard(task)
             self.held.pop(task, None)

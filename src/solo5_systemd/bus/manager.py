@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
 from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
@@ -37,10 +38,16 @@ INTERFACES = {
 
 
 class Manager:
-    """systemd's Manager over one connection; fulfils `backends.Units`."""
+    """systemd's Manager over one connection; fulfils `backends.Units`.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: the system bus.
+        exports: what of many units is read from files; None: this machine's.
+    """
+
+    def __init__(self, connection: Connection, exports: Exports | None = None) -> None:
         self._connection = connection
+        self._exports = exports or Exports()
         self._jobs = Jobs(connection)
         self._watches = Watches(connection, self._jobs, self._glances)
 
@@ -111,21 +118,30 @@ class Manager:
         return any(state is not None and not state.over for state in states)
 
     async def state(self, task: TaskName) -> UnitState | None:
-        states = await self._read_all(await self._rows(task))
+        states = await self._read_all(await self._rows(task), {})
         return states[0] if states else None
 
-    async def states(self) -> Sequence[UnitState]:
-        return await self._read_all(await self._listing())
+    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
+        rows = [row for row in await self._listing() if ended or not row.over]
+        return await self._read_all(rows, await asyncio.to_thread(self._exported, rows))
 
-    def changes(self, state: UnitState) -> AsyncGenerator[UnitState, None]:
-        return self._watches.changes(state.unit, lambda: self._look_again(state))
+    async def runs(self) -> Sequence[UnitState]:
+        rows = [row for row in await self._listing() if not row.over]
+        exported = await asyncio.to_thread(self._exported, rows)
+        told = {row: exported[row.unit] for row in rows if _PROOF[row.kind] <= exported.get(row.unit, {}).keys()}
+        known = [unit_state(row.unit, {**properties, **row.properties()}) for row, properties in told.items()]
+        asked = await self._read_all([row for row in rows if row not in told], {})
+        return [*filter(None, known), *asked]
+
+    def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
+        return self._watches.changes(state.unit, lambda: self._look_again(state), state if seen else None)
 
     async def _look_again(self, before: UnitState) -> UnitState | None:
         """The state anew; of a unit that lives no more is asked than whether it is the same run, and how far it is."""
         rows = await self._rows(before.task)
         now = rows[0].state() if rows else None
         if now is None or now.over:
-            states = await self._read_all(rows)
+            states = await self._read_all(rows, {})
             return states[0] if states else None
         properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
         return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
@@ -149,20 +165,29 @@ class Manager:
         states = (row.state() for row in await self._listing())
         return {state.unit: (state.active, state.sub) for state in states if state is not None}
 
-    async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
-        states = await asyncio.gather(*map(self._read, rows))
+    def _exported(self, rows: Sequence["_Row"]) -> Mapping[str, dict[str, object]]:
+        """What files tell of the units that run."""
+        control_groups = self._exports.control_groups()
+        return {
+            row.unit: self._exports.properties(row.unit, control_groups[row.unit])
+            for row in rows
+            if row.unit in control_groups and not row.over
+        }
+
+    async def _read_all(self, rows: Iterable["_Row"], exported: Mapping[str, Mapping[str, object]]) -> list[UnitState]:
+        states = await asyncio.gather(*(self._read(row, exported.get(row.unit, {})) for row in rows))
         return [state for state in states if state is not None]
 
-    async def _read(self, row: "_Row") -> UnitState | None:
+    async def _read(self, row: "_Row", exported: Mapping[str, object]) -> UnitState | None:
         """The properties that we use, one by one: GetAll would have PID 1 read every file of the cgroup as well.
 
         PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
         last one says whether all of them were still those of this unit.
         """
-        properties = await self._properties(row.path, row.wanted())
+        properties = await self._properties(row.path, [each for each in row.wanted() if each[1] not in exported])
         if properties.pop("LoadState", None) != "loaded":
             return None  # unloaded meanwhile: systemd describes any name that it is asked for
-        return unit_state(row.unit, {**properties, **row.properties()})
+        return unit_state(row.unit, {**exported, **properties, **row.properties()})
 
     async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
         """Those of the wanted (interface, name) that there are."""
@@ -199,13 +224,20 @@ class _Row(NamedTuple):
     job_type: str
     job_path: str
 
+    @property
+    def kind(self) -> UnitKind:
+        return UnitKind(self.unit.rpartition(".")[2])
+
+    @property
+    def over(self) -> bool:
+        state = self.state()
+        return state is None or state.over
+
     def wanted(self) -> list[tuple[str, str]]:
         """Interface and name of each property to read, LoadState last."""
-        kind = UnitKind(self.unit.rpartition(".")[2])
-        over = self.active in ("inactive", "failed")
-        of_type = TYPE_PROPERTIES[kind] + (TYPE_END_PROPERTIES[kind] if over else ())
-        of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if over else ())
-        return [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
+        of_type = TYPE_PROPERTIES[self.kind] + (TYPE_END_PROPERTIES[self.kind] if self.over else ())
+        of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if self.over else ())
+        return [(INTERFACES[self.kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
 
     def state(self) -> UnitState | None:
         """As much as a listing tells."""
@@ -230,6 +262,12 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     return value
 
+
+_PROOF = {
+    UnitKind.SERVICE: {"InvocationID", "ControlGroup", "MainPID"},
+    UnitKind.SCOPE: {"InvocationID", "ControlGroup"},
+}
+"""Without these a run cannot be told from another, nor be watched."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 """The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""

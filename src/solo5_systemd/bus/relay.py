@@ -43,6 +43,18 @@ class Relay:
     async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
         await self._call("Forward", "ssthh", [task, unit, since, 0, 1], (stdout, stderr))
 
+    async def owes(self, task: TaskName) -> bool:
+        return await asyncio.to_thread((self._state / f"{task}.json").exists)
+
+    async def holds(self) -> frozenset[TaskName]:
+        if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
+            return frozenset()
+        try:
+            (tasks,) = await self._connection.call(_NAME, _PATH, _NAME, "List")
+        except RemoteError as error:
+            raise _in_our_words(error) from error
+        return frozenset(map(TaskName, tasks))
+
     async def drain(self, task: TaskName) -> None:
         if not await asyncio.to_thread((self._state / f"{task}.json").exists):
             return  # and the relay need not be started for it

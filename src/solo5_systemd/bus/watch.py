@@ -22,6 +22,9 @@ from solo5_systemd.unit.state import ActiveState, UnitState
 LISTING = 10.0
 """Seconds between two listings: a lost signal delays for so long, and never hangs."""
 
+SOON = 1.0
+"""The same where somebody has come who does not look by himself; one listing serves all who come meanwhile."""
+
 AWAY = 1.0
 """Seconds between two attempts while PID 1 does not answer."""
 
@@ -77,15 +80,21 @@ class Watches:
         self._arming = asyncio.Lock()
         self._armed = 0
         self._looked = 0
+        self._newcomers = asyncio.Event()
         self._patrol: asyncio.Future[None] | None = None
         connection.listen(self._received)
 
     async def changes(
-        self, unit: str, read: Callable[[], Awaitable[UnitState | None]]
+        self, unit: str, read: Callable[[], Awaitable[UnitState | None]], seen: UnitState | None = None
     ) -> AsyncGenerator[UnitState, None]:
         """The unit's state now and after each change; ends when it is unloaded.
 
         Every few seconds the last one is given again, read or not: for those who look at what PID 1 does not.
+
+        Args:
+            unit: whose.
+            read: its state.
+            seen: its state a moment ago, to begin with; what has changed since is found out by the next listing.
 
         Raises:
             HostError: the bus or PID 1 was away from the beginning.
@@ -94,7 +103,9 @@ class Watches:
         await self._arm()
         self._enter(watcher)
         try:
-            state = await read()
+            if seen is not None:
+                self._newcomers.set()
+            state = seen or await read()
             while state is not None:
                 watcher.seen = (state.active, state.sub)
                 yield state
@@ -161,9 +172,20 @@ class Watches:
 
     async def _patrolling(self) -> None:
         while True:
-            await asyncio.wait((self._connection.lost,), timeout=LISTING)
+            await self._due()
             while not await self._look_round():  # noqa: ASYNC110 - what another process does is looked at, not told
                 await asyncio.sleep(AWAY)
+
+    async def _due(self) -> None:
+        """Wait until all are to be looked at."""
+        newcomer = asyncio.ensure_future(self._newcomers.wait())
+        try:
+            await asyncio.wait((self._connection.lost, newcomer), timeout=LISTING, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            newcomer.cancel()
+        if self._newcomers.is_set() and not self._connection.lost.done():
+            await asyncio.sleep(SOON)
+        self._newcomers.clear()
 
     async def _look_round(self) -> bool:
         """Stir those whose unit is not as they have seen it, and all of them after an outage; False during one."""

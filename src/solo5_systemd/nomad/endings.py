@@ -11,6 +11,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
+from solo5_systemd.task import Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -53,22 +54,28 @@ class Endings:
         self._asked.discard(name)
         self._scopes.forget(name)
 
-    async def end(self, state: DriverState, pid: int) -> End:
-        """The task's end, when it has come; an outage is none."""
-        end = await self._look(state, pid)
+    async def end(self, state: DriverState, pid: int, *, seen: Task | None = None) -> End:
+        """The task's end, when it has come; an outage is none.
+
+        Args:
+            state: which run.
+            pid: of its tender.
+            seen: as a look at many has just found it.
+        """
+        end = await self._look(state, pid, seen)
         while end is None:
             await asyncio.sleep(RETRY)
-            end = await self._look(state, pid)
+            end = await self._look(state, pid, None)
         return end
 
-    async def _look(self, state: DriverState, pid: int) -> End | None:
+    async def _look(self, state: DriverState, pid: int, seen: Task | None) -> End | None:
         """The end, or None where it cannot be watched for just now."""
         try:
             engine = await self._session.engine()
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)
-            task = await engine.wait_for(state.unit, state.invocation, pid)
+            task = await (engine.outlast(seen) if seen else engine.wait_for(state.unit, state.invocation, pid))
             return End(outcome=task.outcome or GONE, time=task.ended or _now())
         except NoSuchTaskError:
             return End(outcome=GONE, time=_now())

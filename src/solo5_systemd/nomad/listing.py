@@ -1,4 +1,4 @@
-"""One look at all tasks for an agent that comes back and recovers them one after the other.
+"""One look at all tasks that run, for an agent that comes back and recovers them one after the other.
 
 What was seen may be some seconds old: it proves which run a unit is, and that does not change. Whether the task still
 runs is found out by who watches it from then on. Only a task that was destroyed meanwhile must not be taken up again.
@@ -31,7 +31,7 @@ class Listing:
         found = (await self._tasks()).get(name)
         if found is not None:
             return found
-        with suppress(NoSuchTaskError):  # it may be younger than the look
+        with suppress(NoSuchTaskError):  # it has ended, or is younger than the look
             return await (await self._session.engine()).task(name)
         return None
 
@@ -46,7 +46,7 @@ class Listing:
         return await asyncio.shield(self._look)
 
     async def _all(self) -> dict[TaskName, Task]:
-        return {task.name: task for task in await (await self._session.engine()).tasks()}
+        return await (await self._session.engine()).running()
 
 
 def _failed(look: "asyncio.Future[dict[TaskName, Task]]") -> bool:

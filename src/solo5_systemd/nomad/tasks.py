@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from solo5_systemd.errors import NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
 from solo5_systemd.nomad.announcements import Announcement
@@ -28,11 +28,12 @@ from solo5_systemd.nomad.listing import Listing
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import Keeper
 from solo5_systemd.nomad.ready import watched
+from solo5_systemd.nomad.reconnecting import Reconnecting
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.starting import Starter
-from solo5_systemd.task import Phase
+from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 
@@ -71,6 +72,7 @@ class Tasks:
         self._events = events
         self._background = background
         self._listing = Listing(session)
+        self._reconnecting = Reconnecting(session, background)
         self._endings = Endings(session, scopes)
         self._starter = Starter(session, scopes, self._endings, events, background)
         self._known: dict[str, Known] = {}
@@ -113,16 +115,16 @@ class Tasks:
                 return self._known[config.id]
             stored = decode_state(handle.driver_state)
             task = adopt(stored, boot_id(), await self._listing.task(stored.task))
-            if task.phase is not Phase.ENDED:  # of one that has ended the relay has every line, or had it drained
-                await self._resume(config, stored)
+            console = self._reconnecting.begin(config, stored, running=task.phase is not Phase.ENDED)
             network = convert.guest_address(task.reservation)
-            ended = self._background.create_task(self._endings.end(stored, task.pid))
+            ended = self._background.create_task(self._end_of_recovered(stored, task, console))
             return self._watch(config, stored, task.control_group, network, ended)
 
-    async def _resume(self, config: wire.TaskConfig, stored: DriverState) -> None:
-        """Have the console forwarded from where it was; Nomad's reader may be a new one, or gone for good."""
-        with suppress(Solo5Error):  # the journal has every line
-            await consoles.connect(self._session, config, stored.task, stored.unit, stored.started, stored.logging)
+    async def _end_of_recovered(self, stored: DriverState, seen: Task, console: "asyncio.Task[None]") -> End:
+        """Its last lines are drained to where its console leads by then."""
+        end = await self._endings.end(stored, seen.pid, seen=seen)
+        await console
+        return end
 
     def _watch(
         self,

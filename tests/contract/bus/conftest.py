@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, pid1
@@ -6,6 +7,7 @@ from tests.contract.netservice import PrivateBus
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.bus.connection import Connection, system_bus
+from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.manager import Manager
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
@@ -31,5 +33,14 @@ async def connection(address: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def manager(connection: Connection) -> Manager:
-    return Manager(connection)
+def exports(tmp_path: Path) -> Exports:
+    """A machine whose PID 1 has written nothing yet."""
+    (tmp_path / "units").mkdir()
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup/cgroup.procs").touch()
+    return Exports(tmp_path / "units", tmp_path / "cgroup")
+
+
+@pytest.fixture
+def manager(connection: Connection, exports: Exports) -> Manager:
+    return Manager(connection, exports)

@@ -48,6 +48,7 @@ class FakeSystemd:
 
     Attributes:
         calls: every Manager call: member and body, in order.
+        read: every property that was asked for, in order.
         files: device and inode of every descriptor that came with a call.
         units: what is loaded, by name.
         errors: the D-Bus error name that a member answers with.
@@ -61,6 +62,7 @@ class FakeSystemd:
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
         self.calls: list[tuple[str, list[Any]]] = []
+        self.read: list[str] = []
         self.files: list[tuple[int, int]] = []
         self.units: dict[str, Unit] = {}
         self.errors: dict[str, str] = {}
@@ -168,6 +170,7 @@ class FakeSystemd:
 
     def _get(self, message: Message, _: str, name: str) -> Message:
         """As systemd does: any name can be described, an absent unit as one that was not found."""
+        self.read.append(name)
         if "Get" in self.errors:
             return Message.new_error(message, self.errors["Get"], "the reason.")
         unit = next((unit for unit in self.units.values() if unit_path(unit.name) == message.path), None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.backends import Machine
-from tests.fakes.background import Background
+from tests.fakes.background import Background, yields
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 
@@ -34,6 +34,7 @@ async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
 ) -> None:
     async with agent() as nomad:
         await nomad.recover(handle)
+        await yields(50)
         assert machine.relay.held == {NAME: (UNIT, machine.units.loaded[UNIT].started)}
         async with Background(nomad.wait()) as waiting:
             assert not waiting.done()
@@ -85,6 +86,7 @@ async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: 
     async with agent() as nomad:
         await asyncio.gather(nomad.recover(handle), nomad.recover(handle))
         await nomad.recover(handle)
+        await yields(50)
     assert machine.steps.taken.count("forward") == 2
 
 
@@ -126,10 +128,10 @@ async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
     machine: Machine, handle: wire.TaskHandle
 ) -> None:
     async with agent() as nomad:
-        machine.steps.errors["states"] = HostError("the system bus does not answer.")
+        machine.steps.errors["runs"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        del machine.steps.errors["states"]
+        del machine.steps.errors["runs"]
         await nomad.recover(handle)
 
 
@@ -151,19 +153,78 @@ async def test_a_console_whose_reader_is_gone_for_good_keeps_no_task_from_recove
     handle.config.stdout_path = handle.config.stderr_path = "/proc/self/nothing"
     async with agent() as nomad:
         await nomad.recover(handle)
+        await yields(50)
         assert machine.relay.held == {}
         assert (await nomad.inspect()).task.state == wire.RUNNING
 
 
-async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) -> None:
+def many() -> list[wire.TaskConfig]:
     tasks = [task_config() for _ in range(20)]
     for number, task in enumerate(tasks):
         task.id = f"{ALLOCATION}/web/{number}"
+    return tasks
+
+
+async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) -> None:
+    tasks = many()
     async with agent() as nomad:
         handles = [(await nomad.start(task)).handle for task in tasks]
-    seen = machine.steps.taken.count("states")
+    seen = machine.steps.taken.count("runs")
     async with agent() as nomad:
         await asyncio.gather(*map(nomad.recover, handles))
-        assert machine.steps.taken.count("states") == seen + 1
+        assert machine.steps.taken.count("runs") == seen + 1
         running = [await nomad.inspect(task.id) for task in tasks]
     assert {each.task.state for each in running} == {wire.RUNNING}
+
+
+async def test_no_task_is_asked_for_alone_when_many_are_recovered(machine: Machine) -> None:
+    async with agent() as nomad:
+        handles = [(await nomad.start(task)).handle for task in many()]
+    machine.steps.taken.clear()
+    async with agent() as nomad:
+        for handle in handles:
+            await nomad.recover(handle)
+        await yields(200)
+        assert not {"state", "states", "changes", "lives", "forward"} & set(machine.steps.taken)
+        assert machine.steps.taken.count("runs") == 1
+
+
+async def test_a_console_that_the_relay_still_holds_is_left_alone(machine: Machine, handle: wire.TaskHandle) -> None:
+    machine.relay.held[NAME] = (UNIT, 1)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        await yields(50)
+    assert machine.relay.held[NAME] == (UNIT, 1)
+
+
+async def test_what_a_relay_without_descriptors_owes_of_an_ended_task_is_delivered_before_the_end_is_told(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    machine.relay.lost.add(NAME)
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    machine.steps.taken.clear()
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        await nomad.wait()
+    taken = machine.steps.taken
+    assert taken.index("forward") < taken.index("drain")
+
+
+async def test_a_console_that_was_delivered_to_its_end_is_not_begun_again(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    machine.steps.taken.clear()
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        await nomad.wait()
+    assert "forward" not in machine.steps.taken
+
+
+async def test_a_recovery_does_not_wait_for_a_relay_that_does_not_answer(
+    machine: Machine, handle: wire.TaskHandle
+) -> None:
+    machine.steps.hang_on = "holds"
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert (await nomad.inspect()).task.state == wire.RUNNING

@@ -1,0 +1,178 @@
+"""Many units are read from what PID 1 has written to files; what is not found there is asked for."""
+
+import asyncio
+import struct
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from dbus_next import Variant
+from tests.contract.bus.fake_systemd import FakeSystemd, Unit
+from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
+
+from solo5_systemd.bus import watch as watch_module
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.unit.state import ActiveState
+
+RUN = "ab" * 16
+FIELDS = (b"SOLO5_TASK=web", b"NOTE=two\nlines")
+CGROUP = f"solo5.slice/solo5-shared.slice/{UNIT}"
+
+
+@pytest.fixture
+def written(systemd: FakeSystemd, tmp_path: Path) -> Path:
+    """A service that runs in a slice below ours, and what PID 1 has written of it."""
+    systemd.units[UNIT] = service(
+        MainPID=Variant("u", 7),
+        ControlGroup=Variant("s", "/asked"),
+        ExecMainStartTimestamp=Variant("t", 9),
+    )
+    write(tmp_path, UNIT)
+    return tmp_path
+
+
+def write(machine: Path, unit: str) -> None:
+    (machine / f"units/invocation:{unit}").symlink_to(RUN)
+    assignments = b"".join(struct.pack("<Q", len(field)) + field for field in FIELDS)
+    (machine / f"units/log-extra-fields:{unit}").write_bytes(assignments)
+    cgroup = machine / "cgroup/solo5.slice/solo5-shared.slice" / unit
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").write_text("42\n")
+    (cgroup / "cgroup.freeze").write_text("1\n")
+
+
+async def test_a_run_is_known_without_a_question(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
+    (state,) = await manager.runs()
+    assert (state.task, state.active, state.sub) == (WEB, ActiveState.ACTIVE, "sub")
+    assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
+    assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
+    assert systemd.read == []
+
+
+async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_asked_for(
+    systemd: FakeSystemd, manager: Manager, written: Path
+) -> None:
+    (state,) = await manager.states()
+    assert (state.invocation, state.main_pid, state.started) == (RUN, 42, 9)
+    assert systemd.read == ["ExecMainStartTimestamp", "LoadState"]
+
+
+async def test_a_task_alone_is_always_asked_for(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
+    state = await manager.state(WEB)
+    assert state is not None
+    assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
+
+
+async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+) -> None:
+    systemd.units[SCOPE] = Unit(SCOPE)
+    write(tmp_path, SCOPE)
+    (state,) = await manager.runs()
+    assert (state.unit, state.invocation, state.main_pid, state.log_fields) == (SCOPE, RUN, 0, {})
+    assert systemd.read == []
+
+
+@pytest.mark.parametrize(
+    "file, content, expected",
+    [
+        (f"units/invocation:{UNIT}", None, ("01" * 16, 42)),
+        (f"cgroup/{CGROUP}/cgroup.procs", "", (RUN, 7)),
+        (f"cgroup/{CGROUP}/cgroup.procs", "42\n43\n", (RUN, 7)),
+        (f"cgroup/{CGROUP}/cgroup.procs", "0\n", (RUN, 7)),
+        (f"cgroup/{CGROUP}/cgroup.procs", None, (RUN, 7)),
+    ],
+)
+async def test_what_the_files_do_not_tell_is_asked_for(
+    systemd: FakeSystemd,
+    manager: Manager,
+    written: Path,
+    file: str,
+    content: str | None,
+    expected: tuple[str, int],
+) -> None:
+    (written / file).unlink()
+    if content is not None:
+        (written / file).write_text(content)
+    (listed,) = await manager.states()
+    assert (listed.invocation, listed.main_pid) == expected
+    (run,) = await manager.runs()
+    assert (run.invocation, run.main_pid) == ("01" * 16, 7), "of one that is asked for, everything is"
+
+
+async def test_extra_fields_that_are_cut_off_are_asked_for(
+    systemd: FakeSystemd, manager: Manager, written: Path
+) -> None:
+    file = written / f"units/log-extra-fields:{UNIT}"
+    file.write_bytes(file.read_bytes()[:-3])
+    systemd.units[UNIT].properties["LogExtraFields"] = Variant("aay", [b"A=b"])
+    (state,) = await manager.states()
+    assert state.log_fields == {"A": "b"}
+
+
+async def test_the_end_of_a_unit_is_never_read_from_files(
+    systemd: FakeSystemd, manager: Manager, written: Path
+) -> None:
+    systemd.units[UNIT].active = "failed"
+    (state,) = await manager.states()
+    assert (state.invocation, state.frozen) == ("01" * 16, False)
+    assert await manager.runs() == []
+    assert await manager.states(ended=False) == []
+
+
+async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = service("inactive")
+    systemd.units[UNIT].job = "start"
+    (state,) = await manager.runs()
+    assert state.active is ActiveState.ACTIVATING
+
+
+# --- watching those that were seen -----------------------------------------------------------------------------
+
+
+async def test_the_watch_over_a_run_that_was_seen_begins_without_a_question(
+    systemd: FakeSystemd, manager: Manager, written: Path
+) -> None:
+    (run,) = await manager.runs()
+    systemd.calls.clear()
+    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+        assert await anext(states) == run
+    assert {member for member, _ in systemd.calls} <= {"Subscribe"}
+
+
+async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listing_for_all(
+    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "SOON", 0.05)
+    (run,) = await manager.runs()
+    systemd.units[UNIT].active = "failed"
+    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+        assert await anext(states) == run
+        assert (await anext(states)).active is ActiveState.FAILED
+    assert len(systemd.called("ListUnitsByPatterns")) == 2
+
+
+async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
+    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "SOON", 60)
+    (run,) = await manager.runs()
+    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+        await anext(states)
+        systemd.units[UNIT].active = "failed"
+        systemd.changed(UNIT)
+        assert (await anext(states)).active is ActiveState.FAILED
+
+
+async def test_newcomers_share_a_listing(
+    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "SOON", 0.05)
+    (run,) = await manager.runs()
+    watches = [manager.changes(run, seen=True) for _ in range(50)]
+    for watch in watches:
+        await anext(watch)
+    await asyncio.sleep(0.3)
+    assert len(systemd.called("ListUnitsByPatterns")) == 2
+    for watch in watches:
+        await watch.aclose()
