@@ -104,11 +104,12 @@ def with_last_lines(announcement: Announcement, lines: Sequence[str]) -> Announc
 
 def last_lines(lines: Sequence[str]) -> str:
     """The console's end as part of a sentence, empty where nothing was said."""
-    quoted = " | ".join(printable(line) for line in lines[-LAST_LINES:])
+    quoted = ", ".join(f"“{printable(line)}”" for line in lines[-LAST_LINES:])
     return f"Last on its console: {quoted}" if quoted else ""
 
 
 def printable(line: str) -> str:
-    """A line of bounded length in which nothing can steer a terminal."""
-    plain = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line.strip()[: LONGEST_LINE + 1])
+    """A line of bounded length that steers no terminal, nor Nomad's tables, where `|` ends a column."""
+    text = line.strip()[: LONGEST_LINE + 1].replace("|", "¦")
+    plain = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return plain if len(plain) <= LONGEST_LINE else f"{plain[: LONGEST_LINE - 1]}…"

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
 
 PATIENCE = 2.0
-"""Seconds that an answer may take."""
+"""Seconds that an answer may take, where questions are not closer to each other."""
+
+BRIEFEST = 0.5
+"""The least that a guest is given for an answer."""
 
 AGAIN = 0.1
 """Seconds between two questions of a start that waits."""
@@ -111,9 +114,10 @@ async def become(
 
 
 def _ended_before(wanted: Line | Endpoint, end: "End") -> Solo5Error:
-    error = StartError if end.outcome.retry else InvalidRequestError
-    said = announcements.last_lines(end.outcome.last_lines)
-    return error(f"task ended before it was ready ({wanted}): {end.outcome.sentence}.", said)
+    outcome = end.outcome
+    error = StartError if outcome.clean or outcome.retry else InvalidRequestError
+    said = announcements.last_lines(outcome.last_lines)
+    return error(f"task ended before it was ready ({wanted}): {outcome.sentence}.", said)
 
 
 async def _last_lines(session: "Session", name: TaskName) -> list[str]:
@@ -149,9 +153,10 @@ class Keeper:
 
     async def keep(self) -> None:
         """Ask, at the job's interval; changes alone are told."""
+        patience = min(PATIENCE, max(BRIEFEST, self._watched.interval))
         while not self.ended_for:
             await asyncio.sleep(self._watched.interval)
-            why = await probes.problem(self._watched.endpoint, PATIENCE)
+            why = await probes.problem(self._watched.endpoint, patience)
             try:
                 await self._beat(why)
             except Solo5Error as error:

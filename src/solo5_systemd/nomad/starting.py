@@ -3,8 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,6 +70,12 @@ class Starter:
         self._endings = endings
         self._events = events
         self._background = background
+        self._under_way: set[TaskName] = set()
+
+    @property
+    def under_way(self) -> frozenset[TaskName]:
+        """The tasks that are being started; some may have a unit already."""
+        return frozenset(self._under_way)
 
     async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Begun:
         """Start a task, and wait until it is what its job calls ready.
@@ -83,7 +89,8 @@ class Starter:
         images = convert.image_candidates(options, config, plugin)
         if options.ready is not None:
             readiness.check(options.ready, config, options)
-        with Announcer(self._events, config, partial(readiness.refuse, options.ready)) as progress:
+        progress = Announcer(self._events, config, partial(readiness.refuse, options.ready))
+        with self._counted(workload.name), progress:
             try:
                 async with asyncio.timeout(PATIENCE):
                     workload = replace(workload, image=await asyncio.to_thread(_first_there, images))
@@ -92,6 +99,14 @@ class Starter:
                 raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
             progress.started(started.unit, started.invocation)
             return await self._until_ready(config, options, _state(workload, started, wanted), started, progress)
+
+    @contextmanager
+    def _counted(self, name: TaskName) -> Iterator[None]:
+        self._under_way.add(name)
+        try:
+            yield
+        finally:
+            self._under_way.discard(name)
 
     async def _until_ready(
         self, config: wire.TaskConfig, options: TaskOptions, state: DriverState, started: Started, progress: Announcer

@@ -88,6 +88,10 @@ class Tasks:
             raise NoSuchTaskError(f"task {task_id!r} is not one of this driver's: expected a task that it started.")
         return self._known[task_id]
 
+    def names(self) -> frozenset[TaskName]:
+        """The tasks that are ours: started, recovered, or just being started."""
+        return self._starter.under_way | {known.state.task for known in self._known.values()}
+
     # --- start and recover ---------------------------------------------------------------------------------------
 
     async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Known:

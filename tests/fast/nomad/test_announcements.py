@@ -43,8 +43,8 @@ def test_all_addresses_are_one_event() -> None:
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
     told = announcements.with_last_lines(END, [str(number) for number in range(20)])
-    assert told.message == "The guest aborted. Last on its console: 15 | 16 | 17 | 18 | 19"
-    assert told.message.count("|") == LAST_LINES - 1
+    assert told.message == "The guest aborted. Last on its console: “15”, “16”, “17”, “18”, “19”"
+    assert told.message.count("“") == LAST_LINES
     assert told.annotations == END.annotations
 
 
@@ -59,6 +59,7 @@ def test_an_end_without_last_words_quotes_nothing() -> None:
         ("\x1b[31mred\x07\0", "\\x1b[31mred\\x07\\x00"),
         ("\u202egnp", "\\x202egnp"),
         ("é ☺ 漢", "é ☺ 漢"),
+        ("a|b", "a¦b"),
         ("x" * 500, "x" * (LONGEST_LINE - 1) + "…"),
     ],
 )

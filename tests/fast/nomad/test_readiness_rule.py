@@ -1,0 +1,161 @@
+"""A job's `ready` block: right, wrong, and as it is kept for a driver to come."""
+
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.tasks import LEASE
+from tests.fast.nomad.values import packed, port, task_config
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.plan import Protocol, Reservation
+from solo5_systemd.nomad import convert
+from solo5_systemd.nomad.options import task_options
+from solo5_systemd.nomad.ready import (
+    LONGEST_PATTERN,
+    TIMES,
+    Change,
+    Endpoint,
+    Line,
+    OnLoss,
+    Port,
+    Pulse,
+    Rule,
+    Watched,
+    rule,
+    watched,
+)
+
+HTTP = Port(protocol=Protocol.TCP, name="http")
+
+
+def read(**keys: object) -> Rule:
+    return rule(Fields(keys, "config.ready"))
+
+
+@pytest.mark.parametrize(
+    "keys, expected",
+    [
+        ({"console": "^up"}, Rule(by=Line(pattern="^up"))),
+        ({"tcp": "http"}, Rule(by=HTTP)),
+        ({"udp": "53", "interval": "1m"}, Rule(by=Port(protocol=Protocol.UDP, name="53"), interval=60.0)),
+        (
+            {"tcp": "http", "deadline": "5s", "interval": "250ms", "on_loss": "restart"},
+            Rule(by=HTTP, deadline=5.0, interval=0.25, on_loss=OnLoss.RESTART),
+        ),
+    ],
+)
+def test_a_rule_is_what_the_job_says(keys: dict[str, str], expected: Rule) -> None:
+    assert read(**keys) == expected
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({}, "config.ready names no rule: expected exactly one of console"),
+        ({"console": "a", "udp": "7"}, "config.ready names console and udp: expected exactly one of"),
+        ({"tcp": "0"}, "config.ready.tcp: port 0 does not exist"),
+        ({"tcp": "65536"}, "config.ready.tcp: port 65536 does not exist"),
+        ({"udp": ""}, "config.ready.udp is '': expected a label"),
+        ({"console": ""}, "config.ready.console is ''"),
+        ({"console": "x" * (LONGEST_PATTERN + 1)}, "config.ready.console is 'xxx"),
+        ({"tcp": "http", "deadline": "11m"}, "config.ready.deadline is '11m': expected from 1s to 600s"),
+        ({"tcp": "http", "interval": "1ms"}, "config.ready.interval is '1ms': expected from 0.1s to 3600s"),
+        ({"tcp": "http", "on_loss": "panic"}, "config.ready.on_loss is 'panic': expected one of"),
+        ({"console": "a", "on_loss": "restart"}, "config.ready.on_loss is 'restart': expected none beside console"),
+        ({"http": "80"}, "config.ready.http is not a known key"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(keys: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        read(**keys)
+    assert str(caught.value).startswith(words)
+
+
+# --- where the guest is asked --------------------------------------------------------------------------------
+
+
+def endpoint(asked: Port, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
+    job = task_config(port("http", 25001, 80), port("echo", 7), **config)
+    options = task_options(job.msgpack_driver_config)
+    leases = [LEASE, LEASE.__class__(**{**vars(LEASE), "nic": DeviceName("lab"), "ipv4": LEASE.ipv4 + 1})]
+    held = tuple(lease for lease in leases if lease.nic in nics)
+    return convert.endpoint(asked, job, options, Reservation(task=TaskName("web"), leases=held))
+
+
+@pytest.mark.parametrize(
+    "name, number", [("http", 80), ("echo", 7), ("8080", 8080)], ids=["mapped", "same number", "the guest's own"]
+)
+def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int) -> None:
+    asked = Port(protocol=Protocol.TCP, name=name)
+    assert endpoint(asked) == Endpoint(protocol=Protocol.TCP, address=LEASE.ipv4.ip, port=number)
+
+
+def test_a_label_of_a_nic_is_asked_at_that_nic() -> None:
+    config = {"nic": {"service": {}, "lab": {"ports": ["http"]}}}
+    assert endpoint(HTTP, ("service", "lab"), **config).address == LEASE.ipv4.ip + 1
+
+
+def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
+    assert endpoint(HTTP, ports=[]).port == 80
+
+
+def test_a_label_that_the_group_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="config.ready.tcp names 'dns': expected one of .* \\(http, echo\\)"):
+        endpoint(Port(protocol=Protocol.TCP, name="dns"))
+
+
+def test_a_guest_without_an_address_cannot_be_asked() -> None:
+    with pytest.raises(InvalidRequestError, match="config.ready.tcp is 'http', and the image has no NIC"):
+        endpoint(HTTP, ())
+
+
+# --- afterwards ----------------------------------------------------------------------------------------------
+
+WATCHED = st.builds(
+    Watched,
+    endpoint=st.builds(
+        Endpoint,
+        protocol=st.sampled_from(Protocol),
+        address=st.ip_addresses(v=4).map(lambda address: IPv4Address(int(address))),
+        port=st.integers(1, 65535),
+    ),
+    interval=st.sampled_from([0.1, 0.25, 10.0, 3600.0]),
+    on_loss=st.sampled_from(OnLoss),
+)
+
+
+@given(WATCHED)
+def test_what_is_watched_survives_the_handle(asked: Watched) -> None:
+    assert watched(asked.plain()) == asked
+
+
+def test_nothing_is_watched_where_nothing_was_asked() -> None:
+    assert watched({}) is None
+
+
+@pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
+def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
+    asked = Watched(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
+    with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
+        watched({**asked.plain(), **change})
+
+
+def beats(answers: str) -> list[Change | None]:
+    pulse = Pulse()
+    return [pulse.beat(answered=answer == "+") for answer in answers]
+
+
+def test_changes_alone_are_told_and_one_missed_answer_is_none() -> None:
+    assert beats("+-+--+") == [None] * 6
+    assert beats("-" * (TIMES + 5)).count(Change.LOST) == 1
+    assert beats("-" * TIMES + "++") == [*[None] * (TIMES - 1), Change.LOST, Change.REGAINED, None]
+
+
+def test_the_option_is_the_rule() -> None:
+    assert task_options(packed(unikernel="a", ready={"tcp": "http", "console": None})).ready == Rule(by=HTTP)
+    assert task_options(packed(unikernel="a", ready=None)).ready is None

@@ -1,0 +1,247 @@
+"""A start that waits for its guest: answered when it is ready, undone when it is not, and watched afterwards."""
+
+import asyncio
+
+import pytest
+from tests.fakes.backends import Machine, entry
+from tests.fakes.background import Background, yields
+from tests.fakes.images import stored
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad import handle, probes
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.ready import Endpoint
+from solo5_systemd.nomad.refusals import explain
+from solo5_systemd.unit.state import MainCode
+
+NAME = name_of(TASK_ID)
+UNIT = task_service(NAME)
+NOTHING: tuple[set[str], set[str]] = (set(), set())
+RULE = {"tcp": "http", "deadline": "60s", "interval": "0.1s"}
+
+
+class Guest:
+    """Answers, or says why it does not; `said` is its console's line that is waited for."""
+
+    def __init__(self) -> None:
+        self.why = "connection refused"
+        self.asked: list[Endpoint] = []
+        self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def problem(self, endpoint: Endpoint, _: float) -> str:
+        self.asked.append(endpoint)
+        await asyncio.sleep(0)
+        return self.why
+
+    async def line(self, unit: str, since: int, pattern: str) -> str:
+        return await asyncio.shield(self.said)
+
+
+@pytest.fixture
+async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
+    made = Guest()
+    monkeypatch.setattr(probes, "problem", made.problem)
+    monkeypatch.setattr(probes, "line", made.line)
+    monkeypatch.setattr("solo5_systemd.nomad.readiness.AGAIN", 0.001)
+    return made
+
+
+def task(fifos: Fifos | None = None, /, **rule: str) -> wire.TaskConfig:
+    job = task_config(port("http", 25001, 80), ready=rule or RULE)
+    return fifos.of(job) if fifos else job
+
+
+async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad, Background(nomad.start(task())) as starting:
+        await asyncio.sleep(0.02)
+        assert not starting.done()
+        assert UNIT in machine.units.loaded
+        guest.why = ""
+        answer = await starting
+        assert isinstance(answer, wire.StartTaskResponse)
+        assert {str(asked) for asked in guest.asked} == {"tcp 10.89.0.2:80"}
+        assert dict(handle.decode(answer.handle.driver_state).ready) == {
+            "protocol": "tcp", "address": "10.89.0.2", "port": 80, "interval": "0.1s", "on_loss": "event",
+        }  # fmt: skip
+        assert any(said.endswith("tcp 10.89.0.2:80 answers") for said in await nomad.messages())
+
+
+async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, guest: Guest) -> None:
+    machine.images.files["/srv/app"] = stored()
+    async with agent() as nomad, Background(nomad.start(task_config(ready={"console": "^up"}))) as starting:
+        assert not starting.done()
+        guest.said.set_result("up and\x07 running")
+        answer = await starting
+        assert isinstance(answer, wire.StartTaskResponse)
+        assert handle.decode(answer.handle.driver_state).ready == {}
+        assert any(said.endswith("its console says up and\\x07 running") for said in await nomad.messages())
+
+
+async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
+    machine: Machine, fifos: Fifos, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.console.say(entry("booting"), entry("stuck"))
+    async with agent() as nomad:
+        with pytest.raises(StartError) as caught:
+            await nomad.start(task(fifos, tcp="http", deadline="1s"))
+        assert str(caught.value) == (
+            "task was not ready within 1 s: tcp 10.89.0.2:80: connection refused. "
+            "Last on its console: “booting”, “stuck”"
+        )
+        assert worth_another_try(caught.value)
+        assert (machine.holds, machine.relay.held, machine.relay.drained) == (NOTHING, {}, [NAME])
+        assert not [said for said in await nomad.messages() if "topped" in said]
+
+
+@pytest.mark.parametrize(
+    "status, error, again",
+    [(3, StartError, True), (0, StartError, True), (64, InvalidRequestError, False)],
+    ids=["failed", "well", "refusing its arguments"],
+)
+async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
+    machine: Machine, fifos: Fifos, guest: Guest, status: int, error: type[Solo5Error], again: bool
+) -> None:
+    async with agent() as nomad:
+        async with Background(nomad.start(task(fifos))) as starting:
+            await asyncio.sleep(0.01)
+            machine.units.end(UNIT, MainCode.EXITED, status)
+            with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
+                await starting
+        assert worth_another_try(caught.value) is again
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+def worth_another_try(error: Solo5Error) -> bool:
+    failure = explain(error)
+    assert failure is not None
+    return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
+
+
+async def test_a_start_that_is_called_off_while_it_waits_leaves_nothing(
+    machine: Machine, fifos: Fifos, guest: Guest
+) -> None:
+    async with agent() as nomad:
+        async with Background(nomad.start(task(fifos))) as starting:
+            await asyncio.sleep(0.01)
+            assert UNIT in machine.units.loaded
+        assert starting.cancelled()
+        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+async def test_a_start_that_waits_holds_up_no_other_task(machine: Machine, guest: Guest) -> None:
+    other = task_config()
+    other.id = f"{TASK_ID}2"
+    async with agent() as nomad, Background(nomad.start(task())) as waiting:
+        await nomad.start(other)
+        await nomad.stop(other.id)
+        await nomad.wait(other.id)
+        assert not waiting.done()
+
+
+@pytest.mark.parametrize(
+    "rule, words",
+    [
+        ({"tcp": "dns"}, "config.ready.tcp names 'dns'"),
+        ({"console": "("}, "config.ready.console: '\\(' is no regular expression"),
+        ({"tcp": "80", "udp": "80"}, "config.ready names tcp and udp"),
+    ],
+)
+async def test_a_rule_that_can_never_hold_is_refused_before_anything_is_made(
+    machine: Machine, rule: dict[str, str], words: str
+) -> None:
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError, match=words):
+            await nomad.start(task(**rule))
+    assert not {"reserve", "start unit", "forward"} & set(machine.steps.taken)
+
+
+async def test_a_port_of_a_guest_without_nics_is_refused_before_anything_is_made(machine: Machine) -> None:
+    machine.images.files["/srv/app"] = stored()
+    job = task_config(ready={"tcp": "80"})
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError, match="config.ready.tcp is '80', and the image has no NIC"):
+            await nomad.start(job)
+    assert "take image" in machine.steps.taken
+    assert not {"reserve", "start unit"} & set(machine.steps.taken)
+
+
+# --- afterwards ----------------------------------------------------------------------------------------------
+
+
+async def ready(nomad: Agent, guest: Guest, **rule: str) -> wire.StartTaskResponse:
+    guest.why = ""
+    return await nomad.start(task(**{**RULE, **rule}))
+
+
+async def told(nomad: Agent, text: str) -> str:
+    for _ in range(400):
+        for said in await nomad.messages():
+            if text in said:
+                return said
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"nothing says {text!r}")
+
+
+async def test_loss_and_return_are_told_and_change_nothing_else(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest)
+        guest.why = "no answer within 0.5 s"
+        assert await told(nomad, "No longer") == "No longer ready: tcp 10.89.0.2:80: no answer within 0.5 s"
+        guest.why = ""
+        assert "tcp 10.89.0.2:80 answers" in await told(nomad, "Ready again after")
+        assert machine.units.sent == []
+        assert not machine.units.loaded[UNIT].over
+
+
+async def test_loss_ends_a_task_whose_job_says_so(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest, on_loss="restart")
+        guest.why = "connection refused"
+        ended = await nomad.wait()
+        assert (ended.result.exit_code, ended.result.signal) == (143, 15), "no success: its policy has it restarted"
+        assert await told(nomad, "Stopped because it was no longer ready (tcp 10.89.0.2:80: connection refused)")
+
+
+async def test_a_driver_that_comes_back_goes_on_watching(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        started = await ready(nomad, guest)
+    async with agent() as nomad:
+        await nomad.recover(started.handle)
+        guest.why = "connection refused"
+        assert await told(nomad, "No longer ready")
+
+
+async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest, on_loss="restart")
+        await nomad.signal("SIGSTOP")
+        guest.why = "no answer within 0.5 s"
+        await asyncio.sleep(0.5)
+        assert not machine.units.loaded[UNIT].over
+        await nomad.signal("SIGCONT")
+        assert (await nomad.wait()).result.signal == 15
+
+
+async def test_a_loss_that_cannot_be_acted_on_is_found_out_again(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest, on_loss="restart")
+        machine.steps.errors["state"] = HostError("the system bus does not answer.")
+        guest.why = "connection refused"
+        await asyncio.sleep(0.5)
+        del machine.steps.errors["state"]
+        assert (await nomad.wait()).result.signal == 15
+
+
+async def test_nobody_is_asked_after_the_end(machine: Machine, guest: Guest) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest)
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await nomad.wait()
+        guest.asked.clear()
+        await asyncio.sleep(0.3)
+        assert guest.asked == []
+        await yields()
