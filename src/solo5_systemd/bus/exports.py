@@ -1,4 +1,4 @@
-"""What PID 1 has written to files of a unit that runs: for those who look at many, and would ask for every fact of each.
+"""What PID 1 has written to files of a unit that runs: for those who look at many, and would ask for each fact of each.
 
 journald is told of a unit's invocation and of its extra fields by two files below /run/systemd/units (systemd's unit.c,
 `unit_export_state_files`), and the rest is in its cgroup. The files are systemd's own affair: a fact that is not found
