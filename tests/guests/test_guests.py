@@ -77,6 +77,12 @@ def test_toucher_refuses_what_it_has_not(tender: Tender) -> None:
     assert tender.run("toucher", "mb=9").status == 255
 
 
+def test_toucher_ends_as_ocaml_does_for_want_of_memory(tender: Tender) -> None:
+    ended = tender.run("toucher", "mb=1", "then=more")
+    assert ended.status == 2
+    assert "Fatal error: exception Out_of_memory" in ended.lines
+
+
 def test_spinner_burns_processor_time(tender: Tender) -> None:
     with tender.running("spinner", "for=1") as guest:
         guest.wait_for("spinning")
@@ -91,6 +97,7 @@ def test_aborter_aborts(tender: Tender) -> None:
     assert ended.status == 255
     assert ended.lines[-1].startswith("Solo5: ABORT: aborter.c:")
     assert tender.run("aborter", "how=call").lines == ["Solo5: solo5_abort() called"]
+    assert tender.run("aborter", "how=memory").lines[-1].endswith(": Not enough memory")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-/* Touches mb=N MiB of its memory (all it has), then sleeps, or exits if told to: then=exit. */
+/* Touches mb=N MiB of its memory (all it has), then sleeps, or does as told: then=exit, or then=more, which ends as
+ * an OCaml program does that needs more than there is. */
 #include "guest.h"
 
 MANIFEST();
@@ -6,6 +7,7 @@ MANIFEST();
 #define MIB (1UL << 20)
 #define PAGE 4096
 #define STACK (64 * 1024) /* at the end of memory, and in use */
+#define OCAML_UNCAUGHT 2
 
 int guest_main(void)
 {
@@ -21,6 +23,10 @@ int guest_main(void)
             print("touched %lu MiB\n", (at + PAGE) / MIB);
     }
     print("touched all %lu MiB\n", wanted);
+    if (flag("then=more")) {
+        print("Fatal error: exception Out_of_memory\n");
+        return OCAML_UNCAUGHT;
+    }
     while (!flag("then=exit"))
         wait_until(FOREVER);
     return 0;

@@ -1,44 +1,222 @@
 """How tasks end, and that each end is told from the others: the same words by ps, inspect and wait."""
 
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from .conftest import Machine, Runner, eventually, inspect, ok, says
+from .conftest import Machine, Runner, inspect, ok, says, sh, unit_property
+from .mishaps import end_main_thread, going_down
 
-ENDINGS = [
-    ("hello.hvt", (), "exited", 0, None),
-    ("hello.spt", (), "exited", 0, None),
-    ("hello.hvt", ("exit=1",), "exited", 1, None),
-    ("hello.spt", ("exit=1",), "exited", 1, None),
-    ("hello.hvt", ("exit=300",), "exited", 44, None),
-    ("aborter.hvt", (), "aborted", 255, None),
-    ("aborter.spt", (), "aborted", 255, None),
-    ("trapper.hvt", (), "trapped", 255, None),
-    ("trapper.spt", (), "trapped", None, 4),
-    ("trapper.spt", ("what=read",), "trapped", None, 11),
-    ("trapper.spt", ("what=syscall",), "forbidden-system-call", None, 31),
-]
+TARGETS = ["hvt", "spt"]
+Told = tuple[str, str, int | None, int | None, bool]
+"""Guest, its arguments; exit code and signal, and whether a retry can help."""
+
+OF_THEMSELVES: dict[str, list[Told]] = {
+    "exited": [
+        ("hello.hvt", "", 0, None, False),
+        ("hello.spt", "", 0, None, False),
+        ("hello.hvt", "exit=1", 1, None, True),
+        ("hello.spt", "exit=1", 1, None, True),
+        ("hello.hvt", "exit=300", 44, None, True),
+        ("hello.hvt", "exit=64", 64, None, False),
+        ("hello.spt", "exit=64", 64, None, False),
+    ],
+    "aborted": [("aborter.hvt", "", 255, None, True), ("aborter.spt", "", 255, None, True)],
+    "trapped": [
+        ("trapper.hvt", "", 255, None, True),
+        ("trapper.spt", "", None, 4, True),
+        ("trapper.spt", "what=read", None, 11, True),
+    ],
+    "guest-out-of-memory": [
+        ("toucher.hvt", "mb=1 then=more", 2, None, True),
+        ("toucher.spt", "mb=1 then=more", 2, None, True),
+        ("aborter.hvt", "how=memory", 255, None, False),
+        ("aborter.spt", "how=memory", 255, None, False),
+    ],
+    "forbidden-system-call": [("trapper.spt", "what=syscall", None, 31, False)],
+    "tender-failed": [("trapper.hvt", "what=text", 1, None, True)],
+}
 
 
-@pytest.mark.parametrize(("guest", "arguments", "ending", "code", "signal"), ENDINGS)
-def test_ending(
-    run: Runner, guest: str, arguments: tuple[str, ...], ending: str, code: int | None, signal: int | None
-) -> None:
-    name = run(guest, *arguments)
-    ok("solo5ctl", "wait", name)
-    outcome = inspect(name)["outcome"]
-    assert (outcome["ending"], outcome.get("exit_code"), outcome.get("signal")) == (ending, code, signal)
+@pytest.mark.parametrize("ending", OF_THEMSELVES)
+def test_a_guests_own_end(run: Runner, ending: str) -> None:
+    expected = {run(guest, *arguments.split()): told for guest, arguments, *told in OF_THEMSELVES[ending]}
+    for name, outcome in waited(*expected).items():
+        told = [outcome.get("exit_code"), outcome.get("signal"), outcome["retry"]]
+        assert (outcome["ending"], told) == (ending, expected[name]), outcome
 
 
-@pytest.mark.parametrize("target", ["hvt", "spt"])
-def test_signal_from_somebody_else_is_told_from_a_stop(machine: Machine, run: Runner, target: str) -> None:
-    name = run(f"sleeper.{target}")
-    says(name, "sleeping")
-    ok("kill", "-KILL", str(inspect(name)["pid"]))
-    eventually(lambda: inspect(name)["phase"] == "ended", "ended")
-    assert inspect(name)["outcome"]["ending"] == "killed"
+def waited(*names: str) -> dict[str, dict[str, Any]]:
+    """Outcomes by name, as `wait` has them."""
+    return {task["name"]: task["outcome"] for task in json.loads(ok("solo5ctl", "wait", "--json", *names))}
+
+
+def asleep(run: Runner, *targets: str) -> list[str]:
+    """A guest that sleeps for each of the tenders."""
+    names = [run(f"sleeper.{target}") for target in targets]
+    for name in names:
+        says(name, "sleeping")
+    return names
+
+
+def tender(name: str) -> str:
+    return unit_property(f"solo5-task-{name}.service", "MainPID")
+
+
+# --- somebody ends it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "signal"),
+    [
+        ("solo5ctl stop NAME", 15),
+        ("solo5ctl stop --signal INT NAME", 2),
+        ("solo5ctl kill --signal TERM NAME", 15),
+        ("systemctl stop solo5-task-NAME.service", 15),
+        ("systemctl kill --signal INT --kill-whom=main solo5-task-NAME.service", 2),
+    ],
+)
+def test_a_stop_through_systemd_whoever_asks(run: Runner, how: str, signal: int) -> None:
+    names = asleep(run, *TARGETS)
+    for name in names:
+        ok(*how.replace("NAME", name).split())
+    for told in waited(*names).values():
+        assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signal, True), told
+        assert told["exit_status"] == 128 + signal, "the same for both tenders"
+
+
+@pytest.mark.parametrize(("signal", "number"), [("TERM", 15), ("INT", 2), ("KILL", 9)])
+def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner, signal: str, number: int) -> None:
+    names = asleep(run, *TARGETS)
+    ok("kill", f"-{signal}", *map(tender, names))
+    for told in waited(*names).values():
+        assert (told["ending"], told["signal"], told["clean"]) == ("killed", number, False), told
+        assert told["sentence"] == f"killed by SIG{signal}, which systemd did not send"
+
+
+def test_a_kill_that_systemd_was_asked_for_says_so(run: Runner) -> None:
+    [name] = asleep(run, "spt")
+    ok("solo5ctl", "kill", name)
+    assert waited(name)[name]["sentence"] == "killed by SIGKILL, as systemd was asked to"
+
+
+def test_a_hung_tender_is_killed_by_who_waits_and_that_is_said(run: Runner) -> None:
+    [name] = asleep(run, "hvt")
+    end_main_thread(tender(name))
+    told = waited(name)[name]
+    assert (told["ending"], told["signal"], told["retry"]) == ("stalled", 9, True)
+    noted = ok("journalctl", "--no-pager", "--output=cat", "--unit", f"solo5-task-{name}.service")
+    assert "The tender hangs, its main thread dead" in noted, "the unit's own journal has it"
+
+
+def test_a_stop_while_the_host_goes_down_is_its_shutdown(run: Runner) -> None:
+    names = asleep(run, *TARGETS)
+    with going_down():
+        ok("systemctl", "stop", *(f"solo5-task-{name}.service" for name in names))
+        outcomes = waited(*names)
+    for told in outcomes.values():
+        assert (told["ending"], told["signal"], told["clean"], told["retry"]) == ("host-shutdown", 15, True, True)
+
+
+# --- tender, host and systemd ----------------------------------------------------------------------------------
+
+
+def test_a_tender_that_refuses_is_quoted(run: Runner) -> None:
+    names = [run(f"sleeper.{target}", options=("--property", "LimitAS=32M")) for target in TARGETS]
+    for told in waited(*names).values():
+        shown = (told["ending"], told["exit_code"], told["exit_status"], told["retry"])
+        assert shown == ("tender-refused", 1, 126, False)
+        assert told["sentence"] == "the tender refused: Error allocating guest memory: Cannot allocate memory"
+
+
+@contextmanager
+def full_disk() -> Iterator[Path]:
+    """A sparse image on a file system that has no room for its first sector."""
+    where = Path("/srv/full")
+    where.mkdir()
+    ok("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(where))
+    try:
+        disk = where / "disk"
+        disk.touch()
+        disk.chmod(0o666)
+        os.truncate(disk, 1 << 20)
+        sh("dd", "if=/dev/zero", f"of={where}/filler", "bs=4k")
+        yield disk
+    finally:
+        ok("umount", "--lazy", str(where))
+        where.rmdir()
+
+
+def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> None:
+    with full_disk() as disk:
+        endings = []
+        for target in TARGETS:
+            name = run(f"disk.{target}", "write=more", options=("--block", f"storage={disk}"))
+            endings += [waited(name)[name]]
+    hvt, spt = endings
+    assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
+    assert hvt["sentence"] == "the tender failed: Fatal error when writing: No space left on device"
+    assert spt["ending"] == "aborted", "this guest gives up by itself"
+
+
+def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:
+    machine.expect("The network was repaired: tap")
+    words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--send=192.0.2.9:9")
+    hvt, spt = (run(f"net.{target}", *words) for target in TARGETS)
+    for name in (spt, hvt):
+        says(name, "serving")
+        ok("ip", "link", "delete", inspect(name)["nics"][0]["tap"])
+    told = waited(hvt)[hvt]
+    assert (told["ending"], told["retry"]) == ("tender-failed", True)
+    assert str(told["sentence"]).startswith("the tender failed: Fatal ")
+    assert inspect(spt)["phase"] == "running"
+
+
+def test_a_limit_of_systemds_is_told_from_a_stop(run: Runner) -> None:
+    names = [run(f"sleeper.{target}", options=("--property", "RuntimeMaxSec=1")) for target in TARGETS]
+    for told in waited(*names).values():
+        assert (told["ending"], told["signal"], told["clean"]) == ("timed-out", 15, False)
+
+
+def test_a_tender_that_systemd_cannot_execute_has_not_been_started(machine: Machine) -> None:
+    """Of a start that failed `run` leaves nothing: this unit is made by hand."""
+    unit = "solo5-task-dud.service"
+    sh("systemd-run", "--unit", unit, "--property=Type=exec", "--property=User=nobody-at-all", "/bin/true")
+    told = inspect("dud")["outcome"]
+    assert (told["ending"], told["exit_code"], told["exit_status"], told["retry"]) == ("not-started", 217, 126, False)
+    ok("systemctl", "reset-failed", unit)
+
+
+def test_of_a_unit_that_was_taken_away_nothing_is_invented(run: Runner) -> None:
+    [name] = asleep(run, "spt")
+    ok("systemctl", "stop", f"solo5-outcome@{name}.target")
+    with subprocess.Popen(["solo5ctl", "wait", name], stderr=subprocess.PIPE, text=True) as waiting:
+        ok("systemctl", "stop", f"solo5-task-{name}.service")
+        _, said = waiting.communicate(timeout=60)
+    assert waiting.returncode == 125
+    assert "removed before its end could be read" in said or "no task is named" in said
 
 
 def test_a_guests_words_are_not_taken_for_the_tenders(run: Runner) -> None:
     name = run("hello.hvt", "Exiting on signal 15", "exit=1")
-    ok("solo5ctl", "wait", name)
-    assert inspect(name)["outcome"]["ending"] == "exited"
+    assert waited(name)[name]["ending"] == "exited"
+
+
+def test_ps_inspect_wait_and_run_say_the_same(run: Runner) -> None:
+    name = run("hello.spt", "exit=64")
+    told = waited(name)[name]
+    assert told["retry_reason"] == "its arguments have to change"
+    shown = ok("solo5ctl", "inspect", name)
+    assert f"Outcome: {told['sentence']}\n" in shown
+    assert "Retry: cannot help: its arguments have to change\n" in shown
+    rows = {task["name"]: task for task in json.loads(ok("solo5ctl", "ps", "--all", "--json"))}
+    assert rows[name]["outcome"] == inspect(name)["outcome"] == told
+    attended = sh("solo5ctl", "run", "--rm", "/srv/guests/hello.spt", "exit=64")
+    assert attended.returncode == 64
+    assert f"{told['sentence']}; a retry cannot help: its arguments have to change" in attended.stderr

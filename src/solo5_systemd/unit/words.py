@@ -13,6 +13,7 @@ _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")
 _IN_RUN = re.compile(r"^(Fatal |KVM: |Invalid guest )")
 _ASSERTION = re.compile(r"Assertion .* failed")
+_TRAP = re.compile(r"\btrap: type=")
 _NO_ROOM = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
 _EXHAUSTED = re.compile(r"Fatal error: (exception Out.of.memory|out of memory)", re.IGNORECASE)
 _REQUEST = re.compile(r"\b(?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
@@ -67,7 +68,8 @@ class LastWords:
 
     @property
     def trap(self) -> str | None:
-        return _containing(self.guest, "trap")
+        """The line that says which, else one that says that there was one."""
+        return _last(self.guest, _TRAP) or _containing(self.guest, "trap")
 
     @property
     def abort(self) -> str | None:

@@ -102,7 +102,7 @@ ROWS = [
     ),
     Row(
         exited(255), Ending.TRAPPED, "the guest trapped: Solo5: trap: type=#PF ec=0x0", 255,
-        guest=("Solo5: trap: type=#PF ec=0x0 ", "Solo5: ABORT: cpu.c:1"), code=255,
+        guest=("Solo5: trap: type=#PF ec=0x0 ", "Solo5: ABORT: cpu.c:1: Fatal trap"), code=255,
     ),
     Row(spt(killed(11)), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
     Row(asked(spt(killed(11))), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),

@@ -1,0 +1,139 @@
+"""What Nomad shows of each way to end: exit code, signal, OOM flag and message, and our event."""
+
+from typing import Any
+
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.mishaps import end_main_thread, going_down
+from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.jobs import Jobs, allocations, ended, hcl, running, says, status, task, unit
+
+Shown = tuple[str, int, int, str]
+"""The outcome's name, exit code, signal, and words of the message."""
+
+CHANGE = "a retry cannot help: image, arguments, devices or host have to change"
+OF_THEMSELVES: dict[str, tuple[str, Shown]] = {
+    "done": ("hello.hvt", ("exited", 0, 0, "")),
+    "three": ("hello.spt exit=3", ("exited", 3, 0, "")),
+    "usage": ("hello.hvt exit=64", ("exited", 64, 0, "retry cannot help: its arguments have to change")),
+    "abort-hvt": ("aborter.hvt", ("aborted", 255, 0, "the guest aborted: Solo5: ABORT: aborter.c")),
+    "abort-spt": ("aborter.spt", ("aborted", 255, 0, "the guest aborted: Solo5: ABORT: aborter.c")),
+    "trap-hvt": ("trapper.hvt", ("trapped", 255, 0, "the guest trapped: Solo5: trap: type=#UD")),
+    "trap-spt": ("trapper.spt", ("trapped", 132, 4, "the guest trapped (SIGILL)")),
+    "call": ("trapper.spt what=syscall", ("forbidden-system-call", 159, 31, "a forbidden system call")),
+    "heap": ("toucher.hvt mb=1 then=more", ("guest-out-of-memory", 2, 0, "exception Out_of_memory")),
+    "room": ("aborter.spt how=memory", ("guest-out-of-memory", 255, 0, "its image alone fills its memory")),
+    "text": ("trapper.hvt what=text", ("tender-failed", 1, 0, "the tender failed: KVM: ")),
+}
+
+
+def config(command: str, properties: str = "") -> str:
+    guest, *words = command.split()
+    args = ", ".join(f'"{word}"' for word in words)
+    return f'unikernel = "{GUESTS}/{guest}"\nargs = [{args}]\n{properties}'
+
+
+def terminated(alloc: str) -> dict[str, Any]:
+    """Nomad's own event."""
+    return next(event for event in task(alloc)["Events"] if event["Type"] == "Terminated")
+
+
+def check(alloc: str, shown: Shown) -> None:
+    """What an operator reads, and what a program does."""
+    outcome, code, signal, words = shown
+    told = terminated(alloc)
+    details = told["Details"]
+    assert (int(details["exit_code"]), int(details["signal"])) == (code, signal), status(alloc)
+    assert details["oom_killed"] == "false", status(alloc)
+    assert words in told["DisplayMessage"] if words else "Exit Message" not in told["DisplayMessage"], status(alloc)
+    assert f"Exit Code: {code}" in status(alloc)
+    eventually(lambda: announced(alloc) == [outcome], f"our event says {outcome!r}, once")
+
+
+def announced(alloc: str) -> list[str]:
+    return [event["Details"]["outcome"] for event in task(alloc)["Events"] if "outcome" in event["Details"]]
+
+
+def test_guests_that_end_by_themselves(jobs: Jobs) -> None:
+    submitted = {
+        job: jobs.submit(hcl(job, config(command), kind="batch")) for job, (command, _) in OF_THEMSELVES.items()
+    }
+    for job in submitted:
+        check(ended(job), OF_THEMSELVES[job][1])
+
+
+def test_a_tender_that_refuses_and_a_limit_of_systemds(jobs: Jobs) -> None:
+    refusal = 'properties {\n  LimitAS = "32M"\n}'
+    limit = 'properties {\n  RuntimeMaxSec = "1s"\n}'
+    jobs.submit(hcl("refused", config("sleeper.hvt", refusal), kind="batch", memory=96))
+    jobs.submit(hcl("limited", config("sleeper.spt", limit), kind="batch"))
+    check(ended("refused"), ("tender-refused", 1, 0, CHANGE))
+    check(ended("limited"), ("timed-out", 143, 15, "ended by systemd: timeout"))
+
+
+def test_tasks_that_somebody_ends(jobs: Jobs) -> None:
+    """By the unit, by the process; a hung one, and one whose unit is taken away before anybody can look."""
+    for job, target in SLEEPERS.items():
+        jobs.submit(sleeper(job, target))
+    units = {job: asleep(job) for job in SLEEPERS}
+    ok("systemctl", "stop", units["stopped-hvt"], units["stopped-spt"])
+    ok("kill", "-TERM", *(main(units[job]) for job in ("term-hvt", "term-spt")))
+    ok("kill", "-KILL", main(units["killed"]))
+    end_main_thread(main(units["hung"]))
+    expected: dict[str, Shown] = {
+        "stopped-hvt": ("stopped", 143, 15, ""),
+        "stopped-spt": ("stopped", 143, 15, ""),
+        "term-hvt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
+        "term-spt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
+        "killed": ("killed", 137, 9, "killed by SIGKILL, which systemd did not send"),
+        "hung": ("stalled", 137, 9, "its tender hung"),
+    }
+    for job, shown in expected.items():
+        check(ended(job), shown)
+
+
+SLEEPERS = {
+    "stopped-hvt": "hvt",
+    "stopped-spt": "spt",
+    "term-hvt": "hvt",
+    "term-spt": "spt",
+    "killed": "spt",
+    "hung": "hvt",
+}
+
+
+def sleeper(job: str, target: str) -> str:
+    return hcl(job, config(f"sleeper.{target}"), kind="batch")
+
+
+def asleep(job: str) -> str:
+    """The unit of a job's guest that sleeps."""
+    running(job)
+    alloc = str(allocations(job)[0]["ID"])
+    says(alloc, "sleeping")
+    return unit(alloc)
+
+
+def main(service: str) -> str:
+    return unit_property(service, "MainPID")
+
+
+def test_a_host_that_goes_down(jobs: Jobs) -> None:
+    jobs.submit(sleeper("down", "hvt"))
+    service = asleep("down")
+    with going_down():
+        ok("systemctl", "stop", service)
+        check(ended("down"), ("host-shutdown", 143, 15, ""))
+
+
+def test_a_unit_that_was_taken_away_is_lost_and_that_is_said(jobs: Jobs, agent: Agent) -> None:
+    """While the driver is halted: what it could have seen is gone when it looks."""
+    jobs.submit(sleeper("lost", "spt"))
+    service = asleep("lost")
+    name = service.removeprefix("solo5-task-").removesuffix(".service")
+    ok("kill", "-STOP", str(agent.plugin()))
+    ok("systemctl", "stop", f"solo5-outcome@{name}.target", service)
+    eventually(lambda: unit_property(service, "LoadState") == "not-found", "systemd has forgotten it")
+    ok("kill", "-CONT", str(agent.plugin()))
+    alloc = ended("lost")
+    assert "the task's unit was removed before its end could be read" in terminated(alloc)["DisplayMessage"]
+    assert task(alloc)["Failed"], "of what nobody knows, nobody says that it went well"
