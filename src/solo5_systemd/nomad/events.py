@@ -6,7 +6,7 @@ recovered, and opens another when it comes back.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -68,7 +68,7 @@ class Events:
         if held is not None:
             self.publish(task, held)
 
-    async def stream(self) -> AsyncIterator[wire.DriverTaskEvent]:
+    async def stream(self) -> AsyncGenerator[wire.DriverTaskEvent, None]:
         """Events kept, and all from now on; a later listener takes over from an earlier one, who is gone or will be.
 
         An event is kept until the stream has outlived its being written: of one that breaks in between, the next

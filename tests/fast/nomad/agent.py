@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.events import SETTLING
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
 
@@ -41,15 +42,13 @@ class Agent:
         return await self.service.inspect_task(wire.InspectTaskRequest(task_id=task_id))
 
     async def messages(self) -> list[str]:
-        """The events that are waiting, in order."""
+        """The events that are waiting, in order; the next call gives later ones."""
         found: list[str] = []
-        stream = self.driver.events.stream()
-        try:
-            while True:
-                async with asyncio.timeout(0.01):
-                    found.append((await anext(stream)).message)
-        except TimeoutError:
-            return found
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * SETTLING):
+                async for event in self.driver.events.stream():
+                    found += [event.message]
+        return found
 
 
 @asynccontextmanager

@@ -1,12 +1,13 @@
 """The stream of events: kept until somebody listens, for the last who does, and never without bound."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from tests.fakes.background import Background, yields
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
 from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.events import KEPT, Events
+from solo5_systemd.nomad.events import KEPT, SETTLING, Events
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()
@@ -51,6 +52,39 @@ async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() ->
         await yields()
         assert not earlier.done()
         assert (await anext(second)).message == "b"
+
+
+async def test_what_a_stream_that_broke_was_sent_is_told_to_the_next_listener() -> None:
+    events = Events()
+    for text in "ab":
+        events.publish(TASK, Announcement(message=text))
+    broken = events.stream()
+    assert (await anext(broken)).message == "a"
+    await broken.aclose()
+    stream = events.stream()
+    assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
+
+
+async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> None:
+    events = Events()
+    events.publish(TASK, Announcement(message="a"))
+    async with Background(_all(events.stream())):
+        pass
+    assert (await anext(events.stream())).message == "a"
+
+
+async def test_what_the_stream_has_outlived_is_told_once() -> None:
+    events = Events()
+    events.publish(TASK, Announcement(message="a"))
+    async with Background(_all(events.stream())):
+        await asyncio.sleep(2 * SETTLING)
+    events.publish(TASK, Announcement(message="b"))
+    assert (await anext(events.stream())).message == "b"
+
+
+async def _all(stream: AsyncIterator[wire.DriverTaskEvent]) -> None:
+    async for _ in stream:
+        pass
 
 
 async def _next(stream: AsyncIterator[wire.DriverTaskEvent]) -> str:

@@ -1,0 +1,168 @@
+"""What a task's life is told as: every step once, no flood, nothing again by a driver that comes back."""
+
+import asyncio
+
+import pytest
+from tests.fakes.backends import Machine, entry
+from tests.fakes.background import Background, yields
+from tests.fakes.images import stored
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import TASK_ID, port, task_config
+
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.network.repair import Repair
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.throttle import BURST
+from solo5_systemd.unit.state import MainCode
+
+NAME = name_of(TASK_ID)
+UNIT = task_service(NAME)
+
+
+async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config(port("http", 80)))
+        machine.units.end(UNIT, MainCode.EXITED, 3)
+        await nomad.wait()
+        checked, *told = await nomad.messages()
+        assert checked.startswith("Preflight passed: app (")
+        assert checked.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB are the guest's; NIC service")
+        assert told == [
+            "NIC service has 10.89.0.2 in network default",
+            f"Started {UNIT}, invocation {machine.units.loaded[UNIT].invocation}",
+            "The guest exited with 3",
+        ]
+
+
+async def test_a_task_without_nics_tells_of_no_address(machine: Machine) -> None:
+    machine.images.files["/srv/app"] = stored()
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        assert [said.partition(" ")[0] for said in await nomad.messages()] == ["Preflight", "Started"]
+
+
+@pytest.mark.parametrize(
+    "step, before", [("take image", []), ("reserve", ["Preflight"]), ("attach", ["Preflight", "NIC"])]
+)
+async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: str, before: list[str]) -> None:
+    machine.steps.errors[step] = HostError("away.")
+    async with agent() as nomad:
+        with pytest.raises(Solo5Error):
+            await nomad.start(task_config())
+        assert [said.partition(" ")[0] for said in await nomad.messages()] == before
+
+
+@pytest.mark.parametrize(
+    "step, doing",
+    [
+        ("take image", "checking the image and what it needs"),
+        ("reserve", "reserving addresses"),
+        ("attach", "attaching its network"),
+        ("start unit", "starting its unit"),
+    ],
+)
+async def test_a_slow_start_says_which_step_it_is_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", (0.05, 0.1))
+    machine.steps.hang_on = step
+    async with agent() as nomad, Background(nomad.start(task_config())) as starting:
+        await machine.steps.hanging.wait()
+        await asyncio.sleep(0.15)
+        slow = [said for said in await nomad.messages() if "slow" in said]
+        assert slow == [f"The start is slow: after 0 s it is still {doing}"] * 2
+        machine.steps.go_on.set()
+        await starting
+
+
+async def test_a_start_that_is_not_slow_says_nothing_of_it_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", (0.1,))
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        await asyncio.sleep(0.15)
+        assert not [said for said in await nomad.messages() if "slow" in said]
+
+
+async def test_a_scope_is_told_as_started(machine: Machine, child: Becomes) -> None:
+    child("os.close(report); sys.exit(3)")
+    async with agent() as nomad:
+        await nomad.start(task_config(unit="scope"))
+        await nomad.wait()
+        assert (await nomad.messages())[0] == f"Started solo5-task-{NAME}.scope, invocation unknown"
+
+
+# --- nothing twice -------------------------------------------------------------------------------------------
+
+
+async def test_a_task_that_is_taken_up_again_is_not_told_again(machine: Machine) -> None:
+    async with agent() as nomad:
+        started = await nomad.start(task_config())
+    async with agent() as nomad:
+        await nomad.recover(started.handle)
+        await yields()
+        assert await nomad.messages() == []
+        await nomad.stop()
+        await nomad.wait()
+        assert len(await nomad.messages()) == 1
+
+
+async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await asyncio.gather(*(nomad.wait() for _ in range(5)))
+        await nomad.stop()
+        await nomad.wait()
+        await nomad.destroy()
+        assert [said for said in await nomad.messages() if "exited" in said] == ["The guest exited with 0"]
+
+
+async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.console.say(entry("Fatal error: exception Not_found"))
+        machine.units.end(UNIT, MainCode.EXITED, 2)
+        await nomad.wait()
+        assert (await nomad.messages())[-1].endswith(". Last on its console: “Fatal error: exception Not_found”")
+
+
+# --- what others tell ----------------------------------------------------------------------------------------
+
+
+async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.networks.repaired.put_nowait(Repair(tasks=[TaskName("strange"), NAME], what="tables are rebuilt"))
+        await yields()
+        assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
+
+
+async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        for number in range(100):
+            machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what=f"rebuilt {number}"))
+        await yields(500)
+        told = [said for said in await nomad.messages() if "repaired" in said]
+        assert told == [f"Network repaired: rebuilt {number}" for number in range(BURST)]
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await nomad.wait()
+        assert await nomad.messages() == [
+            f"Network repaired: rebuilt 99 … and {100 - BURST - 1} more just before",
+            "The guest exited with 0",
+        ]
+
+
+async def test_an_ended_task_hears_no_more_news(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await nomad.wait()
+        await nomad.messages()
+        machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what="late"))
+        await yields()
+        assert await nomad.messages() == []
