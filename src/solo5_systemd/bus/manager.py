@@ -36,6 +36,8 @@ INTERFACES = {
     UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
 }
 
+STARTED = "ExecMainStartTimestamp"
+
 
 class Manager:
     """systemd's Manager over one connection; fulfils `backends.Units`.
@@ -118,20 +120,21 @@ class Manager:
         return any(state is not None and not state.over for state in states)
 
     async def state(self, task: TaskName) -> UnitState | None:
-        states = await self._read_all(await self._rows(task), {})
+        states = await self._read_all(await self._rows(task))
         return states[0] if states else None
 
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
         rows = [row for row in await self._listing() if ended or not row.over]
-        return await self._read_all(rows, await asyncio.to_thread(self._exported, rows))
+        exported = await asyncio.to_thread(self._exported, rows)
+        found = await asyncio.gather(*(self._timed(row, exported.get(row.unit)) for row in rows))
+        return [state for state in found if state is not None]
 
     async def runs(self) -> Sequence[UnitState]:
         rows = [row for row in await self._listing() if not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
-        told = {row: exported[row.unit] for row in rows if _PROOF[row.kind] <= exported.get(row.unit, {}).keys()}
-        known = [unit_state(row.unit, {**properties, **row.properties()}) for row, properties in told.items()]
-        asked = await self._read_all([row for row in rows if row not in told], {})
-        return [*filter(None, known), *asked]
+        told = [unit_state(row.unit, exported[row.unit]) for row in rows if row.unit in exported]
+        asked = await self._read_all(row for row in rows if row.unit not in exported)
+        return [*filter(None, told), *asked]
 
     def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
         return self._watches.changes(state.unit, lambda: self._look_again(state), state if seen else None)
@@ -141,7 +144,7 @@ class Manager:
         rows = await self._rows(before.task)
         now = rows[0].state() if rows else None
         if now is None or now.over:
-            states = await self._read_all(rows, {})
+            states = await self._read_all(rows)
             return states[0] if states else None
         properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
         return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
@@ -165,29 +168,40 @@ class Manager:
         states = (row.state() for row in await self._listing())
         return {state.unit: (state.active, state.sub) for state in states if state is not None}
 
-    def _exported(self, rows: Sequence["_Row"]) -> Mapping[str, dict[str, object]]:
-        """What files tell of the units that run."""
+    def _exported(self, rows: Sequence["_Row"]) -> Mapping[str, Mapping[str, object]]:
+        """The properties of the units that run, where files tell all but the time of the start."""
         control_groups = self._exports.control_groups()
-        return {
-            row.unit: self._exports.properties(row.unit, control_groups[row.unit])
-            for row in rows
-            if row.unit in control_groups and not row.over
-        }
+        found: dict[str, Mapping[str, object]] = {}
+        for row in rows:
+            if not row.over and row.unit in control_groups:
+                properties = self._exports.properties(row.unit, control_groups[row.unit])
+                if {name for _, name in row.wanted()} - {STARTED, "LoadState"} <= properties.keys():
+                    found[row.unit] = {**properties, **row.properties()}
+        return found
 
-    async def _read_all(self, rows: Iterable["_Row"], exported: Mapping[str, Mapping[str, object]]) -> list[UnitState]:
-        states = await asyncio.gather(*(self._read(row, exported.get(row.unit, {})) for row in rows))
+    async def _timed(self, row: "_Row", exported: Mapping[str, object] | None) -> UnitState | None:
+        """A unit with the time of its start, which is in no file."""
+        if exported is None:
+            return await self._read(row)
+        if row.kind is UnitKind.SCOPE:
+            return unit_state(row.unit, exported)
+        started = await self._get(row.path, INTERFACES[row.kind], STARTED)
+        return unit_state(row.unit, {**exported, STARTED: started}) if started else await self._read(row)
+
+    async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
+        states = await asyncio.gather(*map(self._read, rows))
         return [state for state in states if state is not None]
 
-    async def _read(self, row: "_Row", exported: Mapping[str, object]) -> UnitState | None:
+    async def _read(self, row: "_Row") -> UnitState | None:
         """The properties that we use, one by one: GetAll would have PID 1 read every file of the cgroup as well.
 
         PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
         last one says whether all of them were still those of this unit.
         """
-        properties = await self._properties(row.path, [each for each in row.wanted() if each[1] not in exported])
+        properties = await self._properties(row.path, row.wanted())
         if properties.pop("LoadState", None) != "loaded":
             return None  # unloaded meanwhile: systemd describes any name that it is asked for
-        return unit_state(row.unit, {**exported, **properties, **row.properties()})
+        return unit_state(row.unit, {**properties, **row.properties()})
 
     async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
         """Those of the wanted (interface, name) that there are."""
@@ -262,12 +276,6 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     return value
 
-
-_PROOF = {
-    UnitKind.SERVICE: {"InvocationID", "ControlGroup", "MainPID"},
-    UnitKind.SCOPE: {"InvocationID", "ControlGroup"},
-}
-"""Without these a run cannot be told from another, nor be watched."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 """The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""

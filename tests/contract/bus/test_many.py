@@ -54,7 +54,7 @@ async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_asked_for(
 ) -> None:
     (state,) = await manager.states()
     assert (state.invocation, state.main_pid, state.started) == (RUN, 42, 9)
-    assert systemd.read == ["ExecMainStartTimestamp", "LoadState"]
+    assert systemd.read == ["ExecMainStartTimestamp"]
 
 
 async def test_a_task_alone_is_always_asked_for(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
@@ -74,40 +74,33 @@ async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
 
 
 @pytest.mark.parametrize(
-    "file, content, expected",
+    "file, content",
     [
-        (f"units/invocation:{UNIT}", None, ("01" * 16, 42)),
-        (f"cgroup/{CGROUP}/cgroup.procs", "", (RUN, 7)),
-        (f"cgroup/{CGROUP}/cgroup.procs", "42\n43\n", (RUN, 7)),
-        (f"cgroup/{CGROUP}/cgroup.procs", "0\n", (RUN, 7)),
-        (f"cgroup/{CGROUP}/cgroup.procs", None, (RUN, 7)),
+        (f"units/invocation:{UNIT}", None),
+        (f"units/log-extra-fields:{UNIT}", None),
+        (f"units/log-extra-fields:{UNIT}", "\x09\0\0\0\0\0\0\0A=cut"),
+        (f"cgroup/{CGROUP}/cgroup.procs", ""),
+        (f"cgroup/{CGROUP}/cgroup.procs", "42\n43\n"),
+        (f"cgroup/{CGROUP}/cgroup.procs", "0\n"),
+        (f"cgroup/{CGROUP}/cgroup.procs", None),
+        (f"cgroup/{CGROUP}/cgroup.freeze", None),
     ],
 )
-async def test_what_the_files_do_not_tell_is_asked_for(
-    systemd: FakeSystemd,
-    manager: Manager,
-    written: Path,
-    file: str,
-    content: str | None,
-    expected: tuple[str, int],
+async def test_a_unit_of_which_the_files_do_not_tell_all_is_asked_for(
+    systemd: FakeSystemd, manager: Manager, written: Path, file: str, content: str | None
 ) -> None:
     (written / file).unlink()
     if content is not None:
         (written / file).write_text(content)
-    (listed,) = await manager.states()
-    assert (listed.invocation, listed.main_pid) == expected
-    (run,) = await manager.runs()
-    assert (run.invocation, run.main_pid) == ("01" * 16, 7), "of one that is asked for, everything is"
+    for (state,) in (await manager.states(), await manager.runs()):
+        assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
 
 
-async def test_extra_fields_that_are_cut_off_are_asked_for(
+async def test_a_task_that_is_gone_since_it_was_listed_is_left_out(
     systemd: FakeSystemd, manager: Manager, written: Path
 ) -> None:
-    file = written / f"units/log-extra-fields:{UNIT}"
-    file.write_bytes(file.read_bytes()[:-3])
-    systemd.units[UNIT].properties["LogExtraFields"] = Variant("aay", [b"A=b"])
-    (state,) = await manager.states()
-    assert state.log_fields == {"A": "b"}
+    systemd.on_list = systemd.units.clear
+    assert await manager.states() == []
 
 
 async def test_the_end_of_a_unit_is_never_read_from_files(
