@@ -11,6 +11,7 @@ from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
+from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
@@ -181,7 +182,13 @@ class Relay(Protocol):
         """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
 
     async def drain(self, task: TaskName) -> None:
-        """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one."""
+        """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one.
+
+        Where nobody reads them, this returns after some seconds, and they are delivered when somebody does.
+        """
+
+    def gaps(self) -> AsyncGenerator[Gap, None]:
+        """What journald leaves out of tasks' consoles from now on, for ever; no relay is started for it."""
 
 
 class Usages(Protocol):

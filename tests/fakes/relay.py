@@ -1,10 +1,13 @@
 """The relay of consoles, in memory."""
 
+import asyncio
 import os
 import stat
+from collections.abc import AsyncGenerator
 
 from tests.fakes.steps import Steps
 
+from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName
 
 
@@ -15,6 +18,7 @@ class FakeRelay:
         held: the tasks whose consoles it forwards, each with its unit and since when.
         lost: those of which it has a record and no descriptors.
         units: every unit that it was asked to forward, in order.
+        told: gaps to be told.
         drained: every task that it was told the end of, in order.
     """
 
@@ -24,6 +28,7 @@ class FakeRelay:
         self.lost: set[TaskName] = set()
         self.units: list[str] = []
         self.drained: list[TaskName] = []
+        self.told: asyncio.Queue[Gap] = asyncio.Queue()
 
     async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
         async with self._steps.step("forward"):
@@ -38,6 +43,10 @@ class FakeRelay:
     async def holds(self) -> frozenset[TaskName]:
         async with self._steps.step("holds"):
             return frozenset(self.held)
+
+    async def gaps(self) -> AsyncGenerator[Gap, None]:
+        while True:
+            yield await self.told.get()
 
     async def drain(self, task: TaskName) -> None:
         async with self._steps.step("drain"):

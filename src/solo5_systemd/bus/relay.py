@@ -1,12 +1,16 @@
 """Our console relay, as its callers see it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.notices import notices
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.names import TaskName, task_name
 
 STATE = Path("/run/solo5/relay")
 """Where the relay keeps a file for each task that it forwards."""
@@ -49,11 +53,8 @@ class Relay:
     async def holds(self) -> frozenset[TaskName]:
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
-        try:
-            (tasks,) = await self._connection.call(_NAME, _PATH, _NAME, "List")
-        except RemoteError as error:
-            raise _in_our_words(error) from error
-        return frozenset(map(TaskName, tasks))
+        [tasks] = await self._call("List", "", [])
+        return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> None:
         if not await asyncio.to_thread((self._state / f"{task}.json").exists):
@@ -64,8 +65,13 @@ class Relay:
                 return
             await asyncio.sleep(_PAUSE)
 
-    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[object]:
-        """Call; again where the relay dies meanwhile, since both calls may be repeated."""
+    async def gaps(self) -> AsyncGenerator[Gap, None]:
+        async with aclosing(notices(self._connection, _NAME, "Gap")) as told:
+            async for task, lines in told:
+                yield Gap(task=task_name(task), lines=lines)
+
+    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
+        """Call; again where the relay dies meanwhile, since every call may be repeated."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)

@@ -23,13 +23,20 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """`data` is what the guest wrote, with what ended it; `realtime` microseconds since the epoch."""
+    """One line.
+
+    Attributes:
+        data: what the guest wrote, with what ended it.
+        realtime: in microseconds since the epoch.
+        left_out: how many lines it stands for, where journald left those out, and `data` is our notice of it.
+    """
 
     unit: str
     stream: Stream
     data: bytes
     place: Place
     realtime: int
+    left_out: int = 0
 
 
 def restored(message: bytes, line_break: bytes) -> bytes:

@@ -4,7 +4,8 @@
 memory that its readers map, so whoever looks sees a line at once. And the end of the journal is a place that a reader
 can know it has come to, which a pipe from journalctl never says.
 
-Matches are ANDed where their fields differ. A reader is for one thread.
+Matches are as journalctl(1) has them: ANDed where their fields differ, ORed where they are of one field, and "+"
+between two such groups ORs the groups. A reader is for one thread.
 """
 
 import ctypes
@@ -15,6 +16,7 @@ from functools import cache
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.gaps import JOURNALD, notice
 from solo5_systemd.journal.lines import Line, Place, restored
 from solo5_systemd.unit.console import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
@@ -22,6 +24,7 @@ LIBRARY = "libsystemd.so.0"
 _LOCAL_ONLY = 1  # SD_JOURNAL_LOCAL_ONLY
 _POINTER, _SIZE, _TIME = (ctypes.POINTER(each) for each in (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64))
 _ARGUMENTS: Mapping[str, Sequence[type]] = {
+    "add_disjunction": [],
     "add_match": [ctypes.c_char_p, ctypes.c_size_t],
     "close": [],
     "get_cursor": [_POINTER],
@@ -64,7 +67,10 @@ class JournalReader:
         self._boot = (ctypes.c_uint8 * 16)()
         _check("open", _library().sd_journal_open(ctypes.byref(self._journal), _LOCAL_ONLY))
         for match in matches:
-            self._call("add_match", match.encode(), 0)
+            if match == "+":
+                self._call("add_disjunction")
+            else:
+                self._call("add_match", match.encode(), 0)
         self._call("set_data_threshold", 0)
 
     def close(self) -> None:
@@ -117,13 +123,34 @@ class JournalReader:
         return self._line() if self._call("next") else None
 
     def _line(self) -> Line:
+        unit = self._text(b"_SYSTEMD_UNIT")
+        if unit == JOURNALD:
+            return self._notice()
         return Line(
-            unit=self._field(b"_SYSTEMD_UNIT").decode("utf-8", "replace"),
+            unit=unit,
             stream=Stream.STDERR if self._field(b"PRIORITY") == b"%d" % STDERR_PRIORITY else Stream.STDOUT,
             data=restored(self._field(b"MESSAGE"), self._field(b"_LINE_BREAK")),
-            place=Place(cursor=self._cursor(), monotonic=self._monotonic()),
+            place=self._place(),
             realtime=self._realtime(),
         )
+
+    def _notice(self) -> Line:
+        """What journald says of lines that it left out: among the tender's words, for it is not the guest's."""
+        count = int(self._text(b"N_DROPPED") or 0)
+        return Line(
+            unit=self._text(b"OBJECT_SYSTEMD_UNIT"),
+            stream=Stream.STDERR,
+            data=notice(count),
+            place=self._place(),
+            realtime=self._realtime(),
+            left_out=count,
+        )
+
+    def _text(self, name: bytes) -> str:
+        return self._field(name).decode("utf-8", "replace")
+
+    def _place(self) -> Place:
+        return Place(cursor=self._cursor(), monotonic=self._monotonic())
 
     def _field(self, name: bytes) -> bytes:
         """A field's value, empty where the line has none."""

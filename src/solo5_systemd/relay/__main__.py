@@ -39,7 +39,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     forwarder.restore(fdstore.restored())
     service = Service(bus, INTERFACE, Methods(forwarder).handlers, lambda: forwarder.is_needed)
     async with asyncio.TaskGroup() as tasks:
-        work = (process.watchdog(), process.until_lost(bus), forwarder.run())
+        work = (process.watchdog(), process.until_lost(bus), forwarder.run(), _tell_gaps(forwarder, service))
         companions = [tasks.create_task(each) for each in work]
         needed = await service.serve(options.idle, process.tell_ready, process.tell_stopping)
         for companion in companions:
@@ -47,6 +47,13 @@ async def _serve(options: argparse.Namespace) -> bool:
     forwarder.close()
     bus.disconnect()
     return needed
+
+
+async def _tell_gaps(forwarder: Forwarder, service: Service) -> None:
+    """For ever."""
+    while True:
+        gap = await forwarder.gaps.get()
+        await service.tell("Gap", [gap.task, gap.lines])
 
 
 if __name__ == "__main__":

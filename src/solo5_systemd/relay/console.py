@@ -50,8 +50,8 @@ class Console:
 
     @property
     def is_open(self) -> bool:
-        """Somebody's FIFO is held open here."""
-        return any(outlet.is_open for outlet in self.outlets.values())
+        """Its FIFOs are held open here."""
+        return all(outlet.is_open for outlet in self.outlets.values())
 
     @property
     def is_behind(self) -> bool:
@@ -67,6 +67,14 @@ class Console:
     def is_done(self) -> bool:
         """All that was offered is delivered."""
         return all(outlet.is_done for outlet in self.outlets.values())
+
+    def take_left_out(self) -> int:
+        """How many lines journald has left out, of which notice was given and which were not counted here before."""
+        lanes = [outlet.lane for outlet in self.outlets.values()]
+        count = sum(lane.left_out for lane in lanes)
+        for lane in lanes:
+            lane.left_out = 0
+        return count
 
     def refill(self) -> bool:
         """Bring the lanes what they had passed over, if they are read; whether there may be more."""

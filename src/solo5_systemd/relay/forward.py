@@ -10,8 +10,9 @@ from itertools import islice
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
+from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import keeping
 from solo5_systemd.relay.console import Console
@@ -19,7 +20,7 @@ from solo5_systemd.relay.keeping import Kept
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Delivery, Record
 from solo5_systemd.relay.records import Records
-from solo5_systemd.relay.refill import SLICE, OpenJournal
+from solo5_systemd.relay.refill import ALL, SLICE, OpenJournal
 
 TICK = 0.02
 """Seconds between two looks into the journal when there was nothing new; a look takes some 30 microseconds."""
@@ -33,27 +34,31 @@ class Forwarder:
     Args:
         records: where to keep how far each has come.
         open_journal: given matches, a reader of the journal.
+
+    Attributes:
+        gaps: lines that journald has left out, and of which the task's reader was given notice.
     """
 
     def __init__(self, records: Records, open_journal: OpenJournal = JournalReader) -> None:
         self._open_journal = open_journal
+        self.gaps: asyncio.Queue[Gap] = asyncio.Queue()
         self._records = records
         self._consoles: dict[TaskName, Console] = {}
         self._by_unit: dict[str, Console] = {}
         self._behind: set[Console] = set()
         self._ended: set[Console] = set()
-        self._journal = open_journal(CONSOLES)
+        self._journal = open_journal(ALL)
         self._journal.watch()
         self._last: Line | None = self._journal.seek_end()
 
     @property
     def tasks(self) -> Sequence[TaskName]:
-        return sorted(self._consoles)
+        """Those whose FIFOs are held open here."""
+        return sorted(task for task, console in self._consoles.items() if console.is_open)
 
     @property
     def is_needed(self) -> bool:
-        """Somebody's FIFO is held open here."""
-        return any(console.is_open for console in self._consoles.values())
+        return bool(self.tasks)
 
     def restore(self, kept: Mapping[str, int]) -> None:
         """Go on from the records, with the descriptors that systemd has kept, which are ours now."""
@@ -90,7 +95,8 @@ class Forwarder:
         """Deliver what the journal has by now of a task that has ended; then close its FIFOs, and forget it.
 
         Returns:
-            Whether that is done. Where it has to wait for a reader, it is done when there is one.
+            Whether that is done. Where it has to wait for a reader, it is done when there is one; where there is no
+            FIFO, there is nothing to wait for.
         """
         console = self._consoles.get(task)
         if console is None:
@@ -98,6 +104,8 @@ class Forwarder:
         await self._catch_up()
         if self._consoles.get(task) is console:
             self._set_ended(console, ended=True)
+            if not console.is_open:
+                self._forget(console)
             self._close_ended()
         return task not in self._consoles
 
@@ -174,6 +182,8 @@ class Forwarder:
         """Keep how far a console has come; where that cannot be kept, lines would come twice after a restart."""
         with suppress(HostError):
             self._records.save(console.record)
+        if lines := console.take_left_out():
+            self.gaps.put_nowait(Gap(task=console.task, lines=lines))
 
     def _set_ended(self, console: Console, *, ended: bool) -> None:
         console.ended = ended

@@ -1,6 +1,6 @@
 """The D-Bus interface org.solo5.Relay1: what its methods take and give."""
 
-from solo5_systemd.daemon.interface import Interface, Method
+from solo5_systemd.daemon.interface import Interface, Method, Signal
 
 INTERFACE = Interface(
     name="org.solo5.Relay1",
@@ -10,4 +10,5 @@ INTERFACE = Interface(
         "Drain": Method("s", "b", "task delivered"),
         "List": Method("", "as", "tasks"),
     },
+    signals={"Gap": Signal("st", "task lines")},
 )

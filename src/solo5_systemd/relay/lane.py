@@ -28,11 +28,13 @@ class Lane:
     Attributes:
         progress: what was written.
         gap: the last line that was passed over, None where all lines that are not written are here.
+        left_out: how many lines journald has left out, of which notice was written since this was last set to 0.
     """
 
     def __init__(self, *, progress: Progress = NOTHING, gap: Place | None = None) -> None:
         self.progress = progress
         self.gap = gap
+        self.left_out = 0
         self._lines: deque[Line] = deque()
         self._size = 0
 
@@ -113,6 +115,7 @@ class Lane:
         while self._lines and written >= len(self._lines[0].data):
             line = self._lines.popleft()
             self._size -= _cost(line)
+            self.left_out += line.left_out
             cursor, written = line.place.cursor, written - len(line.data)
         self.progress = Progress(cursor=cursor, written=written)
 

@@ -63,8 +63,8 @@ class Outlet:
 
     @property
     def is_hopeless(self) -> bool:
-        """Nobody reads, and nobody can come to: the FIFO is closed, or has no name any more."""
-        return self._fd is None or (self._retry is not None and os.fstat(self._fd).st_nlink == 0)
+        """Nobody reads, and nobody can come to: the FIFO has no name any more."""
+        return self._fd is not None and self._retry is not None and os.fstat(self._fd).st_nlink == 0
 
     def open(self, fd: int) -> None:
         """Write to this descriptor from now on, which is the outlet's to close; it must not block."""

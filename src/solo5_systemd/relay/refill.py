@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.sdjournal import JournalReader, console
+from solo5_systemd.journal.gaps import LEFT_OUT
+from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader, console
 from solo5_systemd.relay.lane import Lane
 
 if TYPE_CHECKING:
@@ -13,7 +14,16 @@ if TYPE_CHECKING:
 SLICE = 400
 """Lines that are read before others have their turn: some milliseconds."""
 
+ALL = (*CONSOLES, "+", *LEFT_OUT)
+"""Matches the lines of all tasks, and what journald says of lines that it left out."""
+
 OpenJournal = Callable[[Sequence[str]], JournalReader]
+
+
+def matches(unit: str, stream: Stream) -> Sequence[str]:
+    """What matches one stream's lines of `ALL`."""
+    notices = ("+", *LEFT_OUT, f"OBJECT_SYSTEMD_UNIT={unit}") if stream is Stream.STDERR else ()
+    return (*console(unit, stream), *notices)
 
 
 class Refill:
@@ -21,7 +31,7 @@ class Refill:
 
     def __init__(self, lane: Lane, unit: str, stream: Stream, since: int, open_journal: OpenJournal) -> None:
         self._lane = lane
-        self._matches = console(unit, stream)
+        self._matches = matches(unit, stream)
         self._since = since
         self._open_journal = open_journal
         self._journal: JournalReader | None = None

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader, console
+from solo5_systemd.journal.sdjournal import JournalReader
+from solo5_systemd.relay.refill import ALL, matches
 
 
 class Journal:
@@ -14,11 +15,15 @@ class Journal:
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
 
-    def write(self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT) -> Line:
+    def write(
+        self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, left_out: int = 0
+    ) -> Line:
         """Several lines have one time, as they have where journald reads a stream."""
         number = len(self.lines)
         place = Place(cursor=f"c{number}", monotonic=number // 3)
-        line = Line(unit=unit, stream=stream, data=text.encode(), place=place, realtime=1000 + number)
+        line = Line(
+            unit=unit, stream=stream, data=text.encode(), place=place, realtime=1000 + number, left_out=left_out
+        )
         self.lines.append(line)
         return line
 
@@ -51,7 +56,7 @@ class Reader(JournalReader):
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]
-            if self._matches in (CONSOLES, console(line.unit, line.stream)):
+            if self._matches in (ALL, matches(line.unit, line.stream)):
                 return line
         return None
 

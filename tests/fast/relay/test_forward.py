@@ -8,6 +8,7 @@ import pytest
 from tests.fast.relay.fakejournal import Journal
 
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay.forward import Forwarder
 from solo5_systemd.relay.lane import LIMIT
@@ -241,5 +242,45 @@ async def test_the_relay_is_needed_while_it_holds_a_fifo(tmp_path: Path) -> None
         assert [before, relay.forwarder.is_needed] == [False, True]
     async with running(Journal(), tmp_path) as relay:
         relay.forwarder.restore({})
-        assert relay.forwarder.tasks == [WEB]
         assert not relay.forwarder.is_needed
+        assert (tmp_path / "web.json").exists()
+
+
+async def test_what_journald_left_out_is_marked_in_its_place_and_told_once(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        _, err = relay.forward()
+        other, other_err = relay.forward(DB)
+        journal.write("before\n", stream=Stream.STDERR)
+        journal.write(notice(1234).decode(), stream=Stream.STDERR, left_out=1234)
+        journal.write("after\n", stream=Stream.STDERR)
+        journal.write("tables\n", unit="solo5-task-db.service")
+        line = "solo5-relay: journald left out 1234 lines of this task here (its rate limit)\n"
+        await until(err.read, f"before\n{line}after\n")
+        await until(other.read, "tables\n")
+        assert other_err.read() == ""
+        assert relay.forwarder.gaps.get_nowait() == Gap(task=WEB, lines=1234)
+        assert relay.forwarder.gaps.empty()
+
+
+async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it_is_given(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        relay.forward()
+        text = "".join(journal.write(f"{number}\n".rjust(1 << 14)).data.decode() for number in range(16))
+        assert not await relay.forwarder.drain(WEB)
+    async with running(journal, tmp_path) as relay:
+        relay.forwarder.restore({})
+        await asyncio.sleep(0.1)
+        out, _ = relay.forward()
+        await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
+        assert await relay.forwarder.drain(WEB)
+
+
+async def test_drain_of_a_task_whose_fifos_were_lost_forgets_it(tmp_path: Path) -> None:
+    async with running(Journal(), tmp_path) as relay:
+        relay.forward()
+    async with running(Journal(), tmp_path) as relay:
+        relay.forwarder.restore({})
+        assert await relay.forwarder.drain(WEB)
+    assert list(tmp_path.iterdir()) == []
