@@ -50,6 +50,12 @@ container: setup ## tests on a machine at native speed: all but the limits of cg
 	$(BOOT) --backend container --with nomad -- $(PYTEST) --timeout=300 -m 'not vm' $(addprefix /srv/tests/, \
 	    guests contract machine fast/goplugin/test_plugin.py)  # the last with Debian's gRPC, which is an older one
 
+OPERATIONS ?= 1000
+.PHONY: chaos
+chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= for the same ones again
+	$(BOOT) --backend container --with nomad -- env PYTHONPATH=/srv \
+	    python3 -m tests.machine.chaos --operations $(OPERATIONS) $(if $(SEED),--seed $(SEED))
+
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
 	$(BOOT) --release bookworm --backend container -- $(PYTEST) --timeout=120 -m 'not vm' \

@@ -1,0 +1,222 @@
+"""What must be true of the machine, whatever has happened: everything that a world holds is there, and nothing else."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.machine.conftest import ok, sh, unit_property
+from tests.machine.nomad import jobs
+from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
+
+from .model import FIRST_PORT, Door, End, Guest, State, Task, World
+from .operations import allocation
+
+LEASES = Path("/run/solo5/network/tasks")
+CONSOLES = Path("/run/solo5/relay")
+IMAGES = Path("/var/lib/solo5/images")
+MOST_DESCRIPTORS = 120
+"""Of any process of ours, with a handful of tasks; one that leaks goes beyond it in a long run."""
+
+
+class Truth:
+    """The machine beside a world; what was found true for ever is not looked at again."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._over: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def complaints(self, world: World) -> list[str]:
+        """What is not as it must be; each a sentence."""
+        for task in world.values():
+            if task.name not in self._names and (name := _name(task)):
+                self._names[task.name] = name
+        return [*self._left(world), *self._tasks(world), *_descriptors()]
+
+    def _left(self, world: World) -> Iterator[str]:
+        """Everything that a running task has, and nothing more of it."""
+        alive = [task for task in world.values() if task.state is not State.ENDED]
+        connected = {self._names.get(task.name, "?") for task in alive if task.guest is Guest.COUNTS}
+        units = _units()
+        nomads = {self._names.get(task.name, "?") for task in alive if task.door is Door.NOMAD}
+        yield from _differ("running units", _of(units, "solo5-task-", ".service", "running"), self._all(alive))
+        yield from _differ("units of networks", _of(units, "solo5-network@", ".service", "exited"), connected)
+        yield from _differ("leases", {file.stem for file in LEASES.glob("*.json")}, connected)
+        yield from _differ("relayed consoles", {file.stem for file in CONSOLES.glob("*.json")}, nomads)
+        yield from _differ("published ports", _published(), {task.port for task in alive if task.guest is Guest.COUNTS})
+        yield from _differ("taps", _taps(), len(connected))
+        yield from _differ("tenders", len(sh("pgrep", "solo5-(hvt|spt)").stdout.split()), len(alive))
+        # Nomad has the driver forget a task as soon as it has ended
+        known = self._all([task for task in world.values() if task in alive or task.door is Door.CTL])
+        for unit in _of(units, "solo5-task-", ".service", "") - known:
+            yield f"unit {unit} is nobody's"
+        for file in Path("/run/systemd/transient").glob("solo5-task-*.service"):
+            if file.stem.removeprefix("solo5-task-") not in known:
+                yield f"{file} is nobody's"
+        for file in IMAGES.iterdir():
+            if not re.fullmatch(r"[0-9a-f]{64}", file.name) and file.name.startswith("."):
+                yield f"{file} is half an image"
+
+    def _all(self, tasks: list[Task]) -> set[str]:
+        return {self._names.get(task.name, f"? ({task.name})") for task in tasks}
+
+    def _tasks(self, world: World) -> Iterator[str]:
+        for task in world.values():
+            if task.name in self._over:
+                continue
+            found = [*self._of_nomad(task)] if task.door is Door.NOMAD else [*self._of_ctl(task)]
+            yield from (f"{task.name}: {complaint}" for complaint in found)
+            if task.end and not found:
+                self._over.add(task.name)
+
+    def _of_ctl(self, task: Task) -> Iterator[str]:
+        yield from self._answers(task)
+        if task.end is None:
+            return
+        found = sh("solo5ctl", "inspect", "--json", task.name)
+        outcome = json.loads(found.stdout)[0]["outcome"] if found.returncode == 0 else None
+        if outcome is None or outcome["ending"] not in task.end.endings:
+            yield f"its outcome is {outcome}, expected {task.end}"
+        yield from _uncounted(task, self._journal(task))
+
+    def _of_nomad(self, task: Task) -> Iterator[str]:
+        yield from self._answers(task)
+        allocs = jobs.allocations(task.name)
+        if len(allocs) != 1:
+            yield f"it has {len(allocs)} allocations, and one run"
+            return
+        log = _log(allocs[0]["ID"])
+        if task.end is None:
+            if allocs[0]["ClientStatus"] != "running":
+                yield f"Nomad says that it is {allocs[0]['ClientStatus']}"
+            yield from self._goes_on(task, log)
+            return
+        yield from _nomads_end(allocs[0], task.end)
+        if log != (written := self._journal(task)):
+            yield f"Nomad's log is {log!r}, and it wrote {written!r}"
+        yield from _uncounted(task, log)
+
+    def _answers(self, task: Task) -> Iterator[str]:
+        if task.state is State.RUNNING and task.guest is Guest.COUNTS and not _echoes(task.port):
+            yield f"its port {task.port} does not answer"
+
+    def _goes_on(self, task: Task, log: str) -> Iterator[str]:
+        """Every line once, and more of them than the last time."""
+        yield from _uncounted(task, log)
+        numbers = _numbers(log)
+        if task.state is State.RUNNING and len(numbers) <= self._last.get(task.name, 0):
+            yield f"its log stands still at {numbers[-1:]}"
+        else:
+            self._last[task.name] = len(numbers)
+
+    def _journal(self, task: Task) -> str:
+        unit = f"solo5-task-{self._names.get(task.name)}.service"
+        ok("journalctl", "--sync")
+        return ok(
+            "journalctl",
+            "--quiet",
+            "--output=cat",
+            "--priority=info..info",
+            "SYSLOG_FACILITY=21",
+            f"_SYSTEMD_UNIT={unit}",
+        )
+
+
+def _name(task: Task) -> str:
+    """What the task is called on this machine; empty where it cannot be known yet."""
+    if task.door is Door.CTL:
+        return task.name
+    fields = ("--output=json", "--output-fields=_SYSTEMD_UNIT", "--lines=1")
+    with suppress(AssertionError, ValueError):
+        line = ok("journalctl", "--quiet", *fields, f"NOMAD_ALLOC_ID={allocation(task)}", "_TRANSPORT=stdout")
+        unit = json.loads(line)["_SYSTEMD_UNIT"]
+        return str(unit.removeprefix("solo5-task-").removesuffix(".service"))
+    return ""
+
+
+def _differ(what: str, is_: object, must_be: object) -> Iterator[str]:
+    if is_ != must_be:
+        yield f"{what}: {is_}, expected {must_be}"
+
+
+def _units() -> list[list[str]]:
+    """Name, load, active and sub-state of all units of tasks and their networks."""
+    patterns = ("solo5-task-*.service", "solo5-network@*.service")
+    return [
+        line.split()
+        for line in ok("systemctl", "list-units", "--all", "--plain", "--no-legend", *patterns).splitlines()
+    ]
+
+
+def _of(units: list[list[str]], prefix: str, suffix: str, state: str) -> set[str]:
+    """The names in units of one kind, in one sub-state or any."""
+    return {
+        unit[0].removeprefix(prefix).removesuffix(suffix)
+        for unit in units
+        if unit[0].startswith(prefix) and state in ("", unit[3])
+    }
+
+
+def _published() -> set[int]:
+    numbers = re.findall(r"\b\d{5}\b", ok("nft", "list", "ruleset"))
+    return {int(number) for number in numbers if FIRST_PORT <= int(number) < FIRST_PORT + 1000}
+
+
+def _taps() -> int:
+    links = json.loads(ok("ip", "-json", "-details", "link"))
+    return sum(link.get("linkinfo", {}).get("info_kind") == "tun" for link in links)
+
+
+def _echoes(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(0.5)
+        s.sendto(b"there?", (NODE_ADDRESS, port))
+        with suppress(OSError):
+            return s.recv(64) == b"there?"
+    return False
+
+
+def _log(alloc: str) -> str:
+    with suppress(FileNotFoundError):
+        return (DATA / "alloc" / alloc / "alloc/logs/guest.stdout.0").read_text()
+    return ""
+
+
+def _numbers(log: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(?m)^count (\d+)$", log)]
+
+
+def _uncounted(task: Task, log: str) -> Iterator[str]:
+    """The lines of a guest that counts: each once, in order, from the first one on."""
+    numbers = _numbers(log)
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"its lines are {numbers}"
+    if task.end and "solo5_exit" not in log and "solo5_abort" not in log and task.guest is not Guest.COUNTS:
+        yield f"its last line is missing: {log!r}"
+
+
+def _nomads_end(alloc: dict[str, Any], end: End) -> Iterator[str]:
+    """Nomad has one end of it, and the right one."""
+    if alloc["ClientStatus"] not in end.statuses:
+        yield f"Nomad says that it is {alloc['ClientStatus']}, expected {set(end.statuses)}"
+    events = (alloc["TaskStates"] or {}).get("guest", {}).get("Events") or []
+    ends = [event["Details"] for event in events if event["Type"] == "Terminated"]
+    if len(ends) != 1:
+        yield f"Nomad has {len(ends)} ends of it"
+        return
+    told = int(ends[0]["exit_code"]), int(ends[0]["signal"])
+    if end.exit_code is not None and told != (end.exit_code, end.signal):
+        yield f"Nomad has exit code and signal {told}, expected {(end.exit_code, end.signal)}"
+
+
+def _descriptors() -> Iterator[str]:
+    services = (int(unit_property(f"solo5-{name}.service", "MainPID")) for name in ("relay", "networkd"))
+    for pid in (*plugins(), *filter(None, services)):
+        with suppress(FileNotFoundError):  # it has just ended
+            count = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            if count > MOST_DESCRIPTORS:
+                yield f"process {pid} has {count} descriptors open"

@@ -1,0 +1,214 @@
+"""What may happen, and what must be true afterwards. Pure: a seed is a history, the same one each time.
+
+The model knows tasks only. What kills or restarts what serves them changes nothing in it: that is the claim.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
+
+MOST_TASKS = 6
+FIRST_PORT = 21000
+
+
+class Door(StrEnum):
+    """Who asked for a task."""
+
+    CTL = "solo5ctl"
+    NOMAD = "nomad"
+
+
+class Guest(StrEnum):
+    """What a guest does; all but the first have ended as soon as they were started."""
+
+    COUNTS = "counts"
+    EXITS = "exits"
+    EXITS_7 = "exits with 7"
+    ABORTS = "aborts"
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    FROZEN = "frozen"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a task must have ended.
+
+    Attributes:
+        endings: what `solo5ctl inspect` may call it.
+        statuses: what Nomad may say of the allocation.
+        exit_code: Nomad's, None where that depends on the tender.
+        signal: as well.
+    """
+
+    endings: frozenset[str]
+    statuses: frozenset[str]
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+_BY_ITSELF = {
+    Guest.EXITS: End(endings=frozenset({"exited"}), statuses=frozenset({"complete"}), exit_code=0, signal=0),
+    Guest.EXITS_7: End(endings=frozenset({"exited"}), statuses=frozenset({"failed"}), exit_code=7, signal=0),
+    Guest.ABORTS: End(endings=frozenset({"aborted"}), statuses=frozenset({"failed"}), exit_code=255, signal=0),
+}
+_STOPPED = End(endings=frozenset({"stopped"}), statuses=frozenset({"complete"}))
+_TERMINATED = End(endings=frozenset({"stopped", "killed"}), statuses=frozenset({"complete", "failed"}))
+_KILLED = End(endings=frozenset({"killed"}), statuses=frozenset({"failed"}), exit_code=137, signal=9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task as it must be; `number` is its own for ever, `end` is there when it has ended."""
+
+    number: int
+    door: Door
+    guest: Guest
+    tender: str
+    state: State = State.RUNNING
+    end: End | None = None
+
+    @property
+    def name(self) -> str:
+        return f"chaos-{self.number}"
+
+    @property
+    def port(self) -> int:
+        """The host's port of a guest that counts."""
+        return FIRST_PORT + self.number % 1000
+
+
+class Act(StrEnum):
+    """What is done to one task."""
+
+    START = "start"
+    STOP = "stop"
+    TERMINATE = "signal TERM"
+    KILL = "signal KILL"
+    SLAY = "kill -9 of the tender"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    REMOVE = "remove"
+
+
+class Disturbance(StrEnum):
+    """What happens to everything else."""
+
+    PLUGIN = "kill -9 of the plugin"
+    RELAY = "kill -9 of the relay"
+    NETWORKD = "kill -9 of networkd"
+    ALL = "kill -9 of plugin, relay and networkd"
+    FLUSH = "flush of nftables"
+    BUS = "restart of dbus"
+    JOURNALD = "restart of journald"
+    REEXEC = "daemon-reexec"
+    AGENT = "restart of the agent"
+    AGENT_KILLED = "kill -9 of the agent"
+    GC = "solo5ctl gc"
+
+
+CALLED_SERVICES = (Disturbance.RELAY, Disturbance.NETWORKD)
+"""What may die while it is being called: the caller is told, and asks again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An act, a disturbance, or an act and, `delay` seconds after its beginning, a disturbance."""
+
+    act: Act | None = None
+    task: Task | None = None
+    disturbance: Disturbance | None = None
+    delay: float = 0
+
+    def __str__(self) -> str:
+        words = [f"{self.act} {self.task.name} ({self.task.door}, {self.task.guest})"] if self.task else []
+        words += (
+            [f"{self.disturbance}" + (f" {self.delay:.3f} s later" if self.act else "")] if self.disturbance else []
+        )
+        return ", and ".join(words)
+
+
+World = Mapping[str, Task]
+
+_ACTS: Mapping[Act, tuple[int, Callable[[Task], bool]]] = {
+    Act.STOP: (4, lambda task: task.state is not State.ENDED),
+    Act.TERMINATE: (2, lambda task: task.state is State.RUNNING),
+    Act.KILL: (2, lambda task: task.state is State.RUNNING),
+    Act.SLAY: (3, lambda task: task.state is not State.ENDED),
+    Act.FREEZE: (2, lambda task: task.state is State.RUNNING),
+    Act.THAW: (4, lambda task: task.state is State.FROZEN),
+    Act.REMOVE: (5, lambda task: task.state is State.ENDED or task.door is Door.CTL),
+}
+"""For each act on a task that is there, its weight, and the tasks that it can be done to."""
+
+_STARTS = 14
+_DISTURBANCES = 4
+"""For each task that runs: where none does, there is nothing to disturb."""
+
+
+def history(seed: int) -> Iterator[tuple[Operation, World]]:
+    """Operations for ever, each with the world that it leaves."""
+    chance = Random(seed)
+    world: World = {}
+    number = 0
+    while True:
+        operation = _choose(chance, world, number)
+        number += operation.act is Act.START
+        world = after(operation, world)
+        yield operation, world
+
+
+def _choose(chance: Random, world: World, number: int) -> Operation:
+    choices = [(weight, act, task) for act, (weight, can) in _ACTS.items() for task in world.values() if can(task)]
+    weights = [weight for weight, _, _ in choices]
+    starts = _STARTS * (len(world) < MOST_TASKS)
+    disturbances = _DISTURBANCES * sum(task.end is None for task in world.values())
+    pick = chance.choices(range(len(choices) + 2), [*weights, starts, disturbances])[0]
+    if pick > len(choices):
+        return Operation(disturbance=chance.choice(list(Disturbance)))
+    act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number))
+    disturbance, delay = _amid(chance, act, task)
+    return Operation(act=act, task=task, disturbance=disturbance, delay=delay)
+
+
+def _new(chance: Random, number: int) -> Task:
+    guest = chance.choices(list(Guest), [5, 1, 1, 1])[0]
+    return Task(number=number, door=chance.choice(list(Door)), guest=guest, tender=chance.choice(["hvt", "spt"]))
+
+
+def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, float]:
+    """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
+    if (act is Act.START and task.door is Door.NOMAD) or chance.random() < 0.7:
+        return None, 0
+    return chance.choice(CALLED_SERVICES), chance.uniform(0, 0.3)
+
+
+def after(operation: Operation, world: World) -> World:
+    """The world that an operation leaves."""
+    task = operation.task
+    if task is None or operation.act is None:
+        return world
+    if operation.act is Act.REMOVE:
+        return {name: other for name, other in world.items() if name != task.name}
+    return {**world, task.name: _changed(task, operation.act)}
+
+
+def _changed(task: Task, act: Act) -> Task:
+    match act:
+        case Act.START:
+            end = _BY_ITSELF.get(task.guest)
+            return replace(task, state=State.ENDED, end=end) if end else task
+        case Act.FREEZE:
+            return replace(task, state=State.FROZEN)
+        case Act.THAW:
+            return replace(task, state=State.RUNNING)
+        case Act.STOP:
+            return replace(task, state=State.ENDED, end=_STOPPED)
+        case Act.TERMINATE:
+            return replace(task, state=State.ENDED, end=_TERMINATED)
+        case _:
+            return replace(task, state=State.ENDED, end=_KILLED)

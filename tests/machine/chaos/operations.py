@@ -1,0 +1,190 @@
+"""Operations, as an operator or an accident performs them."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Thread
+
+from tests.machine.conftest import GUESTS, eventually, sh, unit_property
+from tests.machine.nomad import jobs
+from tests.machine.nomad.agent import DATA, Agent, api, plugins
+
+from .model import Act, Disturbance, Door, Guest, Operation, Task
+
+IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
+    Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=100")),
+    Guest.EXITS: ("hello", ("exit=0",)),
+    Guest.EXITS_7: ("hello", ("exit=7",)),
+    Guest.ABORTS: ("aborter", ("how=call",)),
+}
+TRIES = 3
+
+
+def perform(operation: Operation, agent: Agent) -> None:
+    """Do it; what the operation does in the middle of an act is done by another thread."""
+    if operation.task is None or operation.act is None:
+        assert operation.disturbance
+        disturb(operation.disturbance, agent)
+        return
+    accident = Thread(target=_later, args=(operation, agent))
+    accident.start()
+    try:
+        _DOORS[operation.task.door](operation.act, operation.task)
+    finally:
+        accident.join()
+
+
+def _later(operation: Operation, agent: Agent) -> None:
+    if operation.disturbance:
+        time.sleep(operation.delay)
+        disturb(operation.disturbance, agent)
+
+
+# --- solo5ctl ---------------------------------------------------------------------------------------------------------
+
+
+def _by_ctl(act: Act, task: Task) -> None:
+    if act is Act.SLAY:
+        _slay(f"solo5-task-{task.name}.service")
+        return
+    said = ""
+    for _ in range(TRIES):
+        done = sh("solo5ctl", *_command(act, task))
+        said = done.stderr
+        if done.returncode == 0 or (act is Act.REMOVE and "no task is named" in said):
+            return
+        assert "solo5-" in said, f"{act} {task.name}: a service was to be named that failed: {said}"
+        if act is Act.START:
+            sh("solo5ctl", "rm", "--force", task.name)
+    raise AssertionError(f"{act} {task.name}: {said}")
+
+
+def _command(act: Act, task: Task) -> tuple[str, ...]:
+    image, arguments = IMAGES[task.guest]
+    ports = ("-p", f"{task.port}:7", "-p", f"{task.port}:7/udp") if task.guest is Guest.COUNTS else ()
+    words: Mapping[Act, tuple[str, ...]] = {
+        Act.START: ("run", "-d", "--name", task.name, *ports, f"{GUESTS}/{image}.{task.tender}", *arguments),
+        Act.STOP: ("stop", task.name),
+        Act.TERMINATE: ("kill", "--signal", "TERM", task.name),
+        Act.KILL: ("kill", "--signal", "KILL", task.name),
+        Act.FREEZE: ("freeze", task.name),
+        Act.THAW: ("thaw", task.name),
+        Act.REMOVE: ("rm", "--force", task.name),
+    }
+    return words[act]
+
+
+def _slay(unit: str) -> None:
+    os.kill(int(unit_property(unit, "MainPID")), signal.SIGKILL)
+
+
+# --- Nomad ------------------------------------------------------------------------------------------------------------
+
+_SIGNALS = {Act.TERMINATE: "SIGTERM", Act.KILL: "SIGKILL", Act.FREEZE: "SIGSTOP", Act.THAW: "SIGCONT"}
+
+
+def _by_nomad(act: Act, task: Task) -> None:
+    if act in _SIGNALS:
+        api(f"/v1/client/allocation/{allocation(task)}/signal", "PUT", {"Signal": _SIGNALS[act], "Task": "guest"})
+        return
+    {Act.START: _submit, Act.STOP: _stop, Act.SLAY: _slay_of_nomad, Act.REMOVE: _purge}[act](task)
+
+
+def _submit(task: Task) -> None:
+    image, arguments = IMAGES[task.guest]
+    words = ", ".join(f'"{word}"' for word in arguments)
+    config = f'unikernel = "{GUESTS}/{image}.{task.tender}"\nargs = [{words}]'
+    port = f'network {{\n  port "echo" {{\n    static = {task.port}\n    to = 7\n  }}\n}}\n'
+    group = jobs.NEVER_AGAIN + (port if task.guest is Guest.COUNTS else "")
+    text = jobs.hcl(task.name, config, kind="batch", group=group, resources="cpu = 1")
+    job = api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})
+    api("/v1/jobs", "PUT", {"Job": job})
+    eventually(lambda: started(task), f"{task.name} is started")
+
+
+def started(task: Task) -> bool:
+    """Nomad has let it run, or it is over already."""
+    return any(alloc["ClientStatus"] != "pending" for alloc in jobs.allocations(task.name))
+
+
+def allocation(task: Task) -> str:
+    """The one allocation of a job that is to run once."""
+    [alloc] = jobs.allocations(task.name)
+    return str(alloc["ID"])
+
+
+def _stop(task: Task) -> None:
+    api(f"/v1/job/{task.name}", "DELETE")
+
+
+def _slay_of_nomad(task: Task) -> None:
+    _slay(jobs.unit(allocation(task)))
+
+
+def _purge(task: Task) -> None:
+    """Forget the job, and have the client forget its allocation."""
+    alloc = allocation(task)
+    api(f"/v1/job/{task.name}?purge=true", "DELETE")
+
+    def collected() -> bool:
+        with suppress(AssertionError):  # the client knows it no more
+            api(f"/v1/client/allocation/{alloc}/gc")
+        return not (DATA / "alloc" / alloc).exists()
+
+    eventually(collected, f"the client forgets {task.name}")
+
+
+_DOORS: Mapping[Door, Callable[[Act, Task], None]] = {Door.CTL: _by_ctl, Door.NOMAD: _by_nomad}
+
+
+# --- everything else --------------------------------------------------------------------------------------------------
+
+
+def disturb(disturbance: Disturbance, agent: Agent) -> None:
+    """Have an accident, and wait for what somebody else must start again before anything can be asked of it."""
+    match disturbance:
+        case Disturbance.PLUGIN:
+            _kill_plugin(agent)
+        case Disturbance.RELAY | Disturbance.NETWORKD:
+            _kill_service(disturbance.name.lower())
+        case Disturbance.ALL:
+            _kill_service("relay")
+            _kill_service("networkd")
+            _kill_plugin(agent)
+        case Disturbance.AGENT:
+            agent.stop()
+            agent.start()
+        case Disturbance.AGENT_KILLED:
+            agent.kill()
+            agent.start()
+        case _:
+            for command in _COMMANDS[disturbance]:
+                sh(*command.split())
+
+
+_COMMANDS: Mapping[Disturbance, tuple[str, ...]] = {
+    Disturbance.FLUSH: ("nft delete table ip solo5", "nft delete table bridge solo5"),
+    Disturbance.BUS: ("systemctl restart dbus",),
+    Disturbance.JOURNALD: ("systemctl restart systemd-journald",),
+    Disturbance.REEXEC: ("systemctl daemon-reexec",),
+    Disturbance.GC: ("solo5ctl gc",),
+}
+
+
+def _kill_service(name: str) -> None:
+    """kill -9, where it runs: it is there only while it is needed."""
+    pid = int(unit_property(f"solo5-{name}.service", "MainPID"))
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _kill_plugin(agent: Agent) -> None:
+    """Nomad launches another, and until then fails whatever it is asked to start."""
+    first = plugins()
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: plugins() and not set(plugins()) & set(first), "the agent launches another plugin")
+    eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy again")

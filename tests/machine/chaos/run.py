@@ -1,0 +1,71 @@
+"""A history, performed: after every operation the machine is, within some seconds, what the model says."""
+
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from tests.machine.nomad.agent import Agent
+
+from .invariants import Truth
+from .model import Act, Operation, World, history
+from .operations import perform
+
+SETTLING = 20.0
+"""Seconds in which all must be as it should; ample where a processor is shared."""
+
+
+class ChaosError(AssertionError):
+    """The machine is not what it must be."""
+
+
+def run(seed: int, count: int, agent: Agent, say: Callable[[str], None]) -> None:
+    """Perform so many operations of a seed, then remove every task.
+
+    Raises:
+        ChaosError: with the seed, the operations until then, and all that is wrong.
+    """
+    truth = Truth()
+    done: list[str] = []
+    world: World = {}
+    for operation, world in islice(history(seed), count):
+        _step(operation, world, agent, truth, done, seed)
+        say(f"{len(done):4} {done[-1]}")
+    while world:
+        world = _one_less(world, agent, truth, done, seed)
+
+
+def _one_less(world: World, agent: Agent, truth: Truth, done: list[str], seed: int) -> World:
+    """Take one task away: what runs under Nomad is stopped first, so that its log is complete when it goes."""
+    from .model import after
+
+    task = next(iter(world.values()))
+    act = Act.REMOVE if task.end else Act.STOP
+    operation = Operation(act=act, task=task)
+    world = after(operation, world)
+    _step(operation, world, agent, truth, done, seed)
+    return world
+
+
+def _step(operation: Operation, world: World, agent: Agent, truth: Truth, done: list[str], seed: int) -> None:
+    begun = time.monotonic()
+    try:
+        perform(operation, agent)
+        wrong = _settled(truth, world)
+    except AssertionError as error:
+        wrong = [str(error)]
+    done.append(f"{operation} [{time.monotonic() - begun:.1f} s]")
+    if wrong:
+        raise ChaosError("\n".join([f"seed {seed}:", *done, "and then:", *wrong]))
+
+
+def _settled(truth: Truth, world: World) -> list[str]:
+    """What is still wrong when the time is over; nothing as soon as all is right."""
+    end = time.monotonic() + SETTLING
+    while True:
+        try:
+            wrong = truth.complaints(world)
+        except AssertionError as error:  # a question was not answered: the agent or the bus is on its way back
+            wrong = [str(error)]
+        if not wrong or time.monotonic() > end:
+            return wrong
+        time.sleep(0.1)
