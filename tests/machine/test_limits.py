@@ -62,11 +62,26 @@ def tight(machine: Machine) -> Iterator[str]:
 
 @pytest.mark.parametrize("target", ["hvt", "spt"])
 def test_out_of_memory_is_told_from_every_other_end(run: Runner, tight: str, target: str) -> None:
+    """The peak says whose memory it was: this task's own limit is far away."""
     name = run(f"toucher.{target}", options=("-m", "64M", "--property", f"Slice={tight}"))
     ok("solo5ctl", "wait", name)
     outcome = inspect(name)["outcome"]
-    assert outcome["ending"] == "out-of-memory"
-    assert "memory" in outcome["sentence"]
+    assert (outcome["ending"], outcome["signal"], outcome["retry"]) == ("out-of-memory", 9, True)
+    assert 15 * MIB < outcome["memory_peak"] <= 20 * MIB
+    assert "whose memory or whose slice's ran out" in outcome["sentence"]
+
+
+def test_a_task_that_needs_more_than_its_own_memory_would_need_it_again(machine: Machine, run: Runner) -> None:
+    settings = Path("/run/systemd/system/solo5-task-small.service.d")
+    settings.mkdir(parents=True)
+    (settings / "limit.conf").write_text("[Service]\nMemoryMax=20M\n")
+    run("toucher.hvt", name="small", options=("-m", "64M"))
+    ok("solo5ctl", "wait", "small")
+    shutil.rmtree(settings)
+    outcome = inspect("small")["outcome"]
+    assert outcome["sentence"] == "killed by the host: guest and tender needed more than the task's 20 MiB"
+    assert (outcome["retry"], outcome["retry_reason"]) == (False, "it would need as much again: give it more memory")
+    assert 19 * MIB < outcome["memory_peak"] <= 20 * MIB
 
 
 def test_cpu_quota_holds(run: Runner) -> None:

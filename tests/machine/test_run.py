@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from .mishaps import end_main_thread
 
 TARGETS = ("hvt", "spt")
 
@@ -177,19 +178,13 @@ def test_zombie_leader_is_seen_and_ended(run: Runner) -> None:
     """A tender whose main thread is dead while another lives: nobody is told by the kernel, and no signal ends it."""
     name = run("sleeper.hvt")
     says(name, "sleeping")
-    pid = inspect(name)["pid"]
-    _end_main_thread(pid)
+    pid = str(inspect(name)["pid"])
+    end_main_thread(pid)
     eventually(lambda: inspect(name)["phase"] == "hung", "seen as hung")
     begun = time.monotonic()
     ok("solo5ctl", "stop", name)
     assert time.monotonic() - begun < 9, "without waiting for an answer to TERM that cannot come"
     assert inspect(name)["phase"] == "ended"
-
-
-def _end_main_thread(pid: int) -> None:
-    """Have the main thread alone call exit(2), as seccomp's KILL_THREAD does to it."""
-    script = Path(__file__).parent / "end_main_thread.py"
-    ok("python3", "-I", str(script), str(pid))
 
 
 def test_json_is_json(run: Runner) -> None:
