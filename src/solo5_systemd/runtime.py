@@ -362,9 +362,14 @@ class Runtime:
             await self.stop(name)
         await self._launcher.discard(name)
 
-    async def discard(self, name: TaskName) -> None:
-        """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped."""
-        if await self._units.lives(name):
+    async def discard(self, name: TaskName, *, over: bool = False) -> None:
+        """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped.
+
+        Args:
+            name: the task's.
+            over: its end has been read already, and need not be asked for.
+        """
+        if not over and await self._units.lives(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._bring_down(state, StopSignal.TERM, STOP_TIMEOUT)

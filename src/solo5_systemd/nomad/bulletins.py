@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from solo5_systemd.errors import Solo5Error
@@ -37,15 +37,25 @@ class Bulletins:
     def begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._background.create_task(self._follow_repairs())
+            self._background.create_task(_for_ever("solo5-networkd", self._tell_repairs))
+            self._background.create_task(_for_ever("solo5-relay", self._tell_gaps))
 
-    async def _follow_repairs(self) -> None:
-        while True:
-            try:
-                async with aclosing((await self._session.networks()).repairs()) as repairs:
-                    async for repair in repairs:
-                        for name in repair.tasks:
-                            self._tell(name, announcements.repaired(repair.what))
-            except Solo5Error as error:
-                _log.warning("What solo5-networkd repairs cannot be told for now: %s", error)
-            await asyncio.sleep(AGAIN)
+    async def _tell_repairs(self) -> None:
+        async with aclosing((await self._session.networks()).repairs()) as repairs:
+            async for repair in repairs:
+                for name in repair.tasks:
+                    self._tell(name, announcements.repaired(repair.what))
+
+    async def _tell_gaps(self) -> None:
+        async with aclosing((await self._session.relay()).gaps()) as gaps:
+            async for gap in gaps:
+                self._tell(gap.task, announcements.gap(gap.lines))
+
+
+async def _for_ever(service: str, listen: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await listen()
+        except Solo5Error as error:
+            _log.warning("What %s has to tell of tasks cannot be heard for now: %s", service, error)
+        await asyncio.sleep(AGAIN)

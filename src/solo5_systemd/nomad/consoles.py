@@ -8,10 +8,10 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -54,6 +54,14 @@ async def connect(
     async with _write_ends(task) as (stdout, stderr):
         if wanted is Logging.NOMAD:
             await (await session.relay()).forward(name, unit, since, stdout, stderr)
+
+
+async def dismiss(task: wire.TaskConfig) -> None:
+    """Let Nomad's readers go of a task that is not started: they wait to be opened, and Nomad seconds for them."""
+    if task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
+        with suppress(HostError):
+            async with _write_ends(task):
+                pass
 
 
 async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:

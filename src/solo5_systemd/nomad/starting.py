@@ -51,6 +51,16 @@ class Begun:
     ended: "asyncio.Task[End]"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wish:
+    """What a job asks for, found to make sense. `images`: where its image may be, the first that exists being meant."""
+
+    options: TaskOptions
+    workload: Workload
+    images: Sequence[str]
+    logging: Logging
+
+
 class Starter:
     """Starts tasks.
 
@@ -83,22 +93,20 @@ class Starter:
         Raises:
             Solo5Error: it did not start, or was not ready in time; nothing of it is left.
         """
-        options = task_options(config.msgpack_driver_config)
-        workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
-        wanted = convert.logging_of(config, options, plugin)
-        images = convert.image_candidates(options, config, plugin)
-        if options.ready is not None:
-            readiness.check(options.ready, config, options)
-        progress = Announcer(self._events, config, partial(readiness.refuse, options.ready))
-        with self._counted(workload.name), progress:
+        try:
+            wish = _wish(config, plugin)
+        except Solo5Error:
+            await consoles.dismiss(config)
+            raise
+        progress = Announcer(self._events, config, partial(readiness.refuse, wish.options.ready))
+        with self._counted(wish.workload.name), progress:
             try:
                 async with asyncio.timeout(PATIENCE):
-                    workload = replace(workload, image=await asyncio.to_thread(_first_there, images))
-                    started = await self._start(config, workload, wanted, progress)
+                    started = await self._start(config, wish, progress)
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
             progress.started(started.unit, started.invocation)
-            return await self._until_ready(config, options, _state(workload, started, wanted), started, progress)
+            return await self._until_ready(config, wish, started, progress)
 
     @contextmanager
     def _counted(self, name: TaskName) -> Iterator[None]:
@@ -108,9 +116,8 @@ class Starter:
         finally:
             self._under_way.discard(name)
 
-    async def _until_ready(
-        self, config: wire.TaskConfig, options: TaskOptions, state: DriverState, started: Started, progress: Announcer
-    ) -> Begun:
+    async def _until_ready(self, config: wire.TaskConfig, wish: _Wish, started: Started, progress: Announcer) -> Begun:
+        options, state = wish.options, _state(wish, started)
         ended = self._background.create_task(self._endings.end(state, started.pid))
         try:
             network = convert.network_override(config, options, started.reservation)
@@ -137,18 +144,17 @@ class Starter:
             ended.cancel()
             self._endings.forget(state.task)
 
-    async def _start(
-        self, config: wire.TaskConfig, workload: Workload, wanted: Logging, progress: Announcer
-    ) -> Started:
+    async def _start(self, config: wire.TaskConfig, wish: _Wish, progress: Announcer) -> Started:
+        workload = replace(wish.workload, image=await asyncio.to_thread(_first_there, wish.images))
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         try:
             progress.begins("opening the log files' pipes")
-            await consoles.connect(self._session, config, name, unit, _now(), wanted)
+            await consoles.connect(self._session, config, name, unit, _now(), wish.logging)
             return await self._begin(engine, workload, progress)
         except BaseException:
-            await asyncio.shield(consoles.let_go(self._session, name, wanted))
+            await asyncio.shield(consoles.let_go(self._session, name, wish.logging))
             raise
 
     async def _begin(self, engine: "Runtime", workload: Workload, progress: Announcer) -> Started:
@@ -173,15 +179,28 @@ class Starter:
             return _ended_scope(workload.name)
 
 
-def _state(workload: Workload, started: Started, wanted: Logging) -> DriverState:
+def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
+    """Read a job; raises what is wrong with it."""
+    options = task_options(config.msgpack_driver_config)
+    if options.ready is not None:
+        readiness.check(options.ready, config, options)
+    return _Wish(
+        options=options,
+        workload=convert.workload(config, options, plugin, os.cpu_count() or 1),
+        images=convert.image_candidates(options, config, plugin),
+        logging=convert.logging_of(config, options, plugin),
+    )
+
+
+def _state(wish: _Wish, started: Started) -> DriverState:
     return DriverState(
-        task=workload.name,
+        task=wish.workload.name,
         unit=started.unit,
         invocation=started.invocation,
         boot=boot_id(),
         started=started.started,
-        kind=workload.kind,
-        logging=wanted,
+        kind=wish.workload.kind,
+        logging=wish.logging,
     )
 
 

@@ -173,6 +173,8 @@ class Tasks:
 
     async def stop(self, task_id: str, signal: str, patience: float) -> None:
         """End a task, known or not; one that is gone has been stopped."""
+        if self._is_over(task_id):
+            return
         asked = signals.stop_signal(signal)
         if asked is None and not signals.is_kill(signal):
             self._tell(task_id, f"A tender does not take {signal} as its end: SIGTERM is sent instead")
@@ -195,9 +197,10 @@ class Tasks:
             known = self._known.get(task_id)
             name = name_of(task_id)
             engine = await self._session.engine()
-            if not force and await self._runs(task_id):
+            over = self._is_over(task_id)
+            if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await engine.discard(name)
+            await engine.discard(name, over=over)
             self._listing.outdate()
             self._endings.forget(name)
             if known is not None:
@@ -205,6 +208,11 @@ class Tasks:
                 del self._known[task_id]
             else:
                 await consoles.let_go(self._session, name, Logging.NOMAD)
+
+    def _is_over(self, task_id: str) -> bool:
+        """Its end has been read: nobody else has to. Of one that is unknown, a run may be left that is not the task."""
+        known = self._known.get(task_id)
+        return known is not None and known.end.done() and known.end.result().outcome.ending is not Ending.UNKNOWN
 
     async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):

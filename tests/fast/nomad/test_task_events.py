@@ -11,6 +11,7 @@ from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import TASK_ID, port, task_config
 
 from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.nomad.identity import name_of
@@ -139,6 +140,15 @@ async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machi
         machine.networks.repaired.put_nowait(Repair(tasks=[TaskName("strange"), NAME], what="tables are rebuilt"))
         await yields()
         assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
+
+
+async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.relay.told.put_nowait(Gap(task=NAME, lines=12))
+        await yields()
+        said = "journald left out 12 lines of the console: more than its rate limit lets pass"
+        assert (await nomad.messages())[-1] == said
 
 
 async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:

@@ -237,6 +237,20 @@ async def test_a_destroyed_id_can_be_destroyed_again(machine: Machine) -> None:
     assert machine.holds == NOTHING
 
 
+async def test_an_end_is_read_once_for_all_who_ask(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await nomad.wait()
+        before = len(machine.steps.taken)
+        await nomad.stop()
+        await nomad.wait()
+        assert machine.steps.taken[before:] == []
+        await nomad.destroy(force=False)
+        assert not {"state", "states", "lives", "changes"} & set(machine.steps.taken[before:])
+    assert machine.holds == NOTHING
+
+
 # --- isolation -----------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """A start that fails leaves nothing, and says whether another try can help."""
 
+import os
+import select
 from typing import Any
 
 import pytest
@@ -117,6 +119,21 @@ async def test_a_start_that_takes_too_long_is_given_up(
         assert worth_another_try(caught.value)
         monkeypatch.setattr("solo5_systemd.nomad.starting.PATIENCE", 60)
         await nomad.start(fifos.of(task_config()))
+
+
+async def test_a_job_that_is_refused_lets_nomads_readers_go(machine: Machine, fifos: Fifos) -> None:
+    """Each waits for its FIFO to be opened, and closed again, and Nomad seconds for each."""
+    readers = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos]
+    hung_up = select.poll()
+    for reader in readers:
+        hung_up.register(reader, 0)
+    assert hung_up.poll(0) == []
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError):
+            await nomad.start(fifos.of(task_config(tender="qemu")))
+    assert hung_up.poll(0) == [(reader, select.POLLHUP) for reader in readers]
+    for reader in readers:
+        os.close(reader)
 
 
 async def test_fifos_that_nobody_reads_are_told_before_anything_is_made(machine: Machine) -> None:
