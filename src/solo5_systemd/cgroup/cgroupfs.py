@@ -4,7 +4,6 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from solo5_systemd.cgroup.usage import ALL, BASIC, Usage, usage
@@ -38,7 +37,7 @@ class CgroupFs:
 
     def _usage(self, directory: str, names: Sequence[str]) -> Usage | None:
         files = {name: data for name in names if (data := _read(f"{directory}/{name}")) is not None}
-        return usage(files, time.monotonic(), cache(self._device)) if files else None
+        return usage(files, time.monotonic(), self._device) if files else None
 
     def _device(self, number: str) -> str:
         try:

@@ -121,7 +121,7 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
         time: when they were read.
         device: the name of a block device by its number, such as `254:0`.
     """
-    pressure = {name: _pressure(files[f"{name}.pressure"]) for name in _RESOURCES if f"{name}.pressure" in files}
+    pressure = {name: _pressure(files[file]) for name, file in _PRESSURE.items() if file in files}
     return Usage(
         time=time,
         memory=_memory(files),
@@ -139,21 +139,21 @@ def cpu_percent(before: Usage, after: Usage) -> float | None:
     return max(0, after.cpu.total - before.cpu.total) / ((after.time - before.time) * 1e6) * 100
 
 
-_RESOURCES = ("cpu", "memory", "io")
+_PRESSURE = {"cpu": "cpu.pressure", "memory": "memory.pressure", "io": "io.pressure"}
 
 _Pairs = Mapping[bytes, bytes]
 
 
 def _memory(files: Files) -> Memory:
-    stat = _pairs(files.get("memory.stat", b""))
-    anonymous, file, shared = (_number(stat.get(key)) for key in (b"anon", b"file", b"shmem"))
+    stat = b"\n" + files.get("memory.stat", b"")
+    anonymous, file, shared = _entry(stat, b"\nanon "), _entry(stat, b"\nfile "), _entry(stat, b"\nshmem ")
     return Memory(
         current=_number(files.get("memory.current")),
         peak=_number(files.get("memory.peak")),
         limit=_number(files.get("memory.max")),
         rss=None if anonymous is None or shared is None else anonymous + shared,
         cache=None if file is None or shared is None else max(0, file - shared),
-        kernel=_number(stat.get(b"kernel")),
+        kernel=_entry(stat, b"\nkernel "),
         swap=_number(files.get("memory.swap.current")),
         oom_kills=_number(_pairs(files.get("memory.events", b"")).get(b"oom_kill")),
     )
@@ -198,6 +198,15 @@ def _stall(values: _Pairs) -> Stall:
         avg300=_percentage(values.get(b"avg300")),
         total=_number(values.get(b"total")),
     )
+
+
+def _entry(data: bytes, key: bytes) -> int | None:
+    """One `KEY NUMBER` of many lines, where to look for four is cheaper than to read all sixty."""
+    begin = data.find(key)
+    if begin < 0:
+        return None
+    begin += len(key)
+    return _number(data[begin : data.find(b"\n", begin)])
 
 
 def _pairs(data: bytes) -> dict[bytes, bytes]:

@@ -15,7 +15,7 @@ from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.schema import plugin_schema, task_schema
-from solo5_systemd.nomad.statistics import samples
+from solo5_systemd.nomad.statistics import Statistics
 from solo5_systemd.nomad.tasks import Known
 
 NO_SHELL = (
@@ -61,6 +61,7 @@ class DriverService:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._statistics = Statistics(driver.session)
 
     async def init(self, _: wire.InitRequest) -> wire.InitResponse:
         return wire.InitResponse()
@@ -123,7 +124,7 @@ class DriverService:
         known = self._driver.tasks.known(request.task_id)
         asked = request.collection_interval.ToNanoseconds() / 1e9
         interval = max(asked, self._driver.config.stats_interval)
-        return samples(self._driver.session, known, interval, self._driver.mhz_per_core)
+        return self._statistics.samples(known, interval, self._driver.mhz_per_core)
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:
         return self._driver.events.stream()

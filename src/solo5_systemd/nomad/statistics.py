@@ -1,38 +1,58 @@
-"""Statistics of one task, sample by sample, until it has ended."""
+"""Statistics of one task, sample by sample, until it has ended.
+
+All tasks are sampled on the same beat, and told of in one go: many messages that gRPC writes one after the other cost it
+half as much as the same ones with something between.
+"""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.nomad.beats import Beats
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Known
-from solo5_systemd.nomad.usage import resource_usage
+from solo5_systemd.nomad.usage import tell_usage
 
 
-async def samples(session: Session, known: Known, interval: float, mhz: float) -> AsyncIterator[wire.TaskStatsResponse]:
-    """A sample at once and one for each interval (seconds): files of the cgroup are read, nothing else is asked.
+class Statistics:
+    """The streams of all tasks.
 
     Args:
         session: the engine.
-        known: the task.
-        interval: between two samples.
-        mhz: of one core, 0 for unknown.
     """
-    before: Usage | None = None
-    while not known.end.done():
-        now = await (await session.engine()).usage_of(known.control_group)
-        if now is not None:
-            yield _response(known.config.id, before, now, mhz)
-            before = now
-        await asyncio.wait((known.end,), timeout=interval)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._beats = Beats()
+
+    async def samples(self, known: Known, interval: float, mhz: float) -> AsyncIterator[wire.TaskStatsResponse]:
+        """A sample at once and one for each interval: files of the cgroup are read, nothing else is asked.
+
+        It ends with the beat after the task's end.
+
+        Args:
+            known: the task.
+            interval: seconds between two samples.
+            mhz: of one core, 0 for unknown.
+        """
+        engine = await self._session.engine()
+        before: Usage | None = None
+        while not known.end.done():
+            now = await engine.usage_of(known.control_group)
+            if now is not None:
+                response = _response(known.config.id, before, now, mhz)
+                before = now
+                await asyncio.sleep(0)  # until all the others have read theirs, too
+                yield response
+            await self._beats.next(interval)
 
 
 def _response(task_id: str, before: Usage | None, now: Usage, mhz: float) -> wire.TaskStatsResponse:
-    stamp = Timestamp()
-    stamp.GetCurrentTime()
-    return wire.TaskStatsResponse(
-        stats=wire.TaskStats(id=task_id, timestamp=stamp, agg_resource_usage=resource_usage(before, now, mhz))
-    )
+    response = wire.TaskStatsResponse()
+    stats = response.stats
+    stats.id = task_id
+    stats.timestamp.seconds, stats.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
+    tell_usage(stats.agg_resource_usage, before, now, mhz)
+    return response

@@ -2,12 +2,27 @@
 
 from collections.abc import Iterator
 
-from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 
-_Memory = wire.MemoryUsage
-_Cpu = wire.CPUUsage
+_MEMORY = {
+    "rss": wire.MemoryUsage.RSS,
+    "cache": wire.MemoryUsage.CACHE,
+    "swap": wire.MemoryUsage.SWAP,
+    "usage": wire.MemoryUsage.USAGE,
+    "max_usage": wire.MemoryUsage.MAX_USAGE,
+    "kernel_usage": wire.MemoryUsage.KERNEL_USAGE,
+}
+_CPU = {
+    "throttled_periods": wire.CPUUsage.THROTTLED_PERIODS,
+    "throttled_time": wire.CPUUsage.THROTTLED_TIME,
+    "system_mode": wire.CPUUsage.SYSTEM_MODE,
+    "user_mode": wire.CPUUsage.USER_MODE,
+    "percent": wire.CPUUsage.PERCENT,
+    "total_ticks": wire.CPUUsage.TOTAL_TICKS,
+}
+"""Each field by its name, and as `measured_fields` names it. KERNEL_MAX_USAGE is cgroup v1's."""
 
 
 def mhz_per_core(topology: ClientTopology) -> float:
@@ -20,58 +35,55 @@ def mhz_per_core(topology: ClientTopology) -> float:
     return total / len(topology.cores)
 
 
-def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
-    """Two samples as Nomad's.
+def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, mhz: float) -> None:
+    """Write two samples into Nomad's message; where it stands, since copying messages costs more than filling them.
 
     Args:
+        told: empty.
         before: the one before; None for the first, which has no processor's share yet.
         now: this one.
         mhz: of one core; 0 where Nomad did not say.
     """
-    return wire.TaskResourceUsage(cpu=_cpu(before, now, mhz), memory=_memory(now))
+    told.cpu.SetInParent()  # Nomad looks into both unasked
+    told.memory.SetInParent()
+    memory, cpu = told.memory, told.cpu
+    for name, count in _memory(now.memory):
+        if count is not None:
+            setattr(memory, name, count)
+            memory.measured_fields.append(_MEMORY[name])
+    for name, value in _cpu(before, now, mhz):
+        if value is not None:
+            setattr(cpu, name, value)
+            cpu.measured_fields.append(_CPU[name])
 
 
-def _memory(now: Usage) -> wire.MemoryUsage:
-    memory = now.memory
-    values = {
-        _Memory.RSS: ("rss", memory.rss),
-        _Memory.CACHE: ("cache", memory.cache),
-        _Memory.SWAP: ("swap", memory.swap),
-        _Memory.USAGE: ("usage", memory.current),
-        _Memory.MAX_USAGE: ("max_usage", memory.peak),
-        _Memory.KERNEL_USAGE: ("kernel_usage", memory.kernel),
-    }
-    known = {field: (name, value) for field, (name, value) in values.items() if value is not None}
-    return wire.MemoryUsage(measured_fields=known.keys(), **dict(known.values()))
-
-
-def _cpu(before: Usage | None, now: Usage, mhz: float) -> wire.CPUUsage:
-    usage = wire.CPUUsage()
-    for field, name, value in (*_throttling(now), *_shares(before, now, mhz)):
-        setattr(usage, name, value)
-        usage.measured_fields.append(field)
-    return usage
-
-
-def _throttling(now: Usage) -> Iterator[tuple[wire.CPUUsage.Fields, str, int]]:
-    if now.cpu.throttled_periods is not None:
-        yield _Cpu.THROTTLED_PERIODS, "throttled_periods", now.cpu.throttled_periods
-    if now.cpu.throttled is not None:
-        yield _Cpu.THROTTLED_TIME, "throttled_time", now.cpu.throttled * 1000  # Nomad's is in nanoseconds
-
-
-def _shares(before: Usage | None, now: Usage, mhz: float) -> Iterator[tuple[wire.CPUUsage.Fields, str, float]]:
-    """Percentages of one core since the sample before."""
-    if before is None or now.time <= before.time:
-        return
-    window = (now.time - before.time) * 1e6
-    pairs = (
-        (_Cpu.SYSTEM_MODE, "system_mode", before.cpu.system, now.cpu.system),
-        (_Cpu.USER_MODE, "user_mode", before.cpu.user, now.cpu.user),
-        (_Cpu.PERCENT, "percent", before.cpu.total, now.cpu.total),
+def _memory(memory: Memory) -> tuple[tuple[str, int | None], ...]:
+    return (
+        ("rss", memory.rss),
+        ("cache", memory.cache),
+        ("swap", memory.swap),
+        ("usage", memory.current),
+        ("max_usage", memory.peak),
+        ("kernel_usage", memory.kernel),
     )
-    for field, name, then, since in pairs:
-        if then is not None and since is not None:
-            yield field, name, max(0, since - then) / window * 100
-    if mhz and before.cpu.total is not None and now.cpu.total is not None:
-        yield _Cpu.TOTAL_TICKS, "total_ticks", max(0, now.cpu.total - before.cpu.total) / window * mhz
+
+
+def _cpu(before: Usage | None, now: Usage, mhz: float) -> Iterator[tuple[str, float | None]]:
+    cpu = now.cpu
+    yield "throttled_periods", cpu.throttled_periods
+    yield "throttled_time", None if cpu.throttled is None else cpu.throttled * 1000  # in nanoseconds
+    if before is not None and now.time > before.time:
+        yield from _shares(before.cpu, cpu, (now.time - before.time) * 1e6, mhz)
+
+
+def _shares(before: Cpu, now: Cpu, window: float, mhz: float) -> Iterator[tuple[str, float | None]]:
+    """Percentages of one core in a window of so many microseconds."""
+    yield "system_mode", _share(before.system, now.system, window)
+    yield "user_mode", _share(before.user, now.user, window)
+    percent = _share(before.total, now.total, window)
+    yield "percent", percent
+    yield "total_ticks", percent * mhz / 100 if percent is not None and mhz else None
+
+
+def _share(before: int | None, now: int | None, window: float) -> float | None:
+    return None if before is None or now is None else max(0, now - before) / window * 100

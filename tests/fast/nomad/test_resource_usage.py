@@ -8,12 +8,18 @@ from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopologyCore as Core
-from solo5_systemd.nomad.usage import mhz_per_core, resource_usage
+from solo5_systemd.nomad.usage import mhz_per_core, tell_usage
 
 _Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
 CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)
 THEN = Usage(time=10.0, cpu=CPU)
 NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=2_000_000))
+
+
+def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
+    told = wire.TaskResourceUsage()
+    tell_usage(told, before, now, mhz)
+    return told
 
 
 def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
@@ -70,6 +76,8 @@ def test_ticks_are_not_known_where_nomad_does_not_say_how_fast_a_core_is() -> No
 def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
     told = resource_usage(Usage(time=1.0), Usage(time=2.0), 2000)
     assert (measured(told.cpu), measured(told.memory)) == (set(), set())
+    assert told.HasField("cpu"), "Nomad's agent looks into it unasked"
+    assert told.HasField("memory")
 
 
 @pytest.mark.parametrize(
