@@ -18,9 +18,10 @@ class Reader:
         self._thread = threading.Thread(target=self._read)
         self._lock = threading.Lock()
         self._got = bytearray()
-        self.ended = False
+        self.ended = self.reads = False
 
     def start(self) -> None:
+        self.reads = True
         self._thread.start()
 
     @property

@@ -1,81 +1,24 @@
 """A task's console in FIFOs that somebody reads: each line once, whatever becomes of reader and relay."""
 
-import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.fifo import open_fifo
-from solo5_systemd.journal.journalctl import Journal
-from solo5_systemd.names import TaskName, task_name, task_service
+from solo5_systemd.names import TaskName, task_service
 
 from .conftest import Machine, Runner, eventually, ok, sh, unit_property
+from .consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
 from .fifos import Reader
 
-UNLIMITED = ("--property", "LogRateLimitIntervalSec=1s", "--property", "LogRateLimitBurst=10000000")
-"""journald leaves lines out above a rate; not here. (A unit's interval of 0 is none, and means journald's own.)"""
-
+UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 
 LIST = ("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List")
-
-
-class Consoles:
-    """Makes FIFOs, has consoles forwarded into them, and drains what a test has not."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._forwarded: list[str] = []
-        self._readers: list[Reader] = []
-
-    def reader(self, name: str, stream: str, *, reads: bool = True) -> Reader:
-        reader = Reader(self._directory / f"{name}.{stream}.fifo")
-        self._readers.append(reader)
-        if reads:
-            reader.start()
-        return reader
-
-    def forward(self, name: str, *, reads: bool = True) -> tuple[Reader, Reader]:
-        stdout, stderr = (self.reader(name, stream, reads=reads) for stream in ("stdout", "stderr"))
-        self.hand_over(name, stdout, stderr)
-        return stdout, stderr
-
-    def hand_over(self, name: str, stdout: Reader, stderr: Reader) -> None:
-        self._forwarded.append(name)
-        _called(lambda relay: _forward(relay, task_name(name), stdout, stderr))
-
-    def drain(self, name: str) -> None:
-        _called(lambda relay: relay.drain(task_name(name)))
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
-            reader.path.unlink(missing_ok=True)  # nobody will come to read what is left
-        for name in self._forwarded:
-            self.drain(name)
-
-
-def _called(call: Callable[[Relay], Awaitable[None]]) -> None:
-    async def connected() -> None:
-        async with system_bus() as connection:
-            await call(Relay(connection, Journal().sync))
-
-    asyncio.run(connected())
-
-
-async def _forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader) -> None:
-    since = time.time_ns() // 1000
-    fds = [await open_fifo(str(reader.path)) for reader in (stdout, stderr)]
-    try:
-        await relay.forward(task, task_service(task), since, *fds)
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 @pytest.fixture
@@ -87,22 +30,6 @@ def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
 
 def over(name: str) -> None:
     ok("solo5ctl", "wait", name)
-
-
-def numbers(flood: bytes) -> list[int]:
-    """The numbers of the lines that the guest `flood` has written."""
-    return [int(line.split()[1]) for line in flood.splitlines() if line.startswith(b"line ")]
-
-
-def relay_pid() -> int:
-    return int(unit_property("solo5-relay.service", "MainPID"))
-
-
-def shell_task(name: str, script: str) -> None:
-    """A unit of a task's name whose console says what no guest here says."""
-    properties = ("SyslogFacility=local5", "User=solo5")
-    options = [f"--property={each}" for each in properties]
-    ok("systemd-run", "--quiet", "--collect", "--unit", task_service(TaskName(name)), *options, "sh", "-c", script)
 
 
 def test_console_and_tenders_words_come_apart_as_they_were_written(run: Runner, consoles: Consoles) -> None:
@@ -139,7 +66,7 @@ def test_last_line_is_there_when_drain_returns(run: Runner, consoles: Consoles) 
 
 def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
     stdout, _ = consoles.forward("flood")
-    run("flood.spt", "lines=16000", "bytes=1000", name="flood", options=UNLIMITED)
+    run("flood.spt", "lines=16000", "bytes=1000", name="flood", options=UNLIMITED_OPTIONS)
     over("flood")
     consoles.drain("flood")
     eventually(lambda: stdout.ended, "the FIFO ends")
@@ -149,7 +76,7 @@ def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
 
 def test_reader_that_does_not_read_delays_nobody_and_loses_nothing(run: Runner, consoles: Consoles) -> None:
     stuck, _ = consoles.forward("stuck", reads=False)
-    run("flood.spt", "lines=60000", "bytes=100", name="stuck", options=UNLIMITED)
+    run("flood.spt", "lines=60000", "bytes=100", name="stuck", options=UNLIMITED_OPTIONS)
     other, _ = consoles.forward("other")
     run("hello.spt", name="other")
     eventually(lambda: b"solo5_exit(0)" in other.got, "another task's line comes", 3)
@@ -168,17 +95,18 @@ def resident_mib() -> int:
 
 def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consoles: Consoles) -> None:
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
+    machine.expect("Failed to start solo5-relay.service")  # where it had not said yet that it is ready
     flowing, _ = consoles.forward("flowing")
     stuck, _ = consoles.forward("stuck", reads=False)
-    run("flood.spt", "lines=20000", "bytes=100", name="stuck", options=UNLIMITED)
+    run("flood.spt", "lines=20000", "bytes=100", name="stuck", options=UNLIMITED_OPTIONS)
     over("stuck")
-    shell_task("flowing", "i=1; while [ $i -le 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done")
-    for _ in range(3):
-        time.sleep(0.8)
+    shell_task("flowing", "for i in $(seq 400); do seq -f 'line %g' $((i*100-99)) $((i*100)); done", *UNLIMITED)
+    for i in range(6):
+        time.sleep(0.1 * i)
         os.kill(relay_pid(), signal.SIGKILL)
         eventually(lambda: relay_pid() > 0, "systemd starts it again")
-    eventually(lambda: b"line 40\n" in flowing.got, "lines go on")
-    assert numbers(flowing.got) == list(range(1, 41))
+    eventually(lambda: b"line 40000\n" in flowing.got, "lines go on")
+    assert flowing.got == b"".join(b"line %d\n" % number for number in range(1, 40001))
     stuck.start()
     consoles.drain("stuck")
     assert numbers(stuck.got) == list(range(1, 20001))
@@ -215,7 +143,7 @@ def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runne
         for fd in fds:
             os.close(fd)
 
-    _called(from_then)
+    called(from_then)
     eventually(lambda: late.got == b"arguments: ''\nSolo5: solo5_exit(0) called\n", "the earlier lines come")
     consoles.drain("late")
 

@@ -1,0 +1,90 @@
+"""Consoles as a log collector has them: two FIFOs for each task, forwarded by the relay."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from solo5_systemd.bus.connection import system_bus
+from solo5_systemd.bus.relay import Relay
+from solo5_systemd.journal.fifo import open_fifo
+from solo5_systemd.journal.sync import synchronize
+from solo5_systemd.names import TaskName, task_name, task_service
+
+from .conftest import ok, unit_property
+from .fifos import Reader
+
+T = TypeVar("T")
+
+UNLIMITED = ("LogRateLimitIntervalSec=1s", "LogRateLimitBurst=10000000")
+"""journald leaves lines out above a rate; not here. (A unit's interval of 0 is none, and means journald's own.)"""
+
+
+class Consoles:
+    """Makes FIFOs, has consoles forwarded into them, and drains what a test has not."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._forwarded: list[str] = []
+        self._readers: list[Reader] = []
+
+    def reader(self, name: str, stream: str, *, reads: bool = True) -> Reader:
+        reader = Reader(self._directory / f"{name}.{stream}.fifo")
+        self._readers.append(reader)
+        if reads:
+            reader.start()
+        return reader
+
+    def forward(self, name: str, *, reads: bool = True) -> tuple[Reader, Reader]:
+        stdout, stderr = (self.reader(name, stream, reads=reads) for stream in ("stdout", "stderr"))
+        self.hand_over(name, stdout, stderr)
+        return stdout, stderr
+
+    def hand_over(self, name: str, stdout: Reader, stderr: Reader) -> None:
+        self._forwarded.append(name)
+        called(lambda relay: forward(relay, task_name(name), stdout, stderr))
+
+    def drain(self, name: str) -> None:
+        called(lambda relay: relay.drain(task_name(name)))
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+            reader.path.unlink(missing_ok=True)  # nobody will come to read what is left
+        for name in self._forwarded:
+            self.drain(name)
+
+
+def called(call: Callable[[Relay], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        async with system_bus() as connection:
+            return await call(Relay(connection, synchronize))
+
+    return asyncio.run(connected())
+
+
+async def forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader) -> None:
+    since = time.time_ns() // 1000
+    fds = [await open_fifo(str(reader.path)) for reader in (stdout, stderr)]
+    try:
+        await relay.forward(task, task_service(task), since, *fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def numbers(flood: bytes) -> list[int]:
+    """The numbers of the lines that the guest `flood` has written."""
+    return [int(line.split()[1]) for line in flood.splitlines() if line.startswith(b"line ")]
+
+
+def relay_pid() -> int:
+    return int(unit_property("solo5-relay.service", "MainPID"))
+
+
+def shell_task(name: str, script: str, *properties: str) -> None:
+    """A unit of a task's name whose console says what no guest here says."""
+    options = [f"--property={each}" for each in ("SyslogFacility=local5", "User=solo5", *properties)]
+    ok("systemd-run", "--quiet", "--collect", "--unit", task_service(TaskName(name)), *options, "sh", "-c", script)

@@ -1,0 +1,117 @@
+"""Consoles through whatever becomes of the journal, and many of them at once."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.bus.relay import Relay
+from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.names import TaskName
+
+from .conftest import Machine, eventually, ok
+from .consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
+from .fifos import Reader
+
+COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
+
+
+@pytest.fixture
+def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
+    consoles = Consoles(tmp_path)
+    yield consoles
+    consoles.close()
+
+
+def test_each_line_comes_once_while_journald_restarts_rotates_and_vacuums(consoles: Consoles) -> None:
+    stdout, _ = consoles.forward("through")
+    shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
+    for _ in range(3):
+        time.sleep(0.3)
+        ok("systemctl", "restart", "systemd-journald")
+        time.sleep(0.3)
+        ok("journalctl", "--rotate")
+        ok("journalctl", "--vacuum-files=1")
+    eventually(lambda: b"line 2000\n" in stdout.got, "lines go on")
+    assert numbers(stdout.got) == list(range(1, 2001))
+
+
+def test_reader_that_was_away_gets_lines_that_the_journal_had_put_aside(consoles: Consoles) -> None:
+    stdout, _ = consoles.forward("aside", reads=False)
+    for part in range(1, 4):
+        shell_task("aside", f"seq -f 'line %g {'.' * 80}' {part * 5000 - 4999} {part * 5000}; sleep 0.3", *UNLIMITED)
+        time.sleep(0.8)
+        ok("journalctl", "--rotate")
+    stdout.start()
+    eventually(lambda: b"line 15000 " in stdout.got, "all lines come")
+    assert numbers(stdout.got) == list(range(1, 15001))
+
+
+def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Consoles) -> None:
+    stdout, stderr = consoles.forward("gap")
+    script = "seq -f 'line %g' 3000; sleep 1.5; echo after; sleep 0.5"
+
+    async def told(relay: Relay) -> Gap:
+        gaps = relay.gaps()
+        coming = asyncio.ensure_future(anext(gaps))
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(shell_task, "gap", script, "LogRateLimitIntervalSec=1s", "LogRateLimitBurst=100")
+        gap = await asyncio.wait_for(coming, 20)
+        await gaps.aclose()
+        return gap
+
+    gap = called(told)
+    eventually(lambda: b"after\n" in stdout.got, "lines go on")
+    came = numbers(stdout.got)
+    assert came == list(range(1, 3000 - gap.lines + 1))
+    assert gap.task == "gap"
+    assert f"journald left out {gap.lines} lines of this task here (its rate limit)\n".encode() in stderr.got
+
+
+def test_two_hundred_consoles_at_once_are_each_whole_in_little_memory(consoles: Consoles) -> None:
+    names = [f"crowd-{i}" for i in range(200)]
+    readers = {name: consoles.forward(name, reads=i % 4 > 0)[0] for i, name in enumerate(names)}
+    for name in names:
+        shell_task(name, f"seq -f '{name} line %g {'.' * 1000}' 200", *UNLIMITED, "Type=exec")
+    unread = [name for name in names if not readers[name].reads]
+    for name in names:
+        if name not in unread:
+            is_whole(name, readers[name])
+    nobody_waits_for_those_that_are_not_read(unread, consoles)
+    for name in unread:
+        readers[name].start()
+        is_whole(name, readers[name])
+    assert peak_mib() < 96
+
+
+def is_whole(name: str, reader: Reader) -> None:
+    eventually(lambda: b" line 200 " in reader.got, f"{name} has its last line")
+    heads = [line.split(b".")[0].decode() for line in reader.got.splitlines()]
+    assert heads == [f"{name} line {i} " for i in range(1, 201)]
+
+
+def nobody_waits_for_those_that_are_not_read(names: list[str], consoles: Consoles) -> None:
+    """Fifty ends wait for their readers on one connection; another task's console is taken up meanwhile."""
+    ends = [consoles.reader("newcomer", stream) for stream in ("stdout", "stderr")]
+
+    async def beside(relay: Relay) -> float:
+        async with asyncio.TaskGroup() as tasks:
+            drains = [tasks.create_task(relay.drain(TaskName(name))) for name in names]
+            await asyncio.sleep(1)
+            before = time.monotonic()
+            await forward(relay, TaskName("newcomer"), *ends)
+            took = time.monotonic() - before
+            await relay.drain(TaskName("newcomer"))
+            assert not any(drain.done() for drain in drains)
+            for drain in drains:
+                drain.cancel()
+        return took
+
+    assert called(beside) < 1
+
+
+def peak_mib() -> int:
+    status = Path(f"/proc/{relay_pid()}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
