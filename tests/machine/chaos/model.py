@@ -3,12 +3,12 @@
 The model knows tasks only. What kills or restarts what serves them changes nothing in it: that is the claim.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
-MOST_TASKS = 6
+MOST_TASKS = 8
 FIRST_PORT = 21000
 
 
@@ -134,18 +134,26 @@ class Operation:
 
 World = Mapping[str, Task]
 
-_ACTS: Mapping[Act, tuple[int, Callable[[Task], bool]]] = {
-    Act.STOP: (4, lambda task: task.state is not State.ENDED),
-    Act.TERMINATE: (2, lambda task: task.state is State.RUNNING),
-    Act.KILL: (2, lambda task: task.state is State.RUNNING),
-    Act.SLAY: (3, lambda task: task.state is not State.ENDED),
-    Act.FREEZE: (2, lambda task: task.state is State.RUNNING),
-    Act.THAW: (4, lambda task: task.state is State.FROZEN),
-    Act.REMOVE: (5, lambda task: task.state is State.ENDED or task.door is Door.CTL),
+_WHILE_IT_RUNS: Mapping[Act, int] = {
+    Act.STOP: 2,
+    Act.TERMINATE: 1,
+    Act.KILL: 1,
+    Act.SLAY: 2,
+    Act.FREEZE: 2,
 }
-"""For each act on a task that is there, its weight, and the tasks that it can be done to."""
+_WHILE_IT_IS_FROZEN: Mapping[Act, int] = {Act.THAW: 6, Act.STOP: 1, Act.SLAY: 1}
+_WHEN_IT_IS_OVER: Mapping[Act, int] = {Act.REMOVE: 8}
 
-_STARTS = 14
+
+def _weights(task: Task) -> Mapping[Act, int]:
+    """What can be done to a task, and how often it is chosen."""
+    if task.state is State.ENDED:
+        return _WHEN_IT_IS_OVER
+    acts = _WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS
+    return {**acts, Act.REMOVE: 1} if task.door is Door.CTL else acts
+
+
+_STARTS = 20
 _DISTURBANCES = 4
 """For each task that runs: where none does, there is nothing to disturb."""
 
@@ -163,11 +171,11 @@ def history(seed: int) -> Iterator[tuple[Operation, World]]:
 
 
 def _choose(chance: Random, world: World, number: int) -> Operation:
-    choices = [(weight, act, task) for act, (weight, can) in _ACTS.items() for task in world.values() if can(task)]
-    weights = [weight for weight, _, _ in choices]
+    choices = [(weight, act, task) for task in world.values() for act, weight in _weights(task).items()]
     starts = _STARTS * (len(world) < MOST_TASKS)
     disturbances = _DISTURBANCES * sum(task.end is None for task in world.values())
-    pick = chance.choices(range(len(choices) + 2), [*weights, starts, disturbances])[0]
+    weights = [*(weight for weight, _, _ in choices), starts, disturbances]
+    pick = chance.choices(range(len(weights)), weights)[0]
     if pick > len(choices):
         return Operation(disturbance=chance.choice(list(Disturbance)))
     act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number))
@@ -176,7 +184,7 @@ def _choose(chance: Random, world: World, number: int) -> Operation:
 
 
 def _new(chance: Random, number: int) -> Task:
-    guest = chance.choices(list(Guest), [5, 1, 1, 1])[0]
+    guest = chance.choices(list(Guest), [9, 1, 1, 1])[0]
     return Task(number=number, door=chance.choice(list(Door)), guest=guest, tender=chance.choice(["hvt", "spt"]))
 
 

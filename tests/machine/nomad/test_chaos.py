@@ -1,10 +1,13 @@
 """Random operations on tasks of both front doors, and on all that serves them; see tests/machine/chaos."""
 
+from pathlib import Path
 from random import SystemRandom
 
 import pytest
+from tests.machine.chaos.invariants import Truth
+from tests.machine.chaos.model import Door, Guest, Task
 from tests.machine.chaos.run import run
-from tests.machine.conftest import Machine
+from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
 
 OPERATIONS = 20
@@ -17,3 +20,20 @@ def test_the_machine_is_what_the_model_says_after_every_operation(
 ) -> None:
     machine.expect(".")  # whatever is said of being killed
     run(SystemRandom().randrange(1 << 32) if seed == "fresh" else int(seed), OPERATIONS, agent, say=print)
+
+
+def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
+    assert Truth().complaints({}) == []
+    with Path("/run/solo5/network/tasks/nobody.json").open("x") as lease:
+        assert Truth().complaints({}) == ["leases: {'nobody'}, expected set()"]
+    Path(lease.name).unlink()
+    ok("ip", "tuntap", "add", "nobody", "mode", "tap")
+    assert Truth().complaints({}) == ["taps: 1, expected 0"]
+    ok("ip", "link", "delete", "nobody")
+
+
+def test_a_task_that_is_not_there_is_missed(agent: Agent) -> None:
+    gone = Task(number=0, door=Door.CTL, guest=Guest.COUNTS, tender="spt")
+    complaints = " ".join(Truth().complaints({gone.name: gone}))
+    for what in ("running units", "leases", "published ports", "taps", "tenders", "does not answer"):
+        assert what in complaints
