@@ -7,6 +7,8 @@ recovered, and opens another when it comes back.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -20,13 +22,25 @@ KEPT = 4096
 SETTLING = 0.05
 """Seconds after which what was sent counts as heard: a write into a connection that is just ending is accepted, too."""
 
+PATIENCE = 0.5
+"""Seconds that a task's end may wait until it was written to who listens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    number: int
+    event: wire.DriverTaskEvent
+
 
 class Events:
     """The driver's one stream of task events."""
 
     def __init__(self) -> None:
-        self._kept: deque[wire.DriverTaskEvent] = deque(maxlen=KEPT)
+        self._kept: deque[_Kept] = deque(maxlen=KEPT)
+        self._number = 0
+        self._written = 0
         self._arrived = asyncio.Event()
+        self._wrote = asyncio.Event()
         self._listener: object = None
         self._throttles: dict[str, Throttle] = {}
 
@@ -34,16 +48,16 @@ class Events:
         """Tell what comes once in a task's life, or a few times."""
         now = Timestamp()
         now.GetCurrentTime()
-        self._kept.append(
-            wire.DriverTaskEvent(
-                task_id=task.id,
-                alloc_id=task.alloc_id,
-                task_name=task.name,
-                timestamp=now,
-                message=announcement.message,
-                annotations=announcement.annotations,
-            )
+        event = wire.DriverTaskEvent(
+            task_id=task.id,
+            alloc_id=task.alloc_id,
+            task_name=task.name,
+            timestamp=now,
+            message=announcement.message,
+            annotations=announcement.annotations,
         )
+        self._number += 1
+        self._kept.append(_Kept(number=self._number, event=event))
         self._arrived.set()
 
     def recur(self, task: wire.TaskConfig, announcement: Announcement) -> None:
@@ -56,11 +70,20 @@ class Events:
         elif throttle.held == 1:
             loop.call_later(throttle.due(loop.time()), self._release, task)
 
-    def conclude(self, task: wire.TaskConfig, announcement: Announcement) -> None:
-        """Tell the last of a task, after all that was held back."""
+    async def conclude(self, task: wire.TaskConfig, announcement: Announcement) -> None:
+        """Tell the last of a task, after all that was held back, and wait until it is written to who listens.
+
+        Nomad takes no notice of an event that it hears after it has heard of the end otherwise, and is done with it.
+        """
         self._release(task)
         self._throttles.pop(task.id, None)
         self.publish(task, announcement)
+        last = self._number
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while self._listener is not None and self._written < last:
+                    self._wrote.clear()
+                    await self._wrote.wait()
 
     def _release(self, task: wire.TaskConfig) -> None:
         throttle = self._throttles.get(task.id)
@@ -74,20 +97,32 @@ class Events:
         An event is kept until the stream has outlived its being written: of one that breaks in between, the next
         listener hears again what this one may have missed.
         """
-        me = self._listener = object()
+        me, loop = object(), asyncio.get_running_loop()
+        self._listener = me
+        self._written = 0
         self._arrived.set()
-        while True:
-            await self._arrived.wait()
-            if self._listener is not me:
-                await asyncio.Event().wait()  # a stream that ends is opened again at once
-            self._arrived.clear()
-            sent = list(self._kept)
-            for event in sent:
-                yield event
-            await asyncio.sleep(SETTLING)
-            self._heard(sent)
+        settling: list[asyncio.TimerHandle] = []
+        try:
+            while True:
+                await self._arrived.wait()
+                if self._listener is not me:
+                    await asyncio.Event().wait()  # a stream that ends is opened again at once
+                self._arrived.clear()
+                for kept in [each for each in self._kept if each.number > self._written]:
+                    yield kept.event
+                    if self._listener is not me:
+                        break
+                    self._written = kept.number
+                    self._wrote.set()
+                settling = [timer for timer in settling if timer.when() > loop.time()]
+                settling.append(loop.call_later(SETTLING, self._heard, self._written))
+        finally:
+            for timer in settling:
+                timer.cancel()
+            if self._listener is me:
+                self._listener = None
+                self._wrote.set()
 
-    def _heard(self, sent: list[wire.DriverTaskEvent]) -> None:
-        for event in sent:
-            if self._kept and self._kept[0] is event:
-                self._kept.popleft()
+    def _heard(self, last: int) -> None:
+        while self._kept and self._kept[0].number <= last:
+            self._kept.popleft()

@@ -156,7 +156,7 @@ class Tasks:
             keeping.cancel()
             end = _explained(end, keeper.ended_for)
         await consoles.let_go(self._session, state.task, state.logging)
-        self._events.conclude(config, _announced(end.outcome))
+        await self._events.conclude(config, _announced(end.outcome))
         return end
 
     def _keeper(self, config: wire.TaskConfig, state: DriverState) -> Keeper | None:

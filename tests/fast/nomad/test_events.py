@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 from tests.fakes.background import Background, yields
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
@@ -80,6 +81,35 @@ async def test_what_the_stream_has_outlived_is_told_once() -> None:
         await asyncio.sleep(2 * SETTLING)
     events.publish(TASK, Announcement(message="b"))
     assert (await anext(events.stream())).message == "b"
+
+
+async def test_the_last_of_a_task_waits_until_its_listener_has_it() -> None:
+    events = Events()
+    stream = events.stream()
+    async with Background(_next(stream)) as first, Background(events.conclude(TASK, Announcement(message="a"))) as end:
+        await first
+        assert not end.done(), "it is on its way"
+        async with Background(_next(stream)):
+            await end
+
+
+async def test_the_last_of_a_task_waits_for_no_listener_that_is_not_there() -> None:
+    events = Events()
+    await events.conclude(TASK, Announcement(message="a"))
+    broken = events.stream()
+    assert (await anext(broken)).message == "a"
+    await broken.aclose()
+    await events.conclude(TASK, Announcement(message="b"))
+    stream = events.stream()
+    assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
+
+
+async def test_the_last_of_a_task_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.events.PATIENCE", 0.01)
+    events = Events()
+    events.publish(TASK, Announcement(message="a"))
+    await anext(events.stream())
+    await events.conclude(TASK, Announcement(message="b"))
 
 
 async def _all(stream: AsyncIterator[wire.DriverTaskEvent]) -> None:

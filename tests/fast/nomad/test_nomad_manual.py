@@ -8,9 +8,13 @@ from tests.fakes.tasks import LEASE
 from tests.fast.host.test_facts import GOOD
 
 from solo5_systemd.names import TaskName
+from solo5_systemd.nomad import announcements
+from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.config import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.fingerprint import fingerprint
+from solo5_systemd.nomad.progress import SLOW
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.ready import Rule
 from solo5_systemd.nomad.schema import plugin_schema, task_schema
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.arguments import placeholders
@@ -46,6 +50,32 @@ def test_every_option_of_a_task_has_its_row() -> None:
     assert nic.keys() == keys(task_schema().object.attributes["nic"].block_map.nested)
     for key in keys(task_schema().object.attributes["block"].block_map.nested):
         assert f"`{key}`" in task["block"]
+
+
+def test_every_option_of_readiness_has_its_row() -> None:
+    [ready] = tables("Readiness")
+    assert ready.keys() == keys(task_schema().object.attributes["ready"].block_value.nested)
+    assert all("| string |" in row for row in ready.values())
+    assert f'`"{Rule.deadline:g}s"`' in ready["deadline"]
+    assert f'`"{Rule.interval:g}s"`' in ready["interval"]
+
+
+EVENTS = [
+    announcements.started("solo5-task-web.service", "4058f4bd"),
+    announcements.slow("reserving addresses", SLOW[0]),
+    announcements.ready("tcp 10.89.0.2:80 answers", 1.2),
+    announcements.lost("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
+    announcements.regained("tcp 10.89.0.2:80 answers", 12),
+    announcements.repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
+    announcements.gap(12),
+    announcements.leased([LEASE]),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.message.partition(" ")[0])
+def test_every_event_is_shown_as_it_is(event: Announcement) -> None:
+    shown = re.sub(r"-849f3877-cf0163c1b450|(?<=4058f4bd)[0-9a-f]+", "", section("Events"))
+    assert f"`{event.message}`" in shown
 
 
 def test_every_option_of_the_plugin_has_its_row() -> None:

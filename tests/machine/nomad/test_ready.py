@@ -1,0 +1,146 @@
+"""A task that says when it is ready, and what Nomad makes of that."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import Agent, api, plugins
+from tests.machine.nomad.jobs import (
+    ADDRESSES,
+    NEVER_AGAIN,
+    SERVER,
+    SLEEPER,
+    TWO_STARTS,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    events,
+    file,
+    happens,
+    hcl,
+    logs,
+    refusal,
+    status,
+    task,
+    unit,
+)
+
+PORTS = 'network {\n  port "web" {\n    to = 80\n  }\n  port "echo" {\n    to = 7\n  }\n}\n'
+UPDATE = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "30s"\n  progress_deadline = "1m"\n}\n'
+
+
+def ready(*lines: str) -> str:
+    """A job's `ready` block."""
+    return "\nready {\n" + "".join(f"  {line}\n" for line in lines) + "}"
+
+
+def counting(milliseconds: int) -> str:
+    """A guest that says `count 1`, `count 2`, … from its start on."""
+    return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}", {ADDRESSES}]'
+
+
+def deployment(job: str) -> str:
+    """How a job's latest deployment stands."""
+    found = api(f"/v1/job/{job}/deployment")
+    return str(found["Status"]) if found else ""
+
+
+def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
+    jobs.submit(hcl("speaks", counting(500) + ready('console = "^count [4-9]$"'), job=UPDATE))
+    eventually(lambda: allocations("speaks"), "it is placed")
+    alloc = allocations("speaks")[0]["ID"]
+    console = file(alloc, "alloc/logs/guest.stdout.0")  # `nomad alloc logs` shows it later
+    eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it speaks")
+    assert allocation(alloc)["ClientStatus"] == "pending"
+    eventually(lambda: deployment("speaks") == "successful", "the deployment is over")
+    assert "count 4\n" in logs(alloc)
+    [said] = [event for event in events(alloc) if "Ready after" in event]
+    assert said.endswith("its console says count 4")
+
+
+def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> None:
+    config = counting(200) + ready('tcp = "81"', 'deadline = "2s"')
+    alloc = ended(jobs.submit(hcl("late", config, group=NEVER_AGAIN, job=UPDATE)))
+    said = refusal(alloc)
+    assert "was not ready within 2 s: tcp 10." in said
+    assert "81: connection refused" in said
+    assert "Last on its console: " in said
+    assert "“count " in said
+    eventually(lambda: deployment("late") == "failed", "the deployment is over")
+    assert not ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*")
+    assert "count 1\n" in file(alloc, "alloc/logs/guest.stdout.0").read_text(), "what it said is kept"
+
+
+def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]' + ready('console = "never"', 'deadline = "10m"')
+    alloc = ended(jobs.submit(hcl("gone", config, kind="batch")))
+    assert "ended before it was ready (a console line with 'never'): the guest exited with 3" in refusal(alloc)
+
+
+def test_datagram_that_is_echoed_is_an_answer(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("echoes", SERVER + ready('udp = "echo"'), group=NEVER_AGAIN + PORTS))
+    assert any("Ready after" in event and ":7 answers" in event for event in events(alloc))
+
+
+@contextmanager
+def cut_off(service: str) -> Iterator[None]:
+    """The guest runs on, and nobody reaches it."""
+    name = service.removeprefix("solo5-task-").removesuffix(".service")
+    [found] = json.loads(ok("solo5ctl", "inspect", "--json", name))
+    tap = found["nics"][0]["tap"]
+    ok("ip", "link", "set", tap, "down")
+    yield
+    sh("ip", "link", "set", tap, "up")  # where it still is there
+
+
+def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
+    jobs: Jobs, agent: Agent, machine: Machine
+) -> None:
+    machine.expect("plugin|EOF|Unavailable|rpc error")
+    [alloc] = jobs.run(hcl("unsteady", SERVER + ready('tcp = "web"', 'interval = "200ms"'), group=NEVER_AGAIN + PORTS))
+    first = agent.plugin()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: agent.driver().get("Healthy") and first not in plugins() != [], "another driver is there")
+    with cut_off(unit(alloc)):
+        happens(alloc, "No longer ready: tcp 10.")
+    happens(alloc, "Ready again after")
+    assert task(alloc)["State"] == "running"
+    assert sum("No longer ready" in event for event in events(alloc)) == 1
+
+
+def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:
+    rule = ready('tcp = "web"', 'interval = "200ms"', 'on_loss = "restart"')
+    [alloc] = jobs.run(hcl("restless", SERVER + rule, group=TWO_STARTS + PORTS))
+    first = unit(alloc)
+    invocation = unit_property(first, "InvocationID")
+    with cut_off(first):
+        happens(alloc, "its restart policy decides")
+        happens(alloc, "Stopped because it was no longer ready (tcp 10.")
+        eventually(lambda: task(alloc)["Restarts"] == 1, "it is started again")
+    eventually(lambda: task(alloc)["State"] == "running", "and is ready again")
+    assert unit_property(unit(alloc), "InvocationID") != invocation
+
+
+@pytest.mark.parametrize(
+    "guest, rule, words",
+    [
+        (
+            SERVER,
+            ready('tcp = "absent"'),
+            "config.ready.tcp names 'absent': expected one of the group's ports (web, echo)",
+        ),
+        (f"{SLEEPER}\nports = []", ready('tcp = "80"'), "config.ready.tcp is '80', and the image has no NIC"),
+    ],
+    ids=["port", "no-nic"],
+)
+def test_rule_that_can_never_hold_is_refused_before_anything_is_made(
+    jobs: Jobs, guest: str, rule: str, words: str
+) -> None:
+    alloc = ended(jobs.submit(hcl("wrong", guest + rule, group=NEVER_AGAIN + PORTS)))
+    assert words in refusal(alloc)
+    assert "NIC service has" not in status(alloc)
