@@ -1,6 +1,6 @@
 # bash completion for solo5ctl(1). It needs nothing but bash, and asks solo5ctl only for names.
 
-_solo5ctl_verbs="run ps inspect logs stop kill rm wait stats freeze thaw image network doctor gc"
+_solo5ctl_verbs="run ps inspect logs stop kill rm wait stats metrics freeze thaw image network doctor gc"
 
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
@@ -18,6 +18,7 @@ _solo5ctl_options() {
         kill) echo "--help --signal= --no-color -h -s=" ;;
         rm) echo "--help --force --no-color -h -f" ;;
         stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
+        metrics) echo "--help --textfile= --no-color -h" ;;
         freeze | thaw) echo "--help --no-color -h" ;;
         network) echo "--help -h" ;;
         "network ls") echo "--help --quiet --json --no-color -h -q" ;;
@@ -56,6 +57,7 @@ _solo5ctl_files() {
 _solo5ctl_value() { # OPTION CURRENT
     case $1 in
         --tender) _solo5ctl_words "hvt spt" "$2" ;;
+        --textfile) _solo5ctl_files "$2" ;;
         --sort) _solo5ctl_words "name cpu memory net block" "$2" ;;
         --signal | -s) _solo5ctl_words "INT TERM${3:+ $3}" "$2" ;;
         --property)

@@ -23,6 +23,7 @@ VERBS = {
     "rm": "forget ended tasks",
     "wait": "wait until tasks have ended",
     "stats": "show what tasks use",
+    "metrics": "print metrics, for Prometheus and its like",
     "freeze": "hold tasks still",
     "thaw": "let frozen tasks go on",
     "image": "show what an image needs, and whether it can run here",

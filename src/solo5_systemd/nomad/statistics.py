@@ -1,7 +1,7 @@
 """Statistics of one task, sample by sample, until it has ended.
 
-All tasks are sampled on the same beat, and told of in one go: many messages that gRPC writes one after the other cost it
-half as much as the same ones with something between.
+All tasks are sampled on the same beat, and told of in one go: many messages that gRPC writes one after the other cost
+it half as much as the same ones with something between.
 """
 
 import asyncio

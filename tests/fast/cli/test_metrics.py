@@ -1,0 +1,191 @@
+"""`metrics`: what is measured, as readers of either dialect take it."""
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import prometheus_client.openmetrics.parser as openmetrics_parser
+import prometheus_client.parser as prometheus_parser
+import pytest
+from prometheus_client.metrics_core import Metric
+from tests.fakes.engine import FakeRuntime
+from tests.fakes.tasks import running
+from tests.fast.cli.conftest import Solo5ctl
+from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
+
+from solo5_systemd.cli.families import families
+from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus
+from solo5_systemd.cli.textfile import write_textfile
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.network.overview import NetworkOverview
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+NOMAD = {
+    "NOMAD_NAMESPACE": "default",
+    "NOMAD_JOB_NAME": 'a "quoted"\\job\n',
+    "NOMAD_GROUP_NAME": "edge",
+    "NOMAD_TASK_NAME": "unikernel",
+    "NOMAD_ALLOC_ID": "3fa85f64",
+}
+NETWORK = NetworkOverview(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.89.0.0/24"),
+    gateway4=IPv4Address("10.89.0.1"),
+    mtu=1500,
+    masquerade=True,
+    up=True,
+    leases=1,
+    free=252,
+)
+UNUSED = replace(NETWORK, name=NetworkName("unused"), ipv4=None, gateway4=None, up=False)
+WEB, IDLE = TaskName("web"), TaskName("idle")
+
+
+@pytest.fixture
+def engine() -> FakeRuntime:
+    web = running("web", networked=True)
+    web = replace(web, state=replace(web.state, log_fields={**web.state.log_fields, **NOMAD}))
+    engine = FakeRuntime(web, running("idle"))
+    full = replace(USAGE, pressure={**(USAGE.pressure or {})})
+    engine.rounds = iter([{IDLE: UNKNOWN, WEB: replace(FULL, usage=full)}])
+    engine.overview = (NETWORK, UNUSED)
+    return engine
+
+
+def parsed(text: str) -> dict[str, Metric]:
+    return {each.name: each for each in openmetrics_parser.text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+
+
+def parsed_file(text: str) -> dict[str, Metric]:
+    return {each.name: each for each in prometheus_parser.text_string_to_metric_families(text)}
+
+
+def value(metric: Metric, **labels: str) -> float:
+    (only,) = [sample.value for sample in metric.samples if labels.items() <= sample.labels.items()]
+    return only
+
+
+@pytest.fixture
+def found(solo5ctl: Solo5ctl) -> dict[str, Metric]:
+    return parsed(solo5ctl("metrics").out)
+
+
+def test_openmetrics_has_types_units_and_labels(found: dict[str, Metric]) -> None:
+    rss = found["solo5_task_memory_rss_bytes"]
+    assert (rss.type, rss.unit, value(rss, task="web")) == ("gauge", "bytes", 8 << 20)
+    cpu = found["solo5_task_cpu_seconds"]
+    assert (cpu.type, cpu.unit) == ("counter", "seconds")
+    assert (value(cpu, task="web", mode="user"), value(cpu, task="web", mode="system")) == (2.0, 0.5)
+    received = found["solo5_task_network_receive_bytes"]
+    assert value(received, task="web", nic="management") == 1024
+    assert value(found["solo5_task_block_read_bytes"], task="web", device="vda") == 4096
+    assert value(found["solo5_task_pressure_waiting_seconds"], task="web", resource="memory") == 9e-6
+    assert value(found["solo5_tasks"], phase="running") == 2
+    assert value(found["solo5_tasks"], phase="frozen") == 0
+    assert value(found["solo5_task_start_time_seconds"], task="idle") == 1_700_000_000
+
+
+def test_what_a_task_is_stands_in_one_series(found: dict[str, Metric]) -> None:
+    labels = {sample.labels["task"]: sample.labels for sample in found["solo5_task_info"].samples}
+    assert labels["web"] == {
+        "task": "web",
+        "unit": "solo5-task-web.service",
+        "image": "web.hvt",
+        "image_sha256": "5" * 64,
+        "tender": "hvt",
+        "nomad_namespace": "default",
+        "nomad_job": 'a "quoted"\\job\n',
+        "nomad_group": "edge",
+        "nomad_task": "unikernel",
+        "nomad_alloc_id": "3fa85f64",
+    }
+    assert "nomad_job" not in labels["idle"]
+    (nic,) = found["solo5_task_nic_info"].samples
+    assert nic.labels | {"task": "web", "nic": "service", "network": "default", "ipv4": "10.89.0.2"} == nic.labels
+
+
+def test_networks_are_told_of_once_their_range_is_settled(found: dict[str, Metric]) -> None:
+    assert value(found["solo5_network_free_addresses"], network="default") == 252
+    assert [sample.labels["network"] for sample in found["solo5_network_leases"].samples] == ["default"]
+
+
+def test_the_unknown_is_absent_and_never_zero(found: dict[str, Metric]) -> None:
+    of_idle = {name for name, metric in found.items() for sample in metric.samples if sample.labels.get("task") == IDLE}
+    assert of_idle == {"solo5_task_info", "solo5_task_start_time_seconds"}
+
+
+@pytest.mark.parametrize("root, networked", [(False, True), (True, False)])
+def test_the_network_service_is_asked_by_root_alone_and_where_something_is_leased(
+    solo5ctl: Solo5ctl, *, root: bool, networked: bool
+) -> None:
+    solo5ctl.engine.known = {WEB: running("web", networked=networked)}
+    shown = solo5ctl("metrics", root=root)
+    assert (shown.status, "solo5_network_" in shown.out) == (0, False)
+
+
+def test_a_machine_without_tasks_has_metrics_all_the_same(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.known, solo5ctl.engine.rounds = {}, iter(())
+    text = solo5ctl("metrics").out
+    assert parsed(text).keys() == {"solo5_build_info", "solo5_tasks"}
+    assert text.endswith("\n# EOF\n")
+
+
+def test_a_text_file_is_of_the_older_dialect_and_has_the_same_values(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    """Whose counters bear `_total` in their types as well, and which knows neither `info` nor UNIT."""
+    path = tmp_path / "solo5.prom"
+    done = solo5ctl("metrics", "--textfile", str(path))
+    assert (done.status, done.out) == (0, "")
+    text = path.read_text()
+    assert "# TYPE solo5_task_cpu_seconds_total counter\n" in text
+    assert "UNIT" not in text
+    assert "EOF" not in text
+    metrics = parsed_file(text)
+    assert {metric.type for metric in metrics.values()} == {"counter", "gauge"}
+    assert value(metrics["solo5_task_cpu_seconds"], task="web", mode="user") == 2.0
+
+
+def test_a_file_is_replaced_whole_and_readable_by_all(tmp_path: Path) -> None:
+    path = tmp_path / "solo5.prom"
+    path.write_text("old")
+    with path.open() as before:
+        write_textfile(path, "new\n")
+        assert before.read() == "old"
+    assert path.read_text() == "new\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(HostError, match="No such file or directory"):
+        write_textfile(tmp_path / "no" / "solo5.prom", "")
+    monkeypatch.setattr(os, "fchmod", full)
+    with pytest.raises(HostError, match="No space left on device"):
+        write_textfile(tmp_path / "solo5.prom", "new\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_labels_are_escaped_as_each_dialect_wants() -> None:
+    odd = 'a "b" \\ c\nd'
+    family = Family(name="x", kind=Kind.GAUGE, help=odd, values=[({"label": f"{odd}\udcff", "empty": ""}, 1)])
+    new, old = parsed(openmetrics([family]))["x"], parsed_file(prometheus([family]))["x"]
+    assert (new.documentation, old.documentation) == (odd, odd)
+    assert new.samples[0].labels == old.samples[0].labels == {"label": f"{odd}?"}
+
+
+def test_every_metric_is_documented() -> None:
+    documented = DOCUMENT.read_text()
+    names = {
+        f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
+        for family in families([running(networked=True)], {WEB: FULL}, [NETWORK])
+    }
+    assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
