@@ -1,0 +1,161 @@
+"""What a guest says is in Nomad's log once and in order, whatever of ours or of Nomad's dies meanwhile."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, plugins
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, hcl, says, unit
+
+LINES = 60_000
+FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]'
+
+ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
+TALKER = (
+    f'unikernel = "{GUESTS}/net.spt"\n'
+    'args = ["--verbose", "--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"]'
+)
+
+
+def log(alloc: str) -> bytes:
+    """All that Nomad has of the console: what its collector has written, the oldest file first."""
+    files = DATA.joinpath("alloc", alloc, "alloc", "logs").glob("guest.stdout.*")
+    return b"".join(path.read_bytes() for path in sorted(files, key=lambda path: int(path.suffix[1:])))
+
+
+def relay() -> list[int]:
+    pid = int(unit_property("solo5-relay.service", "MainPID"))
+    return [pid] if pid else []
+
+
+def collectors() -> list[int]:
+    """The processes of Nomad that read the FIFOs."""
+    return [int(pid) for pid in sh("pgrep", "--full", "^/usr/local/bin/nomad logmon").stdout.split()]
+
+
+def kill(find: Callable[[], list[int]]) -> None:
+    """SIGKILL, and wait for the next one."""
+    [pid] = find()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: find() not in ([], [pid]), "another comes in its place")
+
+
+def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
+    agent: Agent, jobs: Jobs, machine: Machine
+) -> None:
+    machine.expect("solo5-relay.service: (Main process exited|Failed with result)|Failed to start solo5-relay.service")
+    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
+    [alloc] = jobs.run(hcl("flood", FLOOD, kind="batch"))
+    eventually(lambda: relay(), "the relay runs")
+    kill(relay)
+    kill(plugins)
+    ok("systemctl", "restart", "systemd-journald")
+    agent.kill()
+    kill(relay)
+    agent.start()
+    kill(relay)
+    assert ended("flood") == alloc
+    eventually(lambda: f"line {LINES} ".encode() in log(alloc), "the last line is there")
+    heads = [line.rstrip(b".") for line in log(alloc).splitlines() if line.startswith(b"line ")]
+    assert heads == [b"line %d " % number for number in range(1, LINES + 1)]
+
+
+class Talker:
+    """A guest that says of each datagram how long it was, so that each line is known by its number."""
+
+    def __init__(self, jobs: Jobs, outside: Outside) -> None:
+        self._outside = outside
+        self.sent = 0
+        [self.alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
+        says(self.alloc, "serving")
+
+    def speak(self, times: int) -> None:
+        for _ in range(times):
+            self.sent += 1
+            text = "x" * self.sent
+            assert self._outside.udp(NODE_ADDRESS, 7007, text) == text
+
+    def is_whole(self) -> None:
+        expected = list(range(1, self.sent + 1))
+        eventually(lambda: len(self._said()) >= self.sent, "all lines are there")
+        assert self._said() == expected
+
+    def _said(self) -> list[int]:
+        return [int(size) for size in re.findall(rb"to port 7, ([0-9]+) bytes\n", log(self.alloc))]
+
+
+@pytest.fixture
+def talker(jobs: Jobs, outside: Outside) -> Talker:
+    return Talker(jobs, outside)
+
+
+def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent: Agent, talker: Talker) -> None:
+    """What a collector has read and not yet written dies with it: that is none of ours, so it is idle here."""
+    talker.speak(3)
+    talker.is_whole()
+    time.sleep(0.5)
+    [collector] = collectors()
+    os.kill(collector, signal.SIGKILL)
+    talker.speak(5)
+    agent.stop()
+    talker.speak(2)
+    agent.start()
+    talker.is_whole()
+    talker.speak(2)
+    talker.is_whole()
+
+
+def test_relay_and_plugin_are_killed_at_once(agent: Agent, talker: Talker, machine: Machine) -> None:
+    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
+    machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
+    before = (*plugins(), *relay())
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    talker.speak(2)
+    eventually(lambda: plugins() and relay() and not {*plugins(), *relay()} & {*before}, "both are back")
+    talker.speak(2)
+    talker.is_whole()
+
+
+def test_every_line_says_whose_it_is_and_is_found_with_nomad_stopped(agent: Agent, talker: Talker) -> None:
+    talker.speak(2)
+    name = unit(talker.alloc)
+    agent.stop()
+    talker.speak(2)
+    lines = [json.loads(line) for line in _journal("NOMAD_JOB_NAME=talker", f"NOMAD_ALLOC_ID={talker.alloc}")]
+    agent.start()
+    said = [line for line in lines if "to port 7" in line["MESSAGE"]]
+    assert len(said) == talker.sent
+    for line in said:
+        assert line["NOMAD_TASK_NAME"] == "guest"
+        assert line["NOMAD_NAMESPACE"] == "default"
+        assert line["_SYSTEMD_UNIT"] == name
+        assert line["SOLO5_TASK"] == name.removeprefix("solo5-task-").removesuffix(".service")
+        assert re.fullmatch("[0-9a-f]{64}", line["SOLO5_IMAGE_SHA256"])
+
+
+def _journal(*matches: str) -> list[str]:
+    return ok("journalctl", "--quiet", "--no-pager", "--output=json", *matches).splitlines()
+
+
+def test_the_last_lines_have_every_field(agent: Agent, jobs: Jobs) -> None:
+    """journald looks up what is not the stream's own when it comes to a line, and a short guest is gone by then."""
+    for number in range(5):
+        jobs.submit(hcl(f"short-{number}", f'unikernel = "{GUESTS}/hello.spt"', kind="batch"))
+    for number in range(5):
+        alloc = ended(f"short-{number}")
+        says(alloc, "solo5_exit")
+        assert len([line for line in _journal(f"NOMAD_ALLOC_ID={alloc}") if "solo5_exit" in line]) == 1
+
+
+def test_nothing_of_a_console_is_left(agent: Agent, jobs: Jobs) -> None:
+    jobs.run(hcl("left", f'unikernel = "{GUESTS}/sleeper.spt"'))
+    jobs.purge()
+    assert not list(Path("/run/solo5/relay").iterdir())
+    assert unit_property("solo5-relay.service", "NFileDescriptorStore") == "0"
