@@ -1,4 +1,7 @@
-"""Waits until a task is ready, and watches whether it stays so."""
+"""Waits until a task is ready, and watches whether it stays so.
+
+What asks is imported when the first job wants it: Nomad launches the plugin several times only to ask for its name.
+"""
 
 import asyncio
 import logging
@@ -8,9 +11,8 @@ from typing import TYPE_CHECKING
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad import announcements, convert, probes
+from solo5_systemd.nomad import announcements, convert
 from solo5_systemd.nomad.options import TaskOptions
-from solo5_systemd.nomad.pcre import Pattern
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Change, Endpoint, Line, OnLoss, Port, Pulse, Rule, Watched
 from solo5_systemd.task import Phase, Preflight
@@ -47,6 +49,8 @@ def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
     if isinstance(rule.by, Port):
         convert.ready_port(rule.by, task, options)
         return
+    from solo5_systemd.nomad.pcre import Pattern
+
     try:
         Pattern(rule.by.pattern).close()
     except InvalidRequestError as error:
@@ -73,6 +77,8 @@ class _Waiting:
 
     async def until_ready(self) -> str:
         """What made it ready."""
+        from solo5_systemd.nomad import probes
+
         if isinstance(self._wanted, Line):
             said = await probes.line(self._state.unit, self._state.started, self._wanted.pattern)
             return f"its console says {announcements.printable(said)}"
@@ -153,6 +159,8 @@ class Keeper:
 
     async def keep(self) -> None:
         """Ask, at the job's interval; changes alone are told."""
+        from solo5_systemd.nomad import probes
+
         patience = min(PATIENCE, max(BRIEFEST, self._watched.interval))
         while not self.ended_for:
             await asyncio.sleep(self._watched.interval)
