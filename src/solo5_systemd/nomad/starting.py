@@ -149,15 +149,16 @@ class Starter:
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
+        since = time.time_ns() // 1000
         try:
             progress.begins("opening the log files' pipes")
-            await consoles.connect(self._session, config, name, unit, _now(), wish.logging)
-            return await self._begin(engine, workload, progress)
+            await consoles.connect(self._session, config, name, unit, since, wish.logging)
+            return await self._begin(engine, workload, since, progress)
         except BaseException:
             await asyncio.shield(consoles.let_go(self._session, name, wish.logging))
             raise
 
-    async def _begin(self, engine: "Runtime", workload: Workload, progress: Announcer) -> Started:
+    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: Announcer) -> Started:
         """Start the unit, or find it there.
 
         An id is used for one start only: what has its name already is this very task, started by a driver that died
@@ -170,13 +171,13 @@ class Starter:
             await self._scopes.start(engine, self._session.settings(), workload)
         except TakenError as error:  # of the name, or of a port or disk
             try:
-                return _started(await engine.task(workload.name))
+                return _started(await engine.task(workload.name), since)
             except NoSuchTaskError:
                 raise error from None
         try:
-            return _started(await engine.task(workload.name))
+            return _started(await engine.task(workload.name), since)
         except NoSuchTaskError:
-            return _ended_scope(workload.name)
+            return _ended_scope(workload.name, since)
 
 
 def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
@@ -215,26 +216,27 @@ def _watched(rule: Rule, wanted: Line | Endpoint) -> Mapping[str, object]:
     return Watched(endpoint=wanted, interval=rule.interval, on_loss=rule.on_loss).plain()
 
 
-def _started(task: Task) -> Started:
+def _started(task: Task, since: int) -> Started:
+    """Of a scope systemd does not say since when it runs: not before `since`, hence all that it said is later."""
     return Started(
         name=task.name,
         unit=task.unit,
         invocation=task.invocation,
         pid=task.pid,
-        started=task.started or _now(),  # of a scope systemd does not say
+        started=task.started or since,
         control_group=task.control_group,
         reservation=task.reservation,
     )
 
 
-def _ended_scope(name: TaskName) -> Started:
+def _ended_scope(name: TaskName, since: int) -> Started:
     """Of a tender that has ended already: nothing keeps a scope, but its end is its parent's to tell."""
     return Started(
         name=name,
         unit=task_scope(name),
         invocation="",
         pid=0,
-        started=_now(),
+        started=since,
         control_group="",
         reservation=None,
     )
@@ -242,8 +244,3 @@ def _ended_scope(name: TaskName) -> Started:
 
 def _first_there(candidates: Sequence[str]) -> str:
     return next((path for path in candidates if os.path.lexists(path)), candidates[0])
-
-
-def _now() -> int:
-    """Microseconds since the epoch."""
-    return time.time_ns() // 1000
