@@ -236,7 +236,8 @@ class Runtime:
                 if now.over:
                     return now
                 if await self._stalled(now):
-                    await self._backends.console.note_hung(now)
+                    with suppress(HostError):  # an end is worth more than its reason
+                        await self._backends.console.note_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
         return None
 

@@ -17,6 +17,7 @@ _TRAP = re.compile(r"\btrap: type=")
 _NO_ROOM = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
 _EXHAUSTED = re.compile(r"Fatal error: (exception Out.of.memory|out of memory)", re.IGNORECASE)
 _REQUEST = re.compile(r"\b(?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
+_STOP_JOB = re.compile(r"Stopp(ing|ed) ")
 _OOM_KILL = re.compile(r"killed by the OOM killer|systemd-oomd killed")
 
 
@@ -45,9 +46,11 @@ class LastWords:
         return int(found[1]) if found else None
 
     def requested(self, number: int) -> bool | None:
-        """A signal came through systemd (KillUnit, of which PID 1 makes a remark); None where nothing is known."""
+        """A signal came through systemd, on request or for a stop, as PID 1 remarks; None where nothing is known."""
         if not self.systemd:
             return None
+        if any(_STOP_JOB.match(line) for line in self.systemd):
+            return True
         sent = (m[1] for line in self.systemd if (m := _REQUEST.search(line)))
         return signal_name(number).removeprefix("SIG") in sent
 

@@ -28,12 +28,13 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
         ("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request.", True),
         ("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request.", True),
         ("web: Killed unit cgroup with SIGTERM on client request.", True),
+        ("Stopping solo5-task-web.scope - Solo5 unikernel web.spt (spt)...", True),
         ("web: Sent signal SIGINT to main process 68 (solo5-spt) on client request.", False),
         ("web: State 'stop-sigterm' timed out. Killing.", False),
     ],
 )
 def test_a_signal_through_systemd_is_on_its_record(remark: str, requested: bool) -> None:
-    assert LastWords(systemd=["web: Started.", remark]).requested(15) is requested
+    assert LastWords(systemd=["Started solo5-task-web.scope.", remark]).requested(15) is requested
 
 
 def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:

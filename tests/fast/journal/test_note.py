@@ -1,0 +1,38 @@
+"""What we write into the journal ourselves."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal import note
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import known_run
+
+STATE = known_run("solo5-task-web.service", "1" * 32, 4711)
+
+
+@pytest.fixture
+def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.setattr(note, "SOCKET", str(tmp_path / "socket"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+        journald.bind(note.SOCKET)
+        journald.settimeout(5)
+        yield journald
+
+
+def test_a_hung_tender_is_noted_with_its_task_and_its_process(journald: socket.socket) -> None:
+    note.note_hung(STATE)
+    fields = dict(line.split("=", 1) for line in journald.recv(4096).decode().splitlines())
+    assert fields["SOLO5_TASK"] == TaskName("web")
+    assert fields["OBJECT_PID"] == "4711"
+    assert fields["MESSAGE_ID"] == note.HUNG
+    assert fields["MESSAGE"].startswith("solo5-task-web.service: The tender hangs")
+
+
+def test_a_journal_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(note, "SOCKET", str(tmp_path / "nothing"))
+    with pytest.raises(HostError, match="the journal cannot be reached at .*nothing: No such file or directory"):
+        note.note_hung(STATE)
