@@ -1,5 +1,6 @@
 """Look at this machine. Nothing is changed, and what cannot be read is reported as such."""
 
+import asyncio
 import os
 import pwd
 import re
@@ -67,7 +68,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         virtualization=_virtualization(root / "proc/cpuinfo"),
         store=_store(root / STORE.relative_to("/")),
         persistent_journal=(root / "var/log/journal").is_dir(),
-        kernel=look(root),
+        kernel=await asyncio.to_thread(look, root),
     )
 
 
