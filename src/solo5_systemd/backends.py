@@ -4,7 +4,7 @@
 Every method raises only errors of `solo5_systemd.errors`.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
@@ -14,7 +14,7 @@ from solo5_systemd.journal.export import Entry
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
+from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -76,6 +76,12 @@ class Networks(Protocol):
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
 
+    async def overdue(self) -> Sequence[Holding]:
+        """Leases and reservations that are older than a start may take, read in the same way."""
+
+    async def strays(self) -> Sequence[str]:
+        """What the kernel has of ours and no lease speaks of, as far as the caller may see it; a line for each."""
+
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what belongs to no task; one line for each."""
 
@@ -122,6 +128,12 @@ class Units(Protocol):
 
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
         """All tasks in one listing, or those that live."""
+
+    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        """The names alone."""
+
+    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+        """The tasks whose network's unit stands, and those whose outcome is kept."""
 
     async def runs(self) -> Sequence[UnitState]:
         """Those that live, at the least cost: without the time of their start."""
@@ -178,6 +190,9 @@ class Relay(Protocol):
     async def owes(self, task: TaskName) -> bool:
         """It was asked to forward the task's console, and has not been told of the end, or not delivered it all."""
 
+    async def records(self) -> Mapping[TaskName, float]:
+        """All those, and for how many seconds nothing has happened to each."""
+
     async def holds(self) -> frozenset[TaskName]:
         """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
 
@@ -208,6 +223,11 @@ class Usages(Protocol):
         """The process is a zombie leader: dead to everyone, with threads still alive."""
 
 
+class Places(Protocol):
+    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+        """Those that are no more, in a directory that is still there."""
+
+
 class Backends(Protocol):
     """All of them; each may come into being when it is first asked for."""
 
@@ -230,4 +250,10 @@ class Backends(Protocol):
     def console(self) -> Console: ...
 
     @property
+    def relay(self) -> Relay: ...
+
+    @property
     def usages(self) -> Usages: ...
+
+    @property
+    def places(self) -> Places: ...

@@ -24,8 +24,10 @@ from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
 if TYPE_CHECKING:
     from solo5_systemd.backends import Backends
     from solo5_systemd.cgroup.usage import Usage
+    from solo5_systemd.collection import Collector
     from solo5_systemd.launch import Launcher, Plan
     from solo5_systemd.network.overview import NetworkOverview
+    from solo5_systemd.orphans import Orphan
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
@@ -45,6 +47,12 @@ class Runtime:
         from solo5_systemd.launch import Launcher  # half of all there is to import, and only for a start
 
         return Launcher(self._backends)
+
+    @cached_property
+    def _collector(self) -> "Collector":
+        from solo5_systemd.collection import Collector
+
+        return Collector(self._backends, self.discard)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -117,9 +125,13 @@ class Runtime:
             for state in states
         }
 
+    async def units(self) -> Sequence[UnitState]:
+        """The units of all tasks."""
+        return await self._units.states()
+
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         """The names of all tasks, or of those that live."""
-        return tuple(sorted(state.task for state in await self._units.states(ended=ended)))
+        return tuple(sorted(await self._units.names(ended=ended)))
 
     async def _held(self) -> dict[TaskName, Reservation]:
         return {each.task: each for each in await self._backends.networks.reservations()}
@@ -406,16 +418,16 @@ class Runtime:
         """The processors of a cgroup that somebody else keeps, such as `0-2,5`; None where it names none."""
         return await self._backends.usages.cpus(directory)
 
-    async def collect_images(self, *, min_age: float) -> Sequence[str]:
-        """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
-        return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
+    # --- clean up --------------------------------------------------------------------------------------------
 
-    async def _images_in_use(self) -> frozenset[str]:
-        return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in await self._units.states())
+    async def orphans(self) -> "tuple[Orphan, ...]":
+        """What belongs to nobody, and why that is certain; no service is woken to find it."""
+        return await self._collector.find()
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove what belongs to nobody: network leftovers, and stored images that no task runs. A line for each."""
-        keep = await self._images_in_use()
-        removed = await self._backends.networks.collect(dry_run=dry_run)
-        images = await self._backends.images.collect(keep, dry_run=dry_run)
-        return (*removed, *(f"image {sha256}" for sha256 in images))
+        """Remove that, and stored images that no task runs. A line for each."""
+        return await self._collector.collect(dry_run=dry_run)
+
+    async def collect_images(self, *, min_age: float) -> Sequence[str]:
+        """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
+        return await self._collector.images(min_age=min_age)

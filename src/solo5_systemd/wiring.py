@@ -10,7 +10,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.runtime import Runtime
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Console, Disks, Images, Networks, Relay, Tenders, Usages
+    from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages
     from solo5_systemd.settings import Settings
 
 
@@ -67,6 +67,12 @@ class Machine:
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
+
+    @cached_property
+    def places(self) -> "Places":
+        from solo5_systemd.host.places import Directories
+
+        return Directories()
 
 
 @asynccontextmanager

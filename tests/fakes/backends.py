@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Interface
 
@@ -20,7 +20,7 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import NicRequest, PortRequest, Preview, Reservation
+from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
@@ -84,12 +84,15 @@ class FakeDisks:
 
 
 class FakeNetworks:
-    """`held`: the reservations, by task. `repaired`: what was put back, to be told. `counted`: at the taps, by task."""
+    """`held`: the reservations, by task. `repaired`: what was put back, to be told. `counted`: at the taps, by task.
+    `late`: what is overdue. `stray`: what no lease speaks of."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
+        self.late: Sequence[Holding] = ()
+        self.stray: Sequence[str] = ()
         self.released: list[TaskName] = []
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
@@ -133,6 +136,14 @@ class FakeNetworks:
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         async with self._steps.step("traffic"):
             return self.counted
+
+    async def overdue(self) -> Sequence[Holding]:
+        async with self._steps.step("overdue"):
+            return self.late
+
+    async def strays(self) -> Sequence[str]:
+        async with self._steps.step("strays"):
+            return self.stray
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         async with self._steps.step("collect networks"):
@@ -262,6 +273,18 @@ class FakeUsages:
             return pid in self.zombies
 
 
+class FakePlaces:
+    """`missing`: the directories that are no more."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.missing: set[str] = set()
+
+    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+        async with self._steps.step("look at directories"):
+            return frozenset(directories) & self.missing
+
+
 class Machine:
     """All of them, on one count of steps."""
 
@@ -275,6 +298,7 @@ class Machine:
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
+        self.places = FakePlaces(self.steps)
 
     @property
     def backends(self) -> Backends:

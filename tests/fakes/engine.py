@@ -11,6 +11,7 @@ from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.launch import Plan
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.orphans import Orphan
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.sampling import Sample
 from solo5_systemd.task import Phase, Progress, Started, Task
@@ -50,6 +51,7 @@ class FakeRuntime(Runtime):
         self.lines: Sequence[Entry] = ()
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.leftovers: tuple[str, ...] = ()
+        self.nobodys: tuple[Orphan, ...] = ()
         self.plan: Plan | None = None
         self.overview: Sequence[NetworkOverview] = ()
         self.listens = False
@@ -130,6 +132,9 @@ class FakeRuntime(Runtime):
         self.on_console()
         if follow and self.known[task.name].phase is not Phase.ENDED:
             await self._over.wait()
+
+    async def orphans(self) -> tuple[Orphan, ...]:
+        return self.nobodys
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         self.calls.append(("collect", dry_run))

@@ -27,6 +27,7 @@ class FakeUnits:
         confined: the properties that each slice was last given.
         job_result: how a start job ends.
         heeds: the signals that end a tender; SIGKILL to everyone always does.
+        networks: the tasks whose network's unit stands.
         busy: it accepts stop jobs, and runs none.
         stopping: the host is being shut down.
     """
@@ -44,6 +45,7 @@ class FakeUnits:
         self.job_result = "done"
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
+        self.networks: frozenset[TaskName] = frozenset()
         self.stopping = False
 
     # --- what it is asked ------------------------------------------------------------------------------------
@@ -124,6 +126,15 @@ class FakeUnits:
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
         async with self._steps.step("states"):
             return tuple(state for state in self.loaded.values() if ended or not state.over)
+
+    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        async with self._steps.step("names"):
+            return [state.task for state in self.loaded.values() if ended or not state.over]
+
+    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+        async with self._steps.step("beside"):
+            kept = (unit.removeprefix("solo5-outcome@").removesuffix(".target") for unit in self._kept)
+            return self.networks, frozenset(map(TaskName, kept))
 
     async def runs(self) -> Sequence[UnitState]:
         async with self._steps.step("runs"):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 
 from tests.fakes.steps import Steps
 
@@ -17,6 +17,7 @@ class FakeRelay:
     Attributes:
         held: the tasks whose consoles it forwards, each with its unit and since when.
         lost: those of which it has a record and no descriptors.
+        silent: its records, and for how many seconds each has not changed.
         units: every unit that it was asked to forward, in order.
         told: gaps to be told.
         drained: every task that it was told the end of, in order.
@@ -26,6 +27,7 @@ class FakeRelay:
         self._steps = steps
         self.held: dict[TaskName, tuple[str, int]] = {}
         self.lost: set[TaskName] = set()
+        self.silent: dict[TaskName, float] = {}
         self.units: list[str] = []
         self.drained: list[TaskName] = []
         self.told: asyncio.Queue[Gap] = asyncio.Queue()
@@ -39,6 +41,10 @@ class FakeRelay:
     async def owes(self, task: TaskName) -> bool:
         async with self._steps.step("owes"):
             return task in self.held or task in self.lost
+
+    async def records(self) -> Mapping[TaskName, float]:
+        async with self._steps.step("records"):
+            return self.silent
 
     async def holds(self) -> frozenset[TaskName]:
         async with self._steps.step("holds"):

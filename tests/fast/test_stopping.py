@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
-from tests.fakes.images import SHA256
 
 from solo5_systemd import runtime as runtime_module
 from solo5_systemd.errors import InvalidRequestError, TakenError
@@ -298,12 +297,6 @@ async def test_a_slice_of_somebody_elses_or_no_list_is_refused(
     with pytest.raises(InvalidRequestError):
         await runtime.confine_slice(name, cpus)
     assert machine.steps.taken == []
-
-
-async def test_a_collection_keeps_what_any_task_refers_to(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, 0)
-    assert await runtime.collect(dry_run=True) == ("link s5-dead", f"image {'ab' * 32}")
-    assert machine.images.collected == frozenset({SHA256})
 
 
 async def test_networks_are_those_of_the_network_service(machine: Machine, runtime: Runtime) -> None:

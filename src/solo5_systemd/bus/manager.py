@@ -13,7 +13,7 @@ from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
 from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.names import TASK_PREFIX, TaskName, task_scope, task_service
+from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import (
@@ -37,6 +37,7 @@ INTERFACES = {
 }
 
 STARTED = "ExecMainStartTimestamp"
+_ANY = TaskName("*")
 
 
 class Manager:
@@ -128,6 +129,17 @@ class Manager:
         exported = await asyncio.to_thread(self._exported, rows)
         found = await asyncio.gather(*(self._timed(row, exported.get(row.unit)) for row in rows))
         return [state for state in found if state is not None]
+
+    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        states = (row.state() for row in await self._listing())
+        return [state.task for state in states if state is not None and (ended or not state.over)]
+
+    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+        (rows,) = await self._manager(
+            "ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]]
+        )
+        standing = [row.unit for row in map(_Row._make, rows) if row.active not in ("inactive", "failed")]
+        return _instances(network_service(_ANY), standing), _instances(outcome_target(_ANY), standing)
 
     async def runs(self) -> Sequence[UnitState]:
         rows = [row for row in await self._listing() if not row.over]
@@ -264,6 +276,13 @@ class _Row(NamedTuple):
             "Description": self.description,
             "JobType": self.job_type,
         }
+
+
+def _instances(pattern: str, units: Iterable[str]) -> frozenset[TaskName]:
+    """What stands in the place of a pattern's `*`."""
+    start, _, end = pattern.partition(_ANY)
+    found = (unit.removeprefix(start).removesuffix(end) for unit in units if unit.startswith(start))
+    return frozenset(map(TaskName, found))
 
 
 def _to_wire(item: Property) -> list[Any]:

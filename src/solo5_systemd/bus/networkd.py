@@ -1,6 +1,7 @@
 """Our network service, as its callers see it."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -15,6 +16,7 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import (
     NIC_SIGNATURE,
     PORT_SIGNATURE,
+    Holding,
     Lease,
     NicRequest,
     PortRequest,
@@ -83,6 +85,16 @@ class Networkd:
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         return read_traffic()
+
+    async def overdue(self) -> Sequence[Holding]:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        holdings = await asyncio.to_thread(read_holdings, self._state)
+        return tuple(holding for holding in holdings if holding.expires <= now)
+
+    async def strays(self) -> Sequence[str]:
+        from solo5_systemd.network.strays import read_strays
+
+        return await asyncio.to_thread(read_strays, self._state)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         (lines,) = await self._call("Collect", "b", dry_run)

@@ -1,8 +1,9 @@
 """Our console relay, as its callers see it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,9 @@ class Relay:
     async def owes(self, task: TaskName) -> bool:
         return await asyncio.to_thread((self._state / f"{task}.json").exists)
 
+    async def records(self) -> Mapping[TaskName, float]:
+        return await asyncio.to_thread(lambda: dict(_records(self._state)))
+
     async def holds(self) -> frozenset[TaskName]:
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
@@ -79,6 +83,12 @@ class Relay:
                 if error.name != _DIED or attempt == _ATTEMPTS:
                     raise _in_our_words(error) from error
         raise AssertionError  # the last attempt has answered or raised
+
+
+def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
+    for path in directory.glob("*.json"):
+        with suppress(OSError):  # it went meanwhile
+            yield TaskName(path.stem), time.time() - path.stat().st_mtime
 
 
 def _in_our_words(error: RemoteError) -> HostError:

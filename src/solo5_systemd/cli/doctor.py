@@ -2,14 +2,20 @@
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table, visible
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
+from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.facts import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
+from solo5_systemd.orphans import Orphan
+
+if TYPE_CHECKING:
+    from solo5_systemd.runtime import Runtime
 
 HEADER = ("FACT", "VERDICT", "VALUE")
 _COLOURS = {Verdict.OK: "green", Verdict.LIMITED: "yellow", Verdict.BROKEN: "red"}
@@ -20,12 +26,35 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, session: Session) -> int:
-    found = facts(asyncio.run(probe()))
+    found = (*facts(asyncio.run(probe())), *_orphans(session))
     if arguments.json:
         session.screen.json([_json(fact) for fact in found])
     else:
         session.screen.write(_text(found, session.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
+
+
+def _orphans(session: Session) -> Iterator[Fact]:
+    """What belongs to nobody; a machine that cannot be asked is told of by the facts before."""
+    found: list[Orphan] = []
+
+    async def story(engine: "Runtime") -> int:
+        found.extend(await engine.orphans())
+        return 0
+
+    try:
+        session.engine(story, needs_root=False)
+    except Solo5Error as error:
+        yield Fact(name="orphans", value="cannot be looked for", verdict=Verdict.LIMITED, advice=str(error))
+        return
+    yield from map(_orphan, found)
+    if not found:
+        yield Fact(name="orphans", value="none")
+
+
+def _orphan(orphan: Orphan) -> Fact:
+    advice = f"{orphan.reason[:1].upper()}{orphan.reason[1:]}. Remove it: solo5ctl gc"
+    return Fact(name="orphan", value=f"{orphan.kind} {orphan.subject}", verdict=Verdict.LIMITED, advice=advice)
 
 
 def _text(found: Sequence[Fact], screen: Screen) -> str:

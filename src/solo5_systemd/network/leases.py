@@ -35,6 +35,30 @@ def read_holding(task: TaskName, directory: Path = STATE) -> Holding | None:
     return next(_read((directory / "tasks" / f"{task}.json",), parse_holding), None)
 
 
+def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
+    """The networks in use, in the same way."""
+    return tuple(_read(_files(directory / "networks"), parse_network))
+
+
+def has_lease(task: TaskName, directory: Path = STATE) -> bool:
+    """There is a file of what the task holds, readable or not."""
+    return any((directory / "tasks" / f"{task}.json{end}").exists() for end in ("", _DAMAGED))
+
+
+def all_readable(directory: Path = STATE) -> bool:
+    """No file has been set aside, or would be."""
+    damage = list(directory.glob(f"*/*{_DAMAGED}"))
+
+    def told(path: Path, _reason: str) -> None:
+        damage.append(path)
+
+    for _ in _read(_files(directory / "tasks"), parse_holding, told):
+        pass
+    for _ in _read(_files(directory / "networks"), parse_network, told):
+        pass
+    return not damage
+
+
 class LeaseStore:
     """One file for each task and each network, and one for the kernel settings to be put back.
 

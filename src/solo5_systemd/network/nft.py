@@ -55,7 +55,7 @@ class Tables:
         if generation == self._generation:
             return True
         rules, elements = self._listing()
-        if rules != self._built or elements != {_plain(element) for element in expected()}:
+        if rules != self._built or elements != {plain(element) for element in expected()}:
             return False
         self._generation = generation
         return True
@@ -63,6 +63,9 @@ class Tables:
     def elements(self) -> frozenset[Element]:
         """What our tables hold; nothing where they are not there."""
         return frozenset(self._listing()[1])
+
+    def close(self) -> None:
+        self._netfilter.close()
 
     def _change(self, commands: str) -> None:
         if not commands:
@@ -154,7 +157,8 @@ def _words(value: object) -> tuple[str, ...]:
             return (str(value),)
 
 
-def _plain(element: Element) -> Element:
+def plain(element: Element) -> Element:
+    """As the kernel's listing has it."""
     return Element(
         family=element.family,
         name=element.name,

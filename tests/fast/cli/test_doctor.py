@@ -8,7 +8,9 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.host.test_facts import GOOD
 
 from solo5_systemd.cli import doctor
+from solo5_systemd.errors import HostError
 from solo5_systemd.host.facts import Host
+from solo5_systemd.orphans import Kind, Orphan
 
 
 def found(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
@@ -31,6 +33,31 @@ def test_what_is_only_limited_is_zero_too(solo5ctl: Solo5ctl, monkeypatch: pytes
     result = solo5ctl("doctor")
     assert result.status == 0
     assert "cgroups           limited  version 1\n    Memory and processor limits do not hold" in result.out
+
+
+def test_what_belongs_to_nobody_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, GOOD)
+    assert "orphans           ok       none" in solo5ctl("doctor").out
+    solo5ctl.engine.nobodys = (Orphan(kind=Kind.LEASE, subject="web", reason="its network's unit is gone"),)
+    result = solo5ctl("doctor")
+    assert result.status == 0
+    told = (
+        "orphan            limited  network lease of task web\n    Its network's unit is gone. Remove it: solo5ctl gc"
+    )
+    assert told in result.out
+
+
+def test_where_nobody_can_be_asked_for_orphans_the_facts_are_told(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> tuple[Orphan, ...]:
+        raise HostError("the system bus cannot be reached.")
+
+    found(monkeypatch, replace(GOOD, bus=False))
+    monkeypatch.setattr(solo5ctl.engine, "orphans", away)
+    result = solo5ctl("doctor")
+    assert result.status == 1
+    assert "orphans           limited  cannot be looked for\n    the system bus cannot be reached." in result.out
 
 
 def test_a_broken_host_is_one(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""Look for what belongs to nobody, and take it away."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from solo5_systemd.names import TaskName, outcome_target
+from solo5_systemd.orphans import Kind, Orphan, Scene, allocation, orphans
+
+if TYPE_CHECKING:
+    from solo5_systemd.backends import Backends
+
+
+class Collector:
+    """On the backends that it is given.
+
+    Args:
+        backends: where to look.
+        discard: leaves nothing of a task.
+    """
+
+    def __init__(self, backends: "Backends", discard: Callable[[TaskName], Awaitable[None]]) -> None:
+        self._backends = backends
+        self._discard = discard
+
+    async def find(self) -> tuple[Orphan, ...]:
+        """All that belongs to nobody; no service is woken to find it."""
+        return orphans(await self._look())
+
+    async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
+        """Remove it, and stored images that no task runs; a line for each."""
+        found = await self.find()
+        if not dry_run:
+            await self._remove(found)
+        images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
+        return (*map(str, found), *(f"image {sha256}" for sha256 in images))
+
+    async def images(self, *, min_age: float) -> Sequence[str]:
+        return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
+
+    async def _look(self) -> Scene:
+        """In such an order that what comes or goes meanwhile does not seem to be without what it belongs to."""
+        consoles = await self._backends.relay.records()
+        networks, outcomes = await self._backends.units.beside()
+        states = await self._backends.units.states()
+        return Scene(
+            units=states,
+            networks=networks,
+            outcomes=outcomes,
+            overdue=await self._backends.networks.overdue(),
+            strays=await self._backends.networks.strays(),
+            consoles=consoles,
+            gone=await self._backends.places.gone(frozenset(filter(None, map(allocation, states)))),
+        )
+
+    async def _remove(self, found: Sequence[Orphan]) -> None:
+        for orphan in found:
+            match orphan.kind:
+                case Kind.TASK:
+                    await self._discard(TaskName(orphan.subject))
+                    await self._backends.relay.drain(TaskName(orphan.subject))
+                case Kind.OUTCOME:
+                    await self._backends.units.stop(outcome_target(TaskName(orphan.subject)))
+                case Kind.CONSOLE:
+                    await self._backends.relay.drain(TaskName(orphan.subject))
+                case Kind.LEASE | Kind.STRAY:
+                    pass  # its service's, all at once
+        if any(orphan.kind in (Kind.LEASE, Kind.STRAY) for orphan in found):
+            await self._backends.networks.collect(dry_run=False)
+
+    async def _images_in_use(self) -> frozenset[str]:
+        states = await self._backends.units.states()
+        return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in states)

@@ -1,0 +1,114 @@
+"""What belongs to nobody, and why that is certain.
+
+Judged by one look at the machine. Whatever somebody may still own is no orphan: a task of `solo5ctl` is a person's, and
+one of Nomad's is its agent's for as long as the allocation's directory is there.
+"""
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Holding, HoldingState
+from solo5_systemd.unit.state import UnitState
+
+CONSOLE_SILENCE = 600.0
+"""Seconds after which a console's record without a task is nobody's: a start takes less, and so do last lines."""
+
+
+class Kind(StrEnum):
+    """Who takes it away: whoever ended the task, systemd, the network service, the relay."""
+
+    TASK = "task"
+    OUTCOME = "outcome of task"
+    LEASE = "network lease of task"
+    STRAY = "network leftover"
+    CONSOLE = "console of task"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orphan:
+    """One; `subject` is a task's name, or what a stray is."""
+
+    kind: Kind
+    subject: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One look at the machine.
+
+    Attributes:
+        units: every task's.
+        networks: the tasks whose network's unit stands.
+        outcomes: the tasks whose outcome is kept.
+        overdue: the leases and reservations that are older than a start may take.
+        strays: what the kernel has of ours and no lease speaks of.
+        consoles: the tasks that the relay has a record of, and for how many seconds it has not changed.
+        gone: the allocations' directories that are no more.
+    """
+
+    units: Sequence[UnitState]
+    networks: frozenset[TaskName]
+    outcomes: frozenset[TaskName]
+    overdue: Sequence[Holding]
+    strays: Sequence[str]
+    consoles: Mapping[TaskName, float]
+    gone: frozenset[str]
+
+
+def allocation(unit: UnitState) -> str:
+    """The directory of the allocation that a task was started for; empty for a task that is not Nomad's, or a scope."""
+    shared = unit.log_fields.get("NOMAD_ALLOC_DIR", "")  # <agent's>/<allocation>/alloc, as in the task's environment
+    return posixpath.dirname(shared)
+
+
+def orphans(scene: Scene) -> tuple[Orphan, ...]:
+    """All that belongs to nobody."""
+    return (*_tasks(scene), *_outcomes(scene), *_leases(scene), *_strays(scene), *_consoles(scene))
+
+
+def _tasks(scene: Scene) -> Iterator[Orphan]:
+    for unit in scene.units:
+        directory = allocation(unit)
+        if directory and directory in scene.gone:
+            yield Orphan(kind=Kind.TASK, subject=unit.task, reason=f"Nomad has removed its allocation ({directory})")
+
+
+def _outcomes(scene: Scene) -> Iterator[Orphan]:
+    for task in sorted(scene.outcomes - _loaded(scene)):
+        yield Orphan(kind=Kind.OUTCOME, subject=task, reason="its unit is gone")
+
+
+def _leases(scene: Scene) -> Iterator[Orphan]:
+    for holding in scene.overdue:
+        task = holding.reservation.task
+        if task in scene.networks:
+            continue
+        match holding.state:
+            case HoldingState.RESERVED:
+                yield Orphan(kind=Kind.LEASE, subject=task, reason="it was reserved, and nobody has picked it up")
+            case HoldingState.ATTACHED:
+                yield Orphan(kind=Kind.LEASE, subject=task, reason="its network's unit is gone")
+            case HoldingState.RELEASING:
+                pass  # it is being given back
+
+
+def _strays(scene: Scene) -> Iterator[Orphan]:
+    for stray in scene.strays:
+        yield Orphan(kind=Kind.STRAY, subject=stray, reason="no lease speaks of it")
+
+
+def _consoles(scene: Scene) -> Iterator[Orphan]:
+    for task, silence in sorted(scene.consoles.items()):
+        if silence > CONSOLE_SILENCE and task not in _loaded(scene):
+            yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its task is gone, and nobody reads what was left")
+
+
+def _loaded(scene: Scene) -> frozenset[TaskName]:
+    return frozenset(unit.task for unit in scene.units)

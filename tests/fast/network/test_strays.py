@@ -1,0 +1,42 @@
+"""Taps that no lease speaks of, by their mark; elements need a kernel (tests/contract/test_network_life.py)."""
+
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network import strays
+from solo5_systemd.network.salvage import tap_alias
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What sysfs shows of links; and no nftables."""
+    monkeypatch.setattr(strays, "_elements", lambda _: [])
+    (tmp_path / "state/tasks").mkdir(parents=True)
+    return tmp_path / "net"
+
+
+def link(links: Path, name: str, alias: str) -> None:
+    (links / name).mkdir(parents=True)
+    (links / name / "ifalias").write_text(f"{alias}\n")
+
+
+def mark(task: str) -> str:
+    return tap_alias(TaskName(task), DeviceName("service"))
+
+
+@pytest.mark.parametrize("file, told", [("a.json", ()), ("a.json.damaged", ()), ("b.json", ("tap s5-x",))])
+def test_a_tap_is_stray_where_its_task_has_no_lease(
+    links: Path, tmp_path: Path, file: str, told: tuple[str, ...]
+) -> None:
+    link(links, "s5-x", mark("a"))
+    (tmp_path / "state/tasks" / file).write_text("{")
+    assert strays.read_strays(tmp_path / "state", links) == told
+
+
+def test_links_of_others_are_nobodys_strays(links: Path, tmp_path: Path) -> None:
+    link(links, "s5-theirs", "a link of theirs")
+    link(links, "tap0", mark("a"))
+    (links / "s5-gone").mkdir()
+    assert strays.read_strays(tmp_path / "state", links) == ()

@@ -1,0 +1,88 @@
+"""What belongs to nobody is looked for without waking anybody, and taken away by whoever can."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.tasks import ended, running
+from tests.fast.test_orphans import ALLOCATION, WEB, holding
+
+from solo5_systemd.network.plan import HoldingState
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.task import Task
+
+IMAGE = f"image {'ab' * 32}"
+WAKES = {"collect networks", "drain", "holds", "networks"}
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def runtime(machine: Machine) -> Runtime:
+    return Runtime(machine.backends)
+
+
+def forgotten(machine: Machine, task: Task) -> None:
+    fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
+    machine.units.loaded[task.unit] = replace(task.state, log_fields=fields)
+    machine.places.missing.add(ALLOCATION)
+
+
+async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:
+    forgotten(machine, running())
+    machine.networks.late = (holding(HoldingState.ATTACHED),)
+    machine.networks.stray = ("tap s5-x",)
+    assert [str(orphan.kind) for orphan in await runtime.orphans()] == [
+        "task",
+        "network lease of task",
+        "network leftover",
+    ]
+    assert not WAKES & set(machine.steps.taken)
+
+
+async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, runtime: Runtime) -> None:
+    forgotten(machine, running())
+    machine.networks.stray = ("tap s5-x",)
+    machine.relay.silent = {WEB: 1000.0}
+    before = dict(machine.units.loaded)
+    told = await runtime.collect(dry_run=True)
+    assert not WAKES & set(machine.steps.taken)
+    assert machine.units.loaded == before
+    assert await runtime.collect(dry_run=False) == told
+
+
+@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine, runtime: Runtime, task: Task) -> None:
+    forgotten(machine, task)
+    machine.relay.held[WEB] = (task.unit, 1)
+    await runtime.collect(dry_run=False)
+    assert WEB not in {state.task for state in machine.units.loaded.values() if not state.over}
+    assert machine.relay.drained == [WEB]
+
+
+async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, runtime: Runtime) -> None:
+    machine.networks.stray = ("tap s5-x",)
+    assert await runtime.collect(dry_run=False) == ("network leftover tap s5-x: no lease speaks of it", IMAGE)
+    assert "collect networks" in machine.steps.taken
+
+
+async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime: Runtime) -> None:
+    machine.relay.silent = {WEB: 1000.0}
+    await runtime.collect(dry_run=False)
+    assert machine.relay.drained == [WEB]
+
+
+async def test_where_nothing_is_nobodys_no_service_is_woken(machine: Machine, runtime: Runtime) -> None:
+    machine.units.loaded[running().unit] = running().state
+    assert await runtime.collect(dry_run=False) == (IMAGE,)
+    assert not WAKES & set(machine.steps.taken)
+
+
+async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime: Runtime) -> None:
+    machine.units.loaded[running().unit] = running().state
+    machine.units.loaded["solo5-task-b.service"] = ended("b").state
+    await runtime.collect(dry_run=True)
+    assert machine.images.collected == frozenset({running().sha256})

@@ -1,0 +1,83 @@
+"""What belongs to nobody is found with its reason; what may be somebody's is not found at all."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.tasks import LEASE, ended, running
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Holding, HoldingState, Reservation
+from solo5_systemd.orphans import Scene, orphans
+from solo5_systemd.task import Task
+
+WEB = TaskName("web")
+ALLOCATION = "/var/lib/nomad/alloc/3fa85f64"
+EMPTY = Scene(
+    units=(),
+    networks=frozenset(),
+    outcomes=frozenset(),
+    overdue=(),
+    strays=(),
+    consoles={},
+    gone=frozenset(),
+)
+
+
+def of_nomad(task: Task) -> Scene:
+    fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
+    return replace(EMPTY, units=(replace(task.state, log_fields=fields),), outcomes=frozenset({WEB}))
+
+
+def holding(state: HoldingState) -> Holding:
+    return Holding(reservation=Reservation(task=WEB, leases=(LEASE,)), nics=(), state=state, expires=0)
+
+
+def found(scene: Scene) -> list[str]:
+    return list(map(str, orphans(scene)))
+
+
+@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+def test_a_task_of_nomads_is_nobodys_when_its_allocation_is_removed(task: Task) -> None:
+    scene = of_nomad(task)
+    assert found(scene) == []
+    assert found(replace(scene, gone=frozenset({ALLOCATION}))) == [
+        f"task web: Nomad has removed its allocation ({ALLOCATION})"
+    ]
+
+
+@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
+    assert found(replace(EMPTY, units=(task.state,), outcomes=frozenset({WEB}), gone=frozenset({"", "/"}))) == []
+
+
+def test_an_outcome_is_kept_for_a_unit_alone() -> None:
+    assert found(replace(EMPTY, outcomes=frozenset({WEB}))) == ["outcome of task web: its unit is gone"]
+    assert found(replace(EMPTY, outcomes=frozenset({WEB}), units=(ended().state,))) == []
+
+
+@pytest.mark.parametrize(
+    "state, reason",
+    [
+        (HoldingState.RESERVED, "it was reserved, and nobody has picked it up"),
+        (HoldingState.ATTACHED, "its network's unit is gone"),
+    ],
+)
+def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: HoldingState, reason: str) -> None:
+    scene = replace(EMPTY, overdue=(holding(state),))
+    assert found(scene) == [f"network lease of task web: {reason}"]
+    assert found(replace(scene, networks=frozenset({WEB}))) == []
+
+
+def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
+    assert found(replace(EMPTY, overdue=(holding(HoldingState.RELEASING),))) == []
+
+
+def test_what_the_kernel_alone_has_is_nobodys() -> None:
+    assert found(replace(EMPTY, strays=("tap s5-x",))) == ["network leftover tap s5-x: no lease speaks of it"]
+
+
+def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
+    old = replace(EMPTY, consoles={WEB: 601.0})
+    assert found(old) == ["console of task web: its task is gone, and nobody reads what was left"]
+    assert found(replace(old, consoles={WEB: 599.0})) == [], "its task may be about to start, or its lines to be read"
+    assert found(replace(old, units=(ended().state,))) == []
