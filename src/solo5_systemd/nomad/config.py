@@ -60,12 +60,30 @@ class Ceilings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dangling:
+    """What is done about tasks that Nomad has forgotten: times in seconds.
+
+    Attributes:
+        enabled: they are looked for.
+        period: so often.
+        creation_grace: for so long the driver must not have known a task before it is ended.
+        dry_run: they are told of, and not ended.
+    """
+
+    enabled: bool = True
+    period: float = 60.0
+    creation_grace: float = 300.0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collection:
     """Garbage collection: times in seconds."""
 
     enabled: bool = True
     interval: float = 3600.0
     image_age: float = 86400.0
+    dangling: Dangling = field(default_factory=Dangling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +215,22 @@ def _ceilings(fields: Fields) -> Ceilings:
 
 
 def _collection(fields: Fields) -> Collection:
-    fields.allow("enabled", "interval", "image_age")
+    fields.allow("enabled", "interval", "image_age", "dangling_tasks")
     return Collection(
         enabled=fields.boolean("enabled", default=True),
         interval=_duration(fields, "interval", 3600.0, least=1.0),
         image_age=_duration(fields, "image_age", 86400.0, least=60.0),
+        dangling=_dangling(fields.table("dangling_tasks")),
+    )
+
+
+def _dangling(fields: Fields) -> Dangling:
+    fields.allow("enabled", "period", "creation_grace", "dry_run")
+    return Dangling(
+        enabled=fields.boolean("enabled", default=True),
+        period=_duration(fields, "period", 60.0, least=1.0),
+        creation_grace=_duration(fields, "creation_grace", 300.0, least=10.0),
+        dry_run=fields.boolean("dry_run", default=False),
     )
 
 

@@ -111,6 +111,7 @@ def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
     yield "NOMAD_GROUP_NAME", task.task_group_name
     yield "NOMAD_TASK_NAME", task.name
     yield "NOMAD_ALLOC_ID", task.alloc_id
+    yield "NOMAD_ALLOC_DIR", posixpath.join(task.alloc_dir, "alloc")
 
 
 def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:

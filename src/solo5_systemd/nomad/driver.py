@@ -41,7 +41,7 @@ class Driver:
         self._version = version
         self._wrong = ""
         self._stir = asyncio.Event()
-        self._housekeeping = Housekeeping(self.session, background)
+        self._housekeeping = Housekeeping(self.session, self.tasks, background)
         self._bulletins = Bulletins(self.session, self.tasks.tell, background)
 
     def configure(self, data: bytes, topology: ClientTopology | None) -> None:

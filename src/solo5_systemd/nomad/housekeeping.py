@@ -1,4 +1,4 @@
-"""What the driver does without being asked: follow Nomad's shared cores, and remove images that nobody uses."""
+"""What the driver does without being asked: follow Nomad's shared cores, and remove what nobody uses or knows."""
 
 import asyncio
 import logging
@@ -9,7 +9,9 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.etc import RUN, write_networks
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.convert import SHARED_SLICE
+from solo5_systemd.nomad.dangling import DanglingTasks
 from solo5_systemd.nomad.session import Session
+from solo5_systemd.nomad.tasks import Tasks
 
 NETWORKS = RUN / "nomad.toml"
 
@@ -23,10 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Two loops, begun once."""
+    """Three loops, begun once."""
 
-    def __init__(self, session: Session, background: asyncio.TaskGroup) -> None:
+    def __init__(self, session: Session, tasks: Tasks, background: asyncio.TaskGroup) -> None:
         self._session = session
+        self._dangling = DanglingTasks(session, tasks)
         self._background = background
         self._begun = False
         self._shared = ""
@@ -42,6 +45,7 @@ class Housekeeping:
             self._begun = True
             self._background.create_task(self._follow_cores())
             self._background.create_task(self._collect(config))
+            self._background.create_task(self._end_dangling(config))
 
     def find_cores(self, cpuset_cgroup: str) -> None:
         """Learn from a task where Nomad's shared partition is; what runs is confined to it within a period.
@@ -78,6 +82,13 @@ class Housekeeping:
             await asyncio.sleep(wanted.interval)
             if wanted.enabled:
                 await _kept_going("unused images", self._collect_images(wanted.image_age))
+
+    async def _end_dangling(self, config: Callable[[], PluginConfig]) -> None:
+        while True:
+            wanted = config().collection.dangling
+            await asyncio.sleep(wanted.period)
+            if wanted.enabled:
+                await _kept_going("tasks that Nomad has forgotten", self._dangling.sweep(wanted))
 
     async def _collect_images(self, age: float) -> None:
         removed = await (await self._session.engine()).collect_images(min_age=age)

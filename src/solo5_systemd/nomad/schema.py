@@ -90,6 +90,18 @@ def _gc() -> Spec:
             "enabled": attribute("enabled", BOOLEAN),
             "interval": attribute("interval", TEXT),
             "image_age": attribute("image_age", TEXT),
+            "dangling_tasks": block("dangling_tasks", _dangling()),
+        }
+    )
+
+
+def _dangling() -> Spec:
+    return table(
+        {
+            "enabled": attribute("enabled", BOOLEAN),
+            "period": attribute("period", TEXT),
+            "creation_grace": attribute("creation_grace", TEXT),
+            "dry_run": attribute("dry_run", BOOLEAN),
         }
     )
 

@@ -6,6 +6,7 @@ task's name follows from its id.
 """
 
 import asyncio
+import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.starting import Starter
+from solo5_systemd.nomad.unclaimed import Claims
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
@@ -163,6 +165,15 @@ class Tasks:
         asked = watched(state.ready)
         return Keeper(self._session, state.task, asked, partial(self._events.recur, config)) if asked else None
 
+    def claims(self) -> Claims:
+        """What this driver answers for."""
+        configs = [known.config for known in self._known.values()]
+        return Claims(
+            names=frozenset(map(name_of, (*self._known, *self._turns))),
+            current={(config.alloc_id, config.name): name_of(config.id) for config in configs},
+            directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
+        )
+
     # --- look ------------------------------------------------------------------------------------------------------
 
     async def wait(self, task_id: str) -> End:
@@ -213,6 +224,11 @@ class Tasks:
         """Its end has been read: nobody else has to. Of one that is unknown, a run may be left that is not the task."""
         known = self._known.get(task_id)
         return known is not None and known.end.done() and known.end.result().outcome.ending is not Ending.UNKNOWN
+
+    async def discard(self, name: TaskName) -> None:
+        """Leave nothing of a task that Nomad has forgotten."""
+        await (await self._session.engine()).discard(name)
+        await consoles.let_go(self._session, name, Logging.NOMAD)
 
     async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):

@@ -9,7 +9,7 @@ from solo5_systemd.errors import SettingsError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.choices import Logging
-from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Defaults, PluginConfig, plugin_config
+from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Dangling, Defaults, PluginConfig, plugin_config
 from solo5_systemd.unit.properties import SETTABLE
 from solo5_systemd.workload import UnitKind
 
@@ -37,7 +37,12 @@ def test_every_key_is_read() -> None:
                 "properties": {"TasksMax": "16"},
             },
             ceilings={"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0},
-            gc={"enabled": False, "interval": "30m", "image_age": "1h30m"},
+            gc={
+                "enabled": False,
+                "interval": "30m",
+                "image_age": "1h30m",
+                "dangling_tasks": {"enabled": False, "period": "2m", "creation_grace": "10m", "dry_run": True},
+            },
         )
     )  # fmt: skip
     assert config == PluginConfig(
@@ -59,7 +64,12 @@ def test_every_key_is_read() -> None:
             properties=(("TasksMax", "16"),),
         ),
         ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0),
-        collection=Collection(enabled=False, interval=1800.0, image_age=5400.0),
+        collection=Collection(
+            enabled=False,
+            interval=1800.0,
+            image_age=5400.0,
+            dangling=Dangling(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
+        ),
     )
 
 
@@ -112,6 +122,8 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"gc": {"enabled": "x"}}, "gc.enabled is 'x'"),
         ({"gc": {"interval": "0s"}}, "gc.interval is '0s': expected at least 1 seconds"),
         ({"gc": {"image_age": "1 day"}}, "gc.image_age: '1 day' is no duration"),
+        ({"gc": {"dangling_tasks": {"creation_grace": "1s"}}}, "gc.dangling_tasks.creation_grace is '1s': expected at"),
+        ({"gc": {"dangling_tasks": {"periode": "1s"}}}, "gc.dangling_tasks.periode is not a known key"),
         ({"gc": []}, "gc is []: expected a table"),
     ],
 )  # fmt: skip

@@ -61,6 +61,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_GROUP_NAME", "front"),
             ("NOMAD_TASK_NAME", "web"),
             ("NOMAD_ALLOC_ID", ALLOCATION),
+            ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
         description="Nomad task shop/front/web",
     )

@@ -1,0 +1,64 @@
+"""Which units of Nomad's tasks this agent has forgotten: pure, judged by one look, confirmed by a later one.
+
+A plugin that is killed between a unit's start and its answer leaves a unit that Nomad never hears of. Such a unit says
+for which allocation it was started. It is this agent's to judge only if the agent keeps its allocations where this
+one's are: another agent's task, or one of `solo5ctl`, is nobody's business here.
+"""
+
+import posixpath
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.orphans import allocation
+from solo5_systemd.unit.state import UnitState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """One.
+
+    Attributes:
+        task: whose unit it is.
+        invocation: which run.
+        reason: what speaks against it.
+        certain: that is a proof; else it may be a task that is about to be recovered.
+    """
+
+    task: TaskName
+    invocation: str
+    reason: str
+    certain: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What the driver answers for.
+
+    Attributes:
+        names: its tasks, and those that are being started, recovered or destroyed.
+        current: its tasks by allocation (id) and task (name).
+        directories: where its agent keeps allocations, as far as its tasks have told.
+    """
+
+    names: Collection[TaskName]
+    current: Mapping[tuple[str, str], TaskName]
+    directories: Collection[str]
+
+
+def unclaimed(units: Iterable[UnitState], claims: Claims) -> tuple[Suspect, ...]:
+    """The units of this agent's that the driver does not answer for."""
+    strangers = (unit for unit in units if unit.task not in claims.names)
+    return tuple(_suspect(unit, claims) for unit in strangers if _home(unit) in claims.directories)
+
+
+def _home(unit: UnitState) -> str:
+    """Where the agent that started it keeps its allocations; of a task that is not Nomad's, nobody's place."""
+    return posixpath.dirname(allocation(unit)) or "."
+
+
+def _suspect(unit: UnitState, claims: Claims) -> Suspect:
+    of = (unit.log_fields.get("NOMAD_ALLOC_ID", ""), unit.log_fields.get("NOMAD_TASK_NAME", ""))
+    successor = claims.current.get(of)
+    reason = f"Nomad runs {successor} in its place" if successor else "Nomad's agent does not know it"
+    return Suspect(task=unit.task, invocation=unit.invocation, reason=reason, certain=successor is not None)

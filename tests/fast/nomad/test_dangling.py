@@ -1,0 +1,110 @@
+"""Tasks that Nomad has forgotten are ended when that is sure, and no sooner."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.tasks import running
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import ALLOCATION, task_config
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.config import Dangling
+from solo5_systemd.nomad.dangling import DanglingTasks
+from solo5_systemd.unit.state import UnitState
+
+LOST = TaskName("lost")
+NOW = Dangling(creation_grace=0.0)
+
+
+def stranger(task: str = "another", alloc: str = "another") -> UnitState:
+    """Of the same agent, which keeps its allocations in /."""
+    fields = {"NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": task, "NOMAD_ALLOC_DIR": "/lost/alloc"}
+    return replace(running(LOST).state, log_fields=fields)
+
+
+def sweeper(nomad: Agent) -> DanglingTasks:
+    return DanglingTasks(nomad.driver.session, nomad.driver.tasks)
+
+
+def lives(machine: Machine) -> bool:
+    return any(state.task == LOST and not state.over for state in machine.units.loaded.values())
+
+
+async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.put(stranger())
+        sweep = sweeper(nomad)
+        await sweep.sweep(Dangling(creation_grace=0.02))
+        assert lives(machine), "it was seen for the first time"
+        await sweep.sweep(Dangling(creation_grace=3600))
+        assert lives(machine)
+        await sweep.sweep(NOW)
+        assert not lives(machine)
+        assert len(machine.units.loaded) == 1, "the agent's own runs on"
+    [record] = [r for r in caplog.records if "lost" in r.getMessage()]
+    assert record.getMessage() == "Task lost is ended: Nomad's agent does not know it."
+    assert record.levelno == logging.WARNING
+    assert machine.relay.drained == [LOST]
+
+
+async def test_one_in_whose_place_another_runs_is_ended_at_once(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.put(stranger("web", ALLOCATION))
+        await sweeper(nomad).sweep(Dangling(creation_grace=3600))
+    assert not lives(machine)
+
+
+async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        sweep = sweeper(nomad)
+        machine.units.put(stranger())
+        await sweep.sweep(Dangling(creation_grace=3600))
+        machine.units.vanish(stranger().unit)
+        await sweep.sweep(Dangling(creation_grace=3600))
+        machine.units.put(stranger())
+        await sweep.sweep(Dangling(creation_grace=0.001))
+    assert lives(machine)
+
+
+async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.put(stranger())
+        sweep = sweeper(nomad)
+        for _ in range(3):
+            await sweep.sweep(replace(NOW, dry_run=True))
+    assert lives(machine)
+    assert [r.getMessage() for r in caplog.records if "lost" in r.getMessage()] == [
+        "Task lost would be ended: Nomad's agent does not know it."
+    ]
+
+
+async def test_while_nobody_else_is_there_no_unit_is_read(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.steps.taken.clear()
+        await sweeper(nomad).sweep(NOW)
+        assert not {"states", "runs", "state"} & set(machine.steps.taken)
+
+
+async def test_a_driver_that_has_no_task_of_its_agents_ends_nothing(machine: Machine) -> None:
+    machine.units.put(stranger())
+    async with agent() as nomad:
+        for _ in range(2):
+            await sweeper(nomad).sweep(NOW)
+    assert lives(machine)
+
+
+async def test_a_task_that_is_being_started_is_claimed(machine: Machine) -> None:
+    async with agent() as nomad:
+        async with nomad.driver.tasks._turn(task_config().id):
+            (name,) = nomad.driver.tasks.claims().names
+        assert name.startswith("web-3fa85f64-")
+        assert nomad.driver.tasks.claims().names == frozenset()

@@ -1,0 +1,53 @@
+"""Which units this agent has forgotten, and which are none of its business."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.tasks import running
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.unclaimed import Claims, Suspect, unclaimed
+from solo5_systemd.unit.state import UnitState
+
+HOME = "/var/lib/nomad/alloc"
+CLAIMS = Claims(names=(), current={}, directories=(HOME,))
+RUN = running().invocation
+
+
+def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
+    own = {"NOMAD_ALLOC_ID": "3fa85f64", "NOMAD_TASK_NAME": "web", "NOMAD_ALLOC_DIR": directory}
+    return replace(running().state, log_fields=own | fields)
+
+
+def test_a_unit_of_this_agents_that_it_does_not_know_is_suspect() -> None:
+    assert unclaimed([unit()], CLAIMS) == (
+        Suspect(task=TaskName("web"), invocation=RUN, reason="Nomad's agent does not know it", certain=False),
+    )
+
+
+def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
+    claims = replace(CLAIMS, current={("3fa85f64", "web"): TaskName("next")})
+    assert unclaimed([unit()], claims) == (
+        Suspect(task=TaskName("web"), invocation=RUN, reason="Nomad runs next in its place", certain=True),
+    )
+
+
+def test_another_task_of_the_same_allocation_takes_nobodys_place() -> None:
+    claims = replace(CLAIMS, current={("3fa85f64", "db"): TaskName("next"), ("other", "web"): TaskName("more")})
+    assert [suspect.certain for suspect in unclaimed([unit()], claims)] == [False]
+
+
+@pytest.mark.parametrize(
+    "other, claims",
+    [
+        (unit(), replace(CLAIMS, names=(TaskName("web"),))),
+        (unit("/opt/other/alloc/3fa85f64/alloc"), CLAIMS),
+        (unit(f"{HOME}/nested/3fa85f64/alloc"), CLAIMS),
+        (running().state, CLAIMS),
+        (unit(""), CLAIMS),
+        (unit(), replace(CLAIMS, directories=())),
+    ],
+    ids=["its own", "another agent's", "an agent's below", "solo5ctl's", "without a place", "before any task"],
+)
+def test_what_may_be_somebodys_is_not_judged(other: UnitState, claims: Claims) -> None:
+    assert unclaimed([other], claims) == ()
