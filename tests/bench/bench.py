@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import processes
+from tests.bench.console import consoles
 from tests.bench.driver import Driver, driver
 from tests.bench.figures import Figure, Report, times
 from tests.bench.floor import Floor, floor, whole_process
@@ -144,7 +145,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     arguments = parser.parse_args()
     report = Report()
-    asyncio.run(measure(max(10, arguments.rounds), report))
+    rounds = max(10, arguments.rounds)
+    asyncio.run(measure(rounds, report))
+    consoles(report, rounds)
     if arguments.json:
         report.write(arguments.json)
     return 0
