@@ -25,6 +25,7 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     refusal,
+    running,
     status,
     task,
     unit,
@@ -72,7 +73,7 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert "Last on its console: " in said
     assert "“count " in said
     eventually(lambda: deployment("late") == "failed", "the deployment is over")
-    assert not ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*")
+    assert services() == []
     assert "count 1\n" in file(alloc, "alloc/logs/guest.stdout.0").read_text(), "what it said is kept"
 
 
@@ -85,6 +86,32 @@ def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs:
 def test_datagram_that_is_echoed_is_an_answer(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("echoes", SERVER + ready('udp = "echo"'), group=NEVER_AGAIN + PORTS))
     assert any("Ready after" in event and ":7 answers" in event for event in events(alloc))
+
+
+def test_scope_is_ready_by_what_it_says_first(jobs: Jobs) -> None:
+    [alloc] = jobs.run(
+        hcl("scoped", f'{SLEEPER}\nunit = "scope"' + ready('console = "^sleeping$"', 'deadline = "10s"'))
+    )
+    assert any("its console says sleeping" in event for event in events(alloc))
+
+
+def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:
+    machine.expect("plugin|EOF|Unavailable|rpc error|failed to stop|failed to destroy")
+    jobs.submit(hcl("waiting", counting(500) + ready('console = "^count 6$"')))
+    eventually(lambda: services() != [], "it runs")
+    [first] = services()
+    agent.kill()
+    eventually(lambda: services() == [], "nobody waits for it any more")
+    agent.start()
+    running("waiting")
+    assert first not in services()
+    assert len(services()) == 1
+
+
+def services() -> list[str]:
+    """The units of all tasks."""
+    listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*").splitlines()
+    return [line.split()[0] for line in listed]
 
 
 @contextmanager
@@ -105,12 +132,13 @@ def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
     [alloc] = jobs.run(hcl("unsteady", SERVER + ready('tcp = "web"', 'interval = "200ms"'), group=NEVER_AGAIN + PORTS))
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: agent.driver().get("Healthy") and first not in plugins() != [], "another driver is there")
+    eventually(lambda: first not in plugins() != [], "another driver is there")
     with cut_off(unit(alloc)):
         happens(alloc, "No longer ready: tcp 10.")
     happens(alloc, "Ready again after")
     assert task(alloc)["State"] == "running"
     assert sum("No longer ready" in event for event in events(alloc)) == 1
+    eventually(lambda: agent.driver().get("Healthy"), "the node knows of it")
 
 
 def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:
