@@ -36,6 +36,9 @@ BRIEFEST = 0.5
 AGAIN = 0.1
 """Seconds between two questions of a start that waits."""
 
+LAST_LOOK = 0.5
+"""Seconds that the last line of a guest that has ended may need into the journal."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -108,6 +111,8 @@ async def become(
     until = asyncio.ensure_future(waiting.until_ready())
     try:
         await asyncio.wait((until, ended), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done() and isinstance(wanted, Line):
+            await asyncio.wait((until,), timeout=LAST_LOOK)
         if until.done():
             return until.result()
         if ended.done():
@@ -170,6 +175,8 @@ class Keeper:
             except Solo5Error as error:
                 self._pulse = Pulse()  # it is found out, and tried, anew
                 _log.warning("Task %s does not answer (%s), and nothing could be done: %s", self._name, why, error)
+            except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
+                _log.exception("Whether task %s is ready cannot be told.", self._name)
 
     async def _beat(self, why: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -29,7 +29,7 @@ class Guest:
 
     def __init__(self) -> None:
         self.why = "connection refused"
-        self.asked: list[Endpoint] = []
+        self.asked: list[Endpoint | str] = []
         self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def problem(self, endpoint: Endpoint, _: float) -> str:
@@ -38,6 +38,7 @@ class Guest:
         return self.why
 
     async def line(self, unit: str, since: int, pattern: str) -> str:
+        self.asked.append(pattern)
         return await asyncio.shield(self.said)
 
 
@@ -55,9 +56,15 @@ def task(fifos: Fifos | None = None, /, **rule: str) -> wire.TaskConfig:
     return fifos.of(job) if fifos else job
 
 
+async def asked(guest: Guest) -> None:
+    """Wait until the guest has been asked once."""
+    while not guest.asked:  # noqa: ASYNC110 - what somebody else does is looked at, not told
+        await asyncio.sleep(0.001)
+
+
 async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad, Background(nomad.start(task())) as starting:
-        await asyncio.sleep(0.02)
+        await asked(guest)
         assert not starting.done()
         assert UNIT in machine.units.loaded
         guest.why = ""
@@ -107,12 +114,24 @@ async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
 ) -> None:
     async with agent() as nomad:
         async with Background(nomad.start(task(fifos))) as starting:
-            await asyncio.sleep(0.01)
+            await asked(guest)
             machine.units.end(UNIT, MainCode.EXITED, status)
             with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
                 await starting
         assert worth_another_try(caught.value) is again
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, guest: Guest) -> None:
+    """Its last line may come into the journal after PID 1 knows of its end."""
+    async with agent() as nomad:
+        async with Background(nomad.start(task_config(ready={"console": "done"}))) as starting:
+            await asked(guest)
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            await yields(500)
+            guest.said.set_result("done")
+            await starting
+        assert (await nomad.wait()).result.exit_code == 0
 
 
 def worth_another_try(error: Solo5Error) -> bool:
@@ -126,7 +145,7 @@ async def test_a_start_that_is_called_off_while_it_waits_leaves_nothing(
 ) -> None:
     async with agent() as nomad:
         async with Background(nomad.start(task(fifos))) as starting:
-            await asyncio.sleep(0.01)
+            await asked(guest)
             assert UNIT in machine.units.loaded
         assert starting.cancelled()
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
@@ -234,6 +253,20 @@ async def test_a_loss_that_cannot_be_acted_on_is_found_out_again(machine: Machin
         await asyncio.sleep(0.5)
         del machine.steps.errors["state"]
         assert (await nomad.wait()).result.signal == 15
+
+
+async def test_a_fault_of_ours_in_one_watch_ends_no_other(
+    machine: Machine, guest: Guest, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with agent() as nomad:
+        await ready(nomad, guest)
+        machine.steps.errors["state"] = ZeroDivisionError("oops")
+        guest.why = "connection refused"
+        while "oops" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody that it was written
+            await asyncio.sleep(0.01)
+        del machine.steps.errors["state"]
+        await nomad.stop()
+        await nomad.wait()
 
 
 async def test_nobody_is_asked_after_the_end(machine: Machine, guest: Guest) -> None:
