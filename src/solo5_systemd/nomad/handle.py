@@ -5,13 +5,13 @@ and no environment: what is secret in a job is not ours to write down.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.nomad.ready import Watched, watched
 from solo5_systemd.workload import UnitKind
 
 VERSION = 2
@@ -30,7 +30,7 @@ class DriverState:
         started: microseconds since the epoch.
         kind: service or scope.
         logging: where its console goes.
-        ready: the job's rule of readiness in the job's own words, for whoever parses them there; empty: there is none.
+        ready: what is asked of the guest to see whether it stays ready, None for nothing.
     """
 
     task: TaskName
@@ -40,7 +40,7 @@ class DriverState:
     started: int
     kind: UnitKind
     logging: Logging
-    ready: Mapping[str, object] = field(default_factory=dict)
+    ready: Watched | None = None
 
 
 def encode(state: DriverState) -> bytes:
@@ -48,7 +48,7 @@ def encode(state: DriverState) -> bytes:
 
 
 def _plain(state: DriverState) -> dict[str, object]:
-    ready = {"ready": dict(state.ready)} if state.ready else {}
+    ready = {"ready": state.ready.plain()} if state.ready else {}
     return ready | {
         "task": state.task,
         "unit": state.unit,
@@ -72,8 +72,6 @@ def decode(data: bytes) -> DriverState:
         raise InvalidRequestError("the task's stored state cannot be read: it is no JSON.") from error
     fields = Fields(document, "driver_state")
     _refuse_later(fields.integer("version", low=1, high=1 << 31))
-    ready = document.get("ready", {})
-    Fields(ready, "driver_state.ready")
     return DriverState(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
@@ -82,7 +80,7 @@ def decode(data: bytes) -> DriverState:
         started=fields.integer("started", low=0, high=1 << 62),
         kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
         logging=choice(fields, "logging", Logging) or Logging.NOMAD,
-        ready=ready,
+        ready=watched(fields.table("ready")) if fields.has("ready") else None,
     )
 
 

@@ -94,15 +94,12 @@ class Watched:
         }
 
 
-def watched(plain: Mapping[str, object]) -> Watched | None:
-    """What `Watched.plain` made of it; None of nothing.
+def watched(fields: Fields) -> Watched:
+    """Read what `Watched.plain` made of it.
 
     Raises:
         InvalidRequestError: it is damaged.
     """
-    if not plain:
-        return None
-    fields = Fields(plain, "driver_state.ready")
     return Watched(
         endpoint=Endpoint(
             protocol=fields.parsed("protocol", Protocol),

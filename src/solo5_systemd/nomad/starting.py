@@ -3,8 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -80,12 +80,6 @@ class Starter:
         self._endings = endings
         self._events = events
         self._background = background
-        self._under_way: set[TaskName] = set()
-
-    @property
-    def under_way(self) -> frozenset[TaskName]:
-        """The tasks that are being started; some may have a unit already."""
-        return frozenset(self._under_way)
 
     async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Begun:
         """Start a task, and wait until it is what its job calls ready.
@@ -98,8 +92,7 @@ class Starter:
         except Solo5Error:
             await consoles.dismiss(config)
             raise
-        progress = Announcer(self._events, config, partial(readiness.refuse, wish.options.ready))
-        with self._counted(wish.workload.name), progress:
+        with Announcer(self._events, config, partial(readiness.refuse, wish.options.ready)) as progress:
             try:
                 async with asyncio.timeout(PATIENCE):
                     started = await self._start(config, wish, progress)
@@ -107,14 +100,6 @@ class Starter:
                 raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
             progress.started(started.unit, started.invocation)
             return await self._until_ready(config, wish, started, progress)
-
-    @contextmanager
-    def _counted(self, name: TaskName) -> Iterator[None]:
-        self._under_way.add(name)
-        try:
-            yield
-        finally:
-            self._under_way.discard(name)
 
     async def _until_ready(self, config: wire.TaskConfig, wish: _Wish, started: Started, progress: Announcer) -> Begun:
         options, state = wish.options, _state(wish, started)
@@ -209,11 +194,11 @@ def _wanted(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: 
     return rule.by if isinstance(rule.by, Line) else convert.endpoint(rule.by, config, options, started.reservation)
 
 
-def _watched(rule: Rule, wanted: Line | Endpoint) -> Mapping[str, object]:
+def _watched(rule: Rule, wanted: Line | Endpoint) -> Watched | None:
     """What is asked from now on; a line that was said stays said."""
     if isinstance(wanted, Line):
-        return {}
-    return Watched(endpoint=wanted, interval=rule.interval, on_loss=rule.on_loss).plain()
+        return None
+    return Watched(endpoint=wanted, interval=rule.interval, on_loss=rule.on_loss)
 
 
 def _started(task: Task, since: int) -> Started:

@@ -28,7 +28,6 @@ from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.listing import Listing
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import Keeper
-from solo5_systemd.nomad.ready import watched
 from solo5_systemd.nomad.reconnecting import Reconnecting
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
@@ -89,10 +88,6 @@ class Tasks:
         if task_id not in self._known:
             raise NoSuchTaskError(f"task {task_id!r} is not one of this driver's: expected a task that it started.")
         return self._known[task_id]
-
-    def names(self) -> frozenset[TaskName]:
-        """The tasks that are ours: started, recovered, or just being started."""
-        return self._starter.under_way | {known.state.task for known in self._known.values()}
 
     # --- start and recover ---------------------------------------------------------------------------------------
 
@@ -162,8 +157,9 @@ class Tasks:
         return end
 
     def _keeper(self, config: wire.TaskConfig, state: DriverState) -> Keeper | None:
-        asked = watched(state.ready)
-        return Keeper(self._session, state.task, asked, partial(self._events.recur, config)) if asked else None
+        if state.ready is None:
+            return None
+        return Keeper(self._session, state.task, state.ready, partial(self._events.recur, config))
 
     def claims(self) -> Claims:
         """What this driver answers for."""

@@ -1,8 +1,8 @@
 """What Nomad keeps for us: read back as it was written, little, and nobody's secret."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,19 @@ from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.network.plan import Protocol
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.ready import Endpoint, OnLoss, Watched
 from solo5_systemd.workload import UnitKind
 
 STATES = Path(__file__).parent / "states"
-RULE = {"console": "^listening", "deadline": "30s", "on_loss": "event"}
+RULE = Watched(
+    endpoint=Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=80),
+    interval=10.0,
+    on_loss=OnLoss.RESTART,
+)
 
 
 def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
@@ -39,12 +45,12 @@ def test_what_was_written_is_read_back(kind: UnitKind, logging: Logging) -> None
     assert decode(encode(state(kind=kind, logging=logging))) == state(kind=kind, logging=logging)
 
 
-def test_a_rule_of_readiness_is_read_back_in_the_jobs_own_words() -> None:
+def test_what_is_asked_of_a_guest_that_is_ready_is_read_back() -> None:
     assert decode(encode(replace(state(), ready=RULE))).ready == RULE
 
 
-@pytest.mark.parametrize("version, ready", [(1, {}), (2, RULE)])
-def test_what_each_version_stored_is_read_by_this_one(version: int, ready: Mapping[str, object]) -> None:
+@pytest.mark.parametrize("version, ready", [(1, None), (2, RULE)])
+def test_what_each_version_stored_is_read_by_this_one(version: int, ready: Watched | None) -> None:
     assert decode((STATES / f"v{version}.json").read_bytes()) == replace(state(), ready=ready)
 
 
@@ -78,6 +84,7 @@ def damaged(**changes: object) -> bytes:
         (b"{}", "driver_state.version is missing"),
         (damaged(version=VERSION + 1), f"is of version {VERSION + 1}: expected at most {VERSION}, which this driver"),
         (damaged(ready=["x"]), "driver_state.ready is ['x']: expected a table"),
+        (damaged(ready={"protocol": "tcp"}), "driver_state.ready.address is missing"),
         (damaged(version=0), "driver_state.version is 0"),
         (damaged(version="1"), "driver_state.version is '1'"),
         (damaged(task=None), "driver_state.task is missing"),

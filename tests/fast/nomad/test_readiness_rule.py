@@ -131,18 +131,14 @@ WATCHED = st.builds(
 
 @given(WATCHED)
 def test_what_is_watched_survives_the_handle(asked: Watched) -> None:
-    assert watched(asked.plain()) == asked
-
-
-def test_nothing_is_watched_where_nothing_was_asked() -> None:
-    assert watched({}) is None
+    assert watched(Fields(asked.plain())) == asked
 
 
 @pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
 def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
     asked = Watched(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
     with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
-        watched({**asked.plain(), **change})
+        watched(Fields({**asked.plain(), **change}, "driver_state.ready"))
 
 
 def beats(answers: str) -> list[Change | None]:

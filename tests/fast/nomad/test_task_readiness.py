@@ -14,7 +14,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle, probes
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.ready import Endpoint
+from solo5_systemd.nomad.ready import Endpoint, OnLoss
 from solo5_systemd.nomad.refusals import explain
 from solo5_systemd.unit.state import MainCode
 
@@ -71,9 +71,9 @@ async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, gues
         answer = await starting
         assert isinstance(answer, wire.StartTaskResponse)
         assert {str(asked) for asked in guest.asked} == {"tcp 10.89.0.2:80"}
-        assert dict(handle.decode(answer.handle.driver_state).ready) == {
-            "protocol": "tcp", "address": "10.89.0.2", "port": 80, "interval": "0.1s", "on_loss": "event",
-        }  # fmt: skip
+        stored = handle.decode(answer.handle.driver_state).ready
+        assert stored is not None
+        assert (str(stored.endpoint), stored.interval, stored.on_loss) == ("tcp 10.89.0.2:80", 0.1, OnLoss.EVENT)
         assert any(said.endswith("tcp 10.89.0.2:80 answers") for said in await nomad.messages())
 
 
@@ -84,7 +84,7 @@ async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, gu
         guest.said.set_result("up and\x07 running")
         answer = await starting
         assert isinstance(answer, wire.StartTaskResponse)
-        assert handle.decode(answer.handle.driver_state).ready == {}
+        assert handle.decode(answer.handle.driver_state).ready is None
         assert any(said.endswith("its console says up and\\x07 running") for said in await nomad.messages())
 
 
