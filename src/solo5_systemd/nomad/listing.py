@@ -7,7 +7,7 @@ runs is found out by who watches it from then on. Only a task that was destroyed
 import asyncio
 from contextlib import suppress
 
-from solo5_systemd.errors import NoSuchTaskError
+from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.task import Task
@@ -15,19 +15,40 @@ from solo5_systemd.task import Task
 FRESH = 10.0
 """Seconds for which a look holds."""
 
+PATIENCE = 60.0
+"""Seconds that PID 1 or the bus may be away. A recovery that fails is the end of a task that runs: Nomad ends it."""
+
+PAUSE = 0.2
+"""Seconds between two attempts."""
+
 
 class Listing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._look: asyncio.Future[dict[TaskName, Task]] | None = None
         self._stale = 0.0
+        self._away: float | None = None
 
     async def task(self, name: TaskName) -> Task | None:
         """The task of this name, None where there is none.
 
         Raises:
-            Solo5Error: PID 1 cannot be asked.
+            Solo5Error: PID 1 cannot be asked, and could not for so long that it is not worth waiting.
         """
+        now = asyncio.get_running_loop().time
+        while True:
+            try:
+                found = await self._find(name)
+            except Solo5Error:
+                self._away = now() if self._away is None else self._away
+                if now() >= self._away + PATIENCE:
+                    raise
+            else:
+                self._away = None
+                return found
+            await asyncio.sleep(PAUSE)
+
+    async def _find(self, name: TaskName) -> Task | None:
         found = (await self._tasks()).get(name)
         if found is not None:
             return found

@@ -124,9 +124,41 @@ async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandl
             await nomad.recover(handle)
 
 
-async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
-    machine: Machine, handle: wire.TaskHandle
+@pytest.mark.parametrize("step", ["runs", "state", "reservations"])
+async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.listing.PAUSE", 0)
+    if step == "state":  # which is asked of one that has ended
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+    machine.steps.errors[step] = HostError("systemd answered NoReply.")
+    async with agent() as nomad, Background(nomad.recover(handle)) as recovery:
+        await yields(200)
+        assert not recovery.done()
+        del machine.steps.errors[step]
+        await recovery
+        assert (await nomad.inspect()).task.id == TASK_ID
+
+
+async def test_an_outage_without_an_end_is_told_once_for_all(
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.listing.PATIENCE", 0.05)
+    monkeypatch.setattr("solo5_systemd.nomad.listing.PAUSE", 0.01)
+    machine.steps.errors["runs"] = HostError("the system bus does not answer.")
+    async with agent() as nomad:
+        with pytest.raises(HostError):
+            await nomad.recover(handle)
+        before = machine.steps.taken.count("runs")
+        with pytest.raises(HostError):
+            await nomad.recover(handle)
+        assert machine.steps.taken.count("runs") == before + 1, "the next one does not wait as long again"
+
+
+async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.listing.PATIENCE", 0)
     async with agent() as nomad:
         machine.steps.errors["runs"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):
