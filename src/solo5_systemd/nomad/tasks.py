@@ -76,6 +76,7 @@ class Tasks:
         self._reconnecting = Reconnecting(session, background)
         self._endings = Endings(session, scopes)
         self._starter = Starter(session, scopes, self._endings, events, background)
+        self._starting: dict[str, wire.TaskConfig] = {}
         self._known: dict[str, Known] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -100,7 +101,11 @@ class Tasks:
         async with self._turn(config.id):
             if config.id in self._known:
                 return self._known[config.id]
-            begun = await self._starter.start(config, plugin)
+            self._starting[config.id] = config
+            try:
+                begun = await self._starter.start(config, plugin)
+            finally:
+                del self._starting[config.id]
             return self._watch(config, begun.state, begun.control_group, begun.network, begun.ended)
 
     async def recover(self, handle: wire.TaskHandle) -> Known:
@@ -163,7 +168,7 @@ class Tasks:
 
     def claims(self) -> Claims:
         """What this driver answers for."""
-        configs = [known.config for known in self._known.values()]
+        configs = [*(known.config for known in self._known.values()), *self._starting.values()]
         return Claims(
             names=frozenset(map(name_of, (*self._known, *self._turns))),
             current={(config.alloc_id, config.name): name_of(config.id) for config in configs},

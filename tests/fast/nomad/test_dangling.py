@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.backends import Machine
+from tests.fakes.background import Background
 from tests.fakes.tasks import running
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
@@ -102,9 +103,21 @@ async def test_a_driver_that_has_no_task_of_its_agents_ends_nothing(machine: Mac
     assert lives(machine)
 
 
-async def test_a_task_that_is_being_started_is_claimed(machine: Machine) -> None:
+async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(machine: Machine) -> None:
+    """A start may wait for its guest for as long as its job says."""
+    machine.steps.hang_on = "start unit"
+    async with agent() as nomad, Background(nomad.start(task_config())):
+        await machine.steps.hanging.wait()
+        machine.units.put(stranger("web", ALLOCATION))
+        await sweeper(nomad).sweep(Dangling(creation_grace=3600))
+        assert not lives(machine)
+        (name,) = nomad.driver.tasks.claims().names
+        assert name.startswith("web-3fa85f64-"), "what is being started is claimed"
+        machine.steps.go_on.set()
+
+
+async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
     async with agent() as nomad:
         async with nomad.driver.tasks._turn(task_config().id):
-            (name,) = nomad.driver.tasks.claims().names
-        assert name.startswith("web-3fa85f64-")
-        assert nomad.driver.tasks.claims().names == frozenset()
+            assert len(nomad.driver.tasks.claims().names) == 1
+        assert not nomad.driver.tasks.claims().names
