@@ -103,8 +103,10 @@ def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consol
     shell_task("flowing", "for i in $(seq 400); do seq -f 'line %g' $((i*100-99)) $((i*100)); done", *UNLIMITED)
     for i in range(6):
         time.sleep(0.1 * i)
-        os.kill(relay_pid(), signal.SIGKILL)
-        eventually(lambda: relay_pid() > 0, "systemd starts it again")
+        killed = relay_pid()
+        assert killed, "it runs"
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda killed=killed: relay_pid() not in (0, killed), "systemd starts it again")  # type: ignore[misc]
     eventually(lambda: b"line 40000\n" in flowing.got, "lines go on")
     assert flowing.got == b"".join(b"line %d\n" % number for number in range(1, 40001))
     stuck.start()

@@ -1,11 +1,13 @@
-"""What journald says of lines that it left out, above a unit's rate limit.
+"""Lines that are missing, and what is said in their place.
 
-It says so when it takes the unit's lines again, before the first of them, and once for lines of stdout and once for
-those of stderr. Where no line comes any more, it never does.
+Of lines that journald left out, above a unit's rate limit, it says so itself when it takes the unit's lines again,
+before the first of them, and for stdout and stderr apart. Where no line comes any more, it never does. Of lines that it
+removed to make room it says nothing: who counted them knows.
 """
 
 from dataclasses import dataclass
 
+from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
 
 JOURNALD = "systemd-journald.service"
@@ -24,5 +26,15 @@ class Gap:
 
 def notice(lines: int) -> bytes:
     """The line that stands in the place of those left out."""
-    some = "a line" if lines == 1 else f"{lines} lines"
-    return f"solo5-relay: journald left out {some} of this task here (its rate limit)\n".encode()
+    return f"solo5-relay: journald left out {_some(lines)} of this task here (its rate limit)\n".encode()
+
+
+def removal_notice(lines: int, stream: Stream) -> bytes:
+    """The line that tells of those that were not read in time."""
+    return (
+        f"solo5-relay: the journal had removed {_some(lines)} of this task's {stream} before a reader came\n".encode()
+    )
+
+
+def _some(lines: int) -> str:
+    return "a line" if lines == 1 else f"{lines} lines"

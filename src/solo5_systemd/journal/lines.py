@@ -29,6 +29,7 @@ class Line:
         data: what the guest wrote, with what ended it.
         realtime: in microseconds since the epoch.
         left_out: how many lines it stands for, where journald left those out, and `data` is our notice of it.
+        is_ours: it is a notice that stands in no journal, behind the line of its `place`.
     """
 
     unit: str
@@ -37,6 +38,7 @@ class Line:
     place: Place
     realtime: int
     left_out: int = 0
+    is_ours: bool = False
 
 
 def restored(message: bytes, line_break: bytes) -> bytes:

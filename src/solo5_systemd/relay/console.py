@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.gaps import removal_notice
 from solo5_systemd.journal.lines import Place
 from solo5_systemd.relay.keeping import Kept, new_staging
 from solo5_systemd.relay.outlet import Outlet
@@ -83,7 +84,17 @@ class Console:
             if outlet.flows and refill.step():
                 outlet.stir()
                 busy = True
+        self._tell_removed()
         return busy
+
+    def _tell_removed(self) -> None:
+        """Say of lines that they are gone: on stderr, since stdout is the guest's."""
+        teller = self.outlets[Stream.STDERR]
+        for stream, outlet in self.outlets.items():
+            if outlet.lane.removed:
+                teller.lane.tell(removal_notice(outlet.lane.removed, stream))
+                outlet.lane.removed = 0
+                teller.stir()
 
     def _outlet(
         self, stream: Stream, delivery: Delivery, gap: Place | None, staging: Staging | None, keep: Callable[[], None]

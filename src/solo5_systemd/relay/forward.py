@@ -132,6 +132,7 @@ class Forwarder:
     async def _catch_up(self) -> None:
         """Return when all that is in the journal by now was read."""
         now = time.monotonic_ns() // 1000
+        self._journal.refresh()  # lest the end of a file that was put aside be taken for the journal's
         more = True
         while more:
             more = self._follow() and self._last is not None and self._last.place.monotonic <= now

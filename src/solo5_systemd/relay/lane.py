@@ -9,6 +9,7 @@ happen in one thread, so that nothing can come in between, and no line is lost o
 from collections import deque
 from collections.abc import Iterator
 
+from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.relay.record import NOTHING, Progress
 
@@ -29,12 +30,15 @@ class Lane:
         progress: what was written.
         gap: the last line that was passed over, None where all lines that are not written are here.
         left_out: how many lines journald has left out, of which notice was written since this was last set to 0.
+        removed: how many lines were passed over and then not in the journal any more, since this was last set to 0.
+            Those before a gap that was there from the beginning were not counted.
     """
 
     def __init__(self, *, progress: Progress = NOTHING, gap: Place | None = None) -> None:
         self.progress = progress
         self.gap = gap
-        self.left_out = 0
+        self.left_out = self.removed = 0
+        self._passed: int | None = None if gap else 0
         self._lines: deque[Line] = deque()
         self._size = 0
 
@@ -68,44 +72,60 @@ class Lane:
     def pass_over(self, line: Line) -> None:
         """Leave the next line to the journal."""
         self.gap = line.place
+        self._count(1)
 
     def shelve(self) -> None:
         """Leave to the journal all but the line that is written in part: nobody reads."""
-        last = self._lines[-1].place if self._lines else None
         while len(self._lines) > bool(self.progress.written):
-            self._size -= _cost(self._lines.pop())
-            self.gap = self.gap or last
+            line = self._lines.pop()
+            self._size -= _cost(line)
+            if not line.is_ours:
+                self.gap = self.gap or line.place
+                self._count(1)
 
-    def refill(self, lines: Iterator[Line], most: int) -> bool:
+    def tell(self, notice: bytes) -> None:
+        """Write a line that is in no journal, behind those that are here."""
+        place = Place(cursor=self.last, monotonic=0)
+        self._take(Line(unit="", stream=Stream.STDERR, data=notice, place=place, realtime=0, is_ours=True))
+
+    def refill(self, lines: Iterator[Line], most: int, *, fresh: bool) -> bool:
         """Take lines that had been passed over, at most so many.
 
         Args:
             lines: the journal's, after `last`.
             most: how many to read before others have their turn.
+            fresh: they began after the last line was passed over: where they end, the journal does. Others may end with
+                a file that journald has put aside since.
 
         Returns:
             Whether to go on with the same reader: the gap is not closed, and there is room.
         """
         for _ in range(most):
             line = next(lines, None)
+            if line is None and not fresh:
+                return False
             if self.gap is None or line is None or line.place.monotonic > self.gap.monotonic:
-                self.gap = None  # closed; or the journal has its end no more, and all that it has was read
+                self._close_gap()  # or the journal has its end no more, and all that it has was read
                 return False
             self._take(line)
+            self._count(-1)
             if line.place == self.gap:
-                self.gap = None
+                self._close_gap()
                 return False
             if self._size >= LIMIT:
                 return False
         return True
 
     def chunk(self) -> bytes:
-        """The next bytes to write."""
-        parts, size = [], -self.progress.written
+        """The next bytes to write. A notice of ours is alone: whoever goes on within it would not find it."""
+        parts: list[bytes] = []
+        size = -self.progress.written
         for line in self._lines:
+            if line.is_ours and parts:
+                break
             parts.append(line.data)
             size += len(line.data)
-            if size >= CHUNK:
+            if size >= CHUNK or line.is_ours:
                 break
         return b"".join(parts)[self.progress.written :]
 
@@ -118,6 +138,14 @@ class Lane:
             self.left_out += line.left_out
             cursor, written = line.place.cursor, written - len(line.data)
         self.progress = Progress(cursor=cursor, written=written)
+
+    def _count(self, lines: int) -> None:
+        if self._passed is not None:
+            self._passed += lines
+
+    def _close_gap(self) -> None:
+        self.removed += max(0, self._passed or 0)
+        self.gap, self._passed = None, 0
 
     def _full(self, line: Line) -> bool:
         return bool(self._lines) and self._size + _cost(line) > LIMIT

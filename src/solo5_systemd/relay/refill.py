@@ -42,11 +42,12 @@ class Refill:
         """Read a slice, if the lane wants one; whether it did."""
         if self._journal is not None and self._at != self._lane.last:
             self.close()  # the lane has shelved what it had
-        if self._journal is None:
+        fresh = self._journal is None
+        if fresh:
             if not self._lane.hungry:
                 return False
             self._open(self._lane.last)
-        if not self._lane.refill(self._lines, SLICE):
+        if not self._lane.refill(self._lines, SLICE, fresh=fresh):
             self.close()
         self._at = self._lane.last
         return True

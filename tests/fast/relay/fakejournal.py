@@ -14,6 +14,7 @@ class Journal:
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
+        self.kept_from = 0
 
     def write(
         self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, left_out: int = 0
@@ -26,6 +27,10 @@ class Journal:
         )
         self.lines.append(line)
         return line
+
+    def vacuum(self, count: int) -> None:
+        """Remove so many lines, the oldest."""
+        self.kept_from = count
 
     def open(self, matches: Sequence[str]) -> JournalReader:
         self.readers.append(Reader(self, tuple(matches)))
@@ -53,6 +58,7 @@ class Reader(JournalReader):
         return self._of.lines[-1] if self._of.lines else None
 
     def next(self) -> Line | None:
+        self._at = max(self._at, self._of.kept_from)
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -275,6 +276,27 @@ async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it
         out, _ = relay.forward()
         await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
         assert await relay.forwarder.drain(WEB)
+
+
+async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, err = relay.forward()
+        lines = [journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(LIMIT // 250)]
+        journal.write("refused\n", stream=Stream.STDERR)
+        await until(err.read, "refused\n")
+        journal.vacuum(LIMIT // 500)
+        got = ""
+        async with asyncio.timeout(5):
+            while not got.endswith(lines[-1]):
+                await asyncio.sleep(0.01)
+                got += out.read()
+        told = err.read()
+    [gone] = re.findall("solo5-relay: the journal had removed ([0-9]+) lines of this task's stdout", told)
+    came = len(lines) - int(gone)
+    assert got.count("line") == came
+    first = got.count("line") - (len(lines) - LIMIT // 500)
+    assert got == "".join(lines[:first] + lines[LIMIT // 500 :])
 
 
 async def test_drain_of_a_task_whose_fifos_were_lost_forgets_it(tmp_path: Path) -> None:

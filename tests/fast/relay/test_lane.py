@@ -9,6 +9,8 @@ from solo5_systemd.relay import lane as module
 from solo5_systemd.relay.lane import CHUNK, LIMIT, OVERHEAD, Lane
 from solo5_systemd.relay.record import Progress
 
+NOTICE = b"!"
+
 
 def lines(count: int, size: int = 10) -> list[Line]:
     journal = Journal()
@@ -70,7 +72,7 @@ def test_what_was_passed_over_is_read_again_up_to_the_gap_and_not_further() -> N
     lane = Lane()
     all_lines = lines(9)
     lane.pass_over(all_lines[3])
-    assert not lane.refill(iter(all_lines), 100)
+    assert not lane.refill(iter(all_lines), 100, fresh=True)
     assert lane.gap is None
     lane.offer(all_lines[4])
     assert write_all(lane) == b"".join(line.data for line in all_lines[:5])
@@ -80,9 +82,21 @@ def test_a_gap_whose_end_the_journal_has_lost_is_closed_by_what_comes_after() ->
     lane = Lane()
     all_lines = lines(9)
     lane.pass_over(all_lines[3])  # of one time with the fourth and fifth
-    assert not lane.refill(iter([*all_lines[:2], all_lines[6]]), 100)
+    assert not lane.refill(iter([*all_lines[:2], all_lines[6]]), 100, fresh=True)
     assert lane.gap is None
     assert write_all(lane) == b"".join(line.data for line in all_lines[:2])
+
+
+def test_a_reader_that_ends_with_a_file_put_aside_does_not_close_the_gap() -> None:
+    lane = Lane()
+    all_lines = lines(9)
+    for line in all_lines:
+        lane.pass_over(line)
+    assert not lane.refill(iter(all_lines[:4]), 100, fresh=False)
+    assert lane.gap == all_lines[8].place
+    assert not lane.refill(iter(all_lines[4:]), 100, fresh=True)
+    assert write_all(lane) == b"".join(line.data for line in all_lines)
+    assert lane.removed == 0
 
 
 def test_a_lane_without_a_reader_keeps_only_the_line_written_in_part() -> None:
@@ -95,11 +109,44 @@ def test_a_lane_without_a_reader_keeps_only_the_line_written_in_part() -> None:
     assert lane.gap == all_lines[5].place
     assert write_all(lane) == all_lines[1].data[5:]
     assert lane.last == "c1"
-    assert not lane.refill(iter(all_lines[2:]), 100)
+    assert not lane.refill(iter(all_lines[2:]), 100, fresh=True)
     assert write_all(lane) == b"".join(line.data for line in all_lines[2:])
 
 
-@given(st.lists(st.sampled_from(["line", "write", "part", "refill", "shelve"]), max_size=120))
+def test_lines_that_the_journal_has_removed_are_counted() -> None:
+    lane = Lane()
+    all_lines = lines(9)
+    lane.offer(all_lines[0])
+    for line in all_lines[1:8]:
+        lane.pass_over(line)
+    assert not lane.refill(iter(all_lines[4:]), 100, fresh=True)
+    assert lane.removed == 3
+    assert write_all(lane) == b"".join(line.data for line in (all_lines[0], *all_lines[4:8]))
+
+
+def test_those_of_a_gap_that_was_there_from_the_beginning_are_not() -> None:
+    all_lines = lines(9)
+    lane = Lane(gap=all_lines[5].place)
+    lane.pass_over(all_lines[6])
+    assert not lane.refill(iter(all_lines[3:]), 100, fresh=True)
+    assert lane.removed == 0
+
+
+def test_a_notice_is_written_alone_and_leaves_the_place_in_the_journal_as_it_was() -> None:
+    lane = Lane()
+    first, second = lines(2)
+    lane.offer(first)
+    lane.tell(b"a notice\n")
+    lane.offer(second)
+    chunks = []
+    while lane.pending:
+        chunks.append((lane.progress.cursor, lane.chunk()))
+        lane.wrote(len(chunks[-1][1]))
+    assert chunks == [("", first.data), ("c0", b"a notice\n"), ("c0", second.data)]
+    assert lane.progress == Progress(cursor="c1")
+
+
+@given(st.lists(st.sampled_from(["line", "write", "part", "refill", "shelve", "tell"]), max_size=120))
 def test_whatever_happens_each_line_is_written_once_and_in_order(steps: list[str]) -> None:
     journal, lane, written = Journal(), Lane(), bytearray()
     room, module.LIMIT = module.LIMIT, 5 * (OVERHEAD + 10)
@@ -109,14 +156,18 @@ def test_whatever_happens_each_line_is_written_once_and_in_order(steps: list[str
                 lane.offer(journal.write(f"line {len(journal.lines):04}\n"))
             elif step == "refill" and lane.hungry:
                 after = int(lane.last[1:]) + 1 if lane.last else 0
-                lane.refill(islice(journal.lines, after, None), 2)
+                lane.refill(islice(journal.lines, after, None), 2, fresh=True)
             elif step == "shelve":
                 lane.shelve()
+            elif step == "tell":
+                lane.tell(NOTICE)
             elif step in ("write", "part"):
-                chunk = lane.chunk()[: 7 if step == "part" else None]
+                chunk = lane.chunk()
+                chunk = chunk[: 7 if step == "part" and chunk != NOTICE else None]
                 written += chunk
                 lane.wrote(len(chunk))
     finally:
         module.LIMIT = room
-    assert bytes(written) == b"".join(line.data for line in journal.lines)
+    assert bytes(written).replace(NOTICE, b"") == b"".join(line.data for line in journal.lines)
     assert lane.done
+    assert lane.removed == 0
