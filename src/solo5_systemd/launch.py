@@ -279,7 +279,11 @@ class Launcher:
                 f"See: systemctl status {unit.name}",
             ) from error
         except JobFailedError as error:
-            raise await self._why(name, error) from error
+            state = await self._units.state(name) if error.result == "failed" else None
+            if state is None or not state.executed:
+                raise await self._why(name, error) from error
+            # It ended so early that PID 1 heard of the end first: a start all the same, of a task with an outcome.
+            return Invocation(invocation=state.invocation, main_pid=0, started=state.started, control_group="")
 
     async def _why(self, name: TaskName, error: JobFailedError) -> StartError:
         """Which part of a start failed, in that part's own words."""

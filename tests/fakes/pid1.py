@@ -26,6 +26,7 @@ class FakeUnits:
         forgotten: what ResetFailedUnit was called for.
         confined: the properties that each slice was last given.
         job_result: how a start job ends.
+        ended_at_once: code and status of a tender that is over before its start job is, which fails then.
         heeds: the signals that end a tender; SIGKILL to everyone always does.
         networks: the tasks whose network's unit stands.
         busy: it accepts stop jobs, and runs none.
@@ -43,6 +44,7 @@ class FakeUnits:
         self.forgotten: list[str] = []
         self.confined: dict[str, Sequence[Property]] = {}
         self.job_result = "done"
+        self.ended_at_once: tuple[int, int] = (MainCode.NONE, 0)
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
         self.networks: frozenset[TaskName] = frozenset()
@@ -57,7 +59,8 @@ class FakeUnits:
             self.started.append(unit)
             made = self._made(unit)
             if self.job_result != "done":
-                self.put(replace(made, active=ActiveState.FAILED, main_pid=0))
+                code, status = self.ended_at_once
+                self.put(replace(made, active=ActiveState.FAILED, main_pid=0, main_code=code, main_status=status))
                 raise JobFailedError(unit.name, self.job_result)
             self.put(made)
         return Invocation(

@@ -18,7 +18,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.plan import NicRequest
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Phase
-from solo5_systemd.unit.state import ActiveState
+from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 WEB = TaskName("web")
@@ -203,6 +203,24 @@ async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_n
     assert str(caught.value) == f"{words} See: journalctl -u {unit}"
     assert machine.holds == NOTHING
     assert "solo5-network@web.service" in machine.units.forgotten
+
+
+@pytest.mark.parametrize("ended", [(MainCode.EXITED, 1), (MainCode.KILLED, 11)])
+async def test_a_tender_that_ends_before_its_start_does_was_started(
+    machine: Machine, runtime: Runtime, ended: tuple[int, int]
+) -> None:
+    machine.units.job_result, machine.units.ended_at_once = "failed", ended
+    started = await runtime.start(WORKLOAD)
+    assert (started.pid, started.control_group) == (0, "")
+    task = await runtime.wait_for(started.unit, started.invocation, started.pid)
+    assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
+
+
+async def test_a_tender_that_could_not_be_executed_was_not_started(machine: Machine, runtime: Runtime) -> None:
+    machine.units.job_result, machine.units.ended_at_once = "failed", (MainCode.EXITED, 203)
+    with pytest.raises(StartError):
+        await runtime.start(WORKLOAD)
+    assert machine.holds == NOTHING
 
 
 @pytest.mark.parametrize("step", ["start unit", "complaints"])

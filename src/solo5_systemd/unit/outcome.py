@@ -104,10 +104,6 @@ _STOP_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 _ROOM = 1 << 20
 """Bytes below its limit from which on a cgroup's peak shows that it was not its own limit that was met."""
 
-# systemd.exec(5), "Process exit codes": what PID 1 reports where it could not execute the tender. A guest may exit
-# with the same; its unit, of Type=exec, was active then.
-_EXEC_FAILURES = range(200, 246)
-
 
 def speaks_for_itself(state: UnitState) -> bool:
     """A unit's record tells its outcome whole: an exit with 0, or a stop that came first."""
@@ -171,7 +167,7 @@ def _mib(size: int) -> str:
 
 def _exited(state: UnitState, words: LastWords) -> Outcome:
     status = state.main_status
-    if status in _EXEC_FAILURES and not state.active_exit:
+    if not state.executed:
         return Outcome(
             ending=Ending.NOT_STARTED,
             exit_code=status,

@@ -40,6 +40,10 @@ class MainCode:
     DUMPED = 3
 
 
+EXEC_FAILURES = range(200, 246)
+"""What PID 1 reports where it could not execute the tender (systemd.exec(5), "Process exit codes"). A guest may exit
+with the same; its unit, of Type=exec, was active then."""
+
 UNIT_PROPERTIES = ("InvocationID", "FreezerState")
 TYPE_PROPERTIES = {
     UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup", "LogExtraFields"),
@@ -130,6 +134,12 @@ class UnitState:
     def tender(self) -> str:
         """`hvt` or `spt`; empty for a scope, which has no fields of its own in the journal."""
         return self.log_fields.get("SOLO5_TENDER", "")
+
+    @property
+    def executed(self) -> bool:
+        """Its tender was executed, however early it ended; a process that only prepared for that is not the tender."""
+        prepared = self.main_code == MainCode.EXITED and self.main_status in EXEC_FAILURES and not self.active_exit
+        return self.main_code != MainCode.NONE and not prepared
 
     @property
     def asked_to_stop(self) -> bool:
