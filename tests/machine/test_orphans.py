@@ -1,0 +1,83 @@
+"""What belongs to nobody: told by doctor, taken away by gc, and nothing else with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import Machine, Runner, inspect, ok, says, sh, unit_property
+
+LEASES = Path("/run/solo5/network/tasks")
+LOST = "solo5-task-lost.service"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    """Where an agent keeps its allocations."""
+    (tmp_path / "alloc").mkdir()
+    return tmp_path / "alloc"
+
+
+@pytest.fixture
+def lost(machine: Machine, agent: Path) -> Iterator[Path]:
+    """A task of an allocation whose directory is returned, which is there."""
+    (agent / "3fa85f64").mkdir()
+    field = f"--property=LogExtraFields=NOMAD_ALLOC_DIR={agent}/3fa85f64/alloc"
+    wants = "--property=Wants=solo5-outcome@lost.target"
+    ok("systemd-run", "--quiet", f"--unit={LOST}", wants, field, "sleep", "infinity")
+    yield agent / "3fa85f64"
+    sh("systemctl", "stop", LOST, "solo5-outcome@lost.target")
+
+
+def orphans() -> list[str]:
+    return [fact["value"] for fact in json.loads(sh("solo5ctl", "doctor", "--json").stdout) if fact["name"] == "orphan"]
+
+
+def is_active(unit: str) -> bool:
+    return sh("systemctl", "is-active", "--quiet", unit).returncode == 0
+
+
+def test_a_task_runs_until_its_allocation_is_removed(lost: Path, run: Runner) -> None:
+    another = run("sleeper.spt")
+    assert orphans() == []
+    ok("solo5ctl", "gc")
+    lost.rmdir()
+    assert orphans() == ["task lost"]
+    told = f"task lost: Nomad has removed its allocation ({lost})"
+    assert told in ok("solo5ctl", "gc", "--dry-run").splitlines()
+    assert is_active(LOST)
+    assert told in ok("solo5ctl", "gc").splitlines()
+    assert not is_active(LOST)
+    assert not is_active("solo5-outcome@lost.target")
+    assert orphans() == []
+    assert inspect(another)["phase"] == "running"
+
+
+def test_an_agents_whole_directory_that_is_away_is_no_proof(lost: Path, agent: Path) -> None:
+    agent.rename(agent.with_name("unmounted"))
+    assert orphans() == []
+    ok("solo5ctl", "gc")
+    assert is_active(LOST)
+
+
+def test_an_outcome_without_its_unit_is_removed(machine: Machine) -> None:
+    ok("systemctl", "start", "solo5-outcome@lost.target")
+    assert orphans() == ["outcome of task lost"]
+    ok("solo5ctl", "gc")
+    assert unit_property("solo5-outcome@lost.target", "ActiveState") == "inactive"
+
+
+def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machine: Machine, run: Runner) -> None:
+    machine.expect("tap .* is put back")
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    says(name, "02:")
+    lease = (LEASES / f"{name}.json").read_text().replace(f'"{name}"', '"lost"')
+    ok("solo5ctl", "rm", "--force", name)
+    ok("systemctl", "stop", "solo5-networkd")
+    LEASES.mkdir(parents=True, exist_ok=True)
+    (LEASES / "lost.json").write_text(json.dumps(json.loads(lease) | {"expires": 0}))
+    assert orphans() == ["network lease of task lost"]
+    assert not is_active("solo5-networkd")
+    ok("solo5ctl", "gc")
+    assert orphans() == []
+    assert not (LEASES / "lost.json").exists()
