@@ -18,6 +18,7 @@ from tests.bench.floor import Floor, floor, whole_process
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
+RECOVERED = 1000
 IDLE = 20.0
 """Seconds that an idle driver is watched."""
 
@@ -48,6 +49,7 @@ class Bench:
             await self.beside(crowd)
         spare = (processes.count() - before - CROWDS[-1]) / CROWDS[-1]
         self.report.add(Figure(name=f"processes beside the tender, per task of {CROWDS[-1]}", unit="", ours=spare))
+        await self.driver.do("grow", count=RECOVERED)
         for at_once in (1, AT_ONCE):
             await self.recover(at_once)
 
@@ -128,7 +130,8 @@ class Bench:
         took = await self.driver.do("recover", at_once=at_once)
         name = f"RecoverTask of {len(took.milliseconds)}, {at_once} at a time"
         self.report.add(times(name, took.milliseconds))
-        self.report.add(Figure(name=f"{name}: all of them", unit="s", ours=took.seconds))
+        least = await self.floor.listing()
+        self.report.add(Figure(name=f"{name}: all of them", unit="s", ours=took.seconds, floor=least))
 
     async def _pid(self) -> int:
         return (await self.driver.do("drop")).pid

@@ -75,6 +75,10 @@ class Floor:
 
         return await _timed(asyncio.gather(*(work() for _ in range(at_once)))) / 1000
 
+    async def listing(self) -> float:
+        """The seconds that PID 1, the bus and its library take to list every task's unit, and nothing of them."""
+        return await _timed(self._manager.names()) / 1000
+
     async def _start(self, unit: TransientUnit) -> None:
         properties = [[p.name, Variant(p.signature, _lists(p.value))] for p in unit.properties]
         result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", [unit.name, "fail", properties, []])
