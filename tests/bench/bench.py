@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import processes
+from tests.bench import processes, sampling
 from tests.bench.console import consoles
 from tests.bench.driver import Driver, driver
 from tests.bench.figures import Figure, Report, times
@@ -43,6 +43,7 @@ class Bench:
         await self.memory(0)
         await self.idle(0)
         await self.fingerprint()
+        await self.sampling()
         for crowd in CROWDS:
             await self.driver.do("grow", count=crowd)
             await self.driver.do("watch")
@@ -63,8 +64,9 @@ class Bench:
             return
         await self.ps(crowd)
         await self.memory(crowd)
+        await self.idle(crowd)
         if crowd == CROWDS[1]:
-            await self.idle(crowd)
+            await self.looks(crowd)
 
     async def starts(self, name: str, at_once: int, rounds: int, *, ping: bool = False) -> None:
         ours: list[float] = []
@@ -92,6 +94,22 @@ class Bench:
             floors.append(whole_process("python3", "-I", "-c", "import dbus_next.aio"))
             ours.append(whole_process("solo5ctl", "ps"))
         self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
+
+    async def looks(self, tasks: int) -> None:
+        """Whole processes; `stats` sleeps a tenth of a second between its two looks, and so does its floor."""
+        imports = "import dbus_next.aio, time; time.sleep({})"
+        for sleep, words in ((0.1, ("stats", "--no-stream", "--interval", "0.1")), (0, ("metrics",))):
+            ours, floors = [], []
+            for _ in range(self.rounds // 4):
+                floors.append(whole_process("python3", "-I", "-c", imports.format(sleep)))
+                ours.append(whole_process("solo5ctl", *words))
+            self.report.add(times(f"solo5ctl {words[0]}, {tasks} tasks", ours, floors))
+
+    async def sampling(self) -> None:
+        """What the driver spends on statistics alone, beside what gRPC takes to write as many bytes."""
+        ours, floor = [await asyncio.to_thread(sampling.cost, what) for what in ("driver", "beat")]
+        name = f"CPU of a sample for Nomad, {sampling.TASKS} tasks every second"
+        self.report.add(Figure(name=name, unit="ms", ours=ours, floor=floor))
 
     async def launch(self) -> None:
         ours: list[float] = []

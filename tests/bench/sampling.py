@@ -1,0 +1,156 @@
+"""What statistics cost the driver: a sample a second of each task, from cgroups that are files in memory.
+
+Those of the kernel lack most controllers where the host's are of version 1. `python3 -m tests.bench.sampling WHAT`
+prints the milliseconds of processor time that one sample takes a server of its own, whose streams are
+
+* `driver`: the driver's;
+* `beat`: the same bytes again and again, all at the same moment: the least that gRPC takes;
+* `own`: those, each stream at a moment of its own.
+"""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+
+from solo5_systemd.cgroup.cgroupfs import CgroupFs
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.goplugin.rpc import service_handler
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.nomad.beats import Beats
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.service import DriverService
+from solo5_systemd.nomad.statistics import Statistics
+from solo5_systemd.nomad.tasks import Known
+
+if TYPE_CHECKING:
+    from solo5_systemd.nomad.session import Session
+
+TASKS = 500
+WARM, WATCHED = 5.0, 10.0
+"""Seconds."""
+
+FILES = {
+    "memory.current": "17850368\n",
+    "memory.peak": "18104320\n",
+    "memory.swap.current": "0\n",
+    "memory.stat": "anon 151552\nfile 17137664\nkernel 376832\nkernel_stack 32768\npagetables 122880\n"
+    "sec_pagetables 0\npercpu 1440\nsock 0\nvmalloc 0\nshmem 16838656\n"
+    + "".join(f"workingset_counter_{number} 4567\n" for number in range(47)),
+    "cpu.stat": "usage_usec 123456789\nuser_usec 100000000\nsystem_usec 23456789\nnice_usec 0\n"
+    "nr_periods 0\nnr_throttled 0\nthrottled_usec 0\nnr_bursts 0\nburst_usec 0\n",
+}
+"""As long as a running guest's, under Linux 6.12."""
+
+METHOD = "/hashicorp.nomad.plugins.drivers.proto.Driver/TaskStats"
+
+
+class Kernel:
+    """As much of engine and session as statistics need."""
+
+    def __init__(self, root: Path) -> None:
+        self._cgroups = CgroupFs(root)
+
+    async def engine(self) -> "Kernel":
+        return self
+
+    async def usage_of(self, control_group: str) -> Usage | None:
+        return await self._cgroups.usage(control_group)
+
+
+class Streams(DriverService):
+    def __init__(self, what: str, root: Path) -> None:
+        self._what = what
+        self._statistics = Statistics(cast("Session", Kernel(root)))
+        self._beats = Beats()
+
+    def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[wire.TaskStatsResponse]:
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        known = Known(
+            config=wire.TaskConfig(id=request.task_id),
+            state=cast("Any", None),
+            control_group=_control_group(request.task_id),
+            network=None,
+            end=cast("Any", never),
+        )
+        samples = self._statistics.samples(known, 1.0, 2500.0)
+        return samples if self._what == "driver" else self._again(samples)
+
+    async def _again(self, samples: AsyncIterator[wire.TaskStatsResponse]) -> AsyncIterator[wire.TaskStatsResponse]:
+        first = await anext(samples)
+        while True:
+            yield first
+            await (self._beats.next(1.0) if self._what == "beat" else asyncio.sleep(1.0))
+
+
+def cost(what: str) -> float:
+    """Milliseconds of processor time for one sample, by a process of its own."""
+    argv = [sys.executable, "-m", "tests.bench.sampling", what]
+    return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+
+
+def _control_group(task_id: str) -> str:
+    return f"/solo5.slice/{task_service(TaskName(task_id))}"
+
+
+def _make_cgroups(root: Path) -> None:
+    (root / "cgroup.procs").touch()
+    for task in range(TASKS):
+        directory = root / _control_group(str(task)).lstrip("/")
+        directory.mkdir(parents=True)
+        for name, text in FILES.items():
+            (directory / name).write_text(text)
+
+
+async def _serve(what: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        root, socket = Path(directory, "cgroup"), f"unix:{directory}/socket"
+        root.mkdir()
+        _make_cgroups(root)
+        service = wire.DESCRIPTOR.services_by_name["Driver"]
+        server = grpc.aio.server(handlers=[service_handler(service, Streams(what, root), lambda _: None)])
+        server.add_insecure_port(socket)
+        await server.start()
+        watcher = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.bench.sampling", "watch", socket)
+        try:
+            print(await _watched(), flush=True)
+        finally:
+            watcher.kill()
+            await watcher.wait()
+    os._exit(0)  # gRPC's own end may take for ever
+
+
+async def _watched() -> float:
+    await asyncio.sleep(WARM)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    await asyncio.sleep(WATCHED)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent * 1000 / (TASKS * WATCHED)
+
+
+async def _watch(socket: str) -> None:
+    """As an agent does; it is ended from outside."""
+    async with grpc.aio.insecure_channel(socket) as channel:
+        call: Any = channel.unary_stream(METHOD, request_serializer=wire.TaskStatsRequest.SerializeToString)
+        requests = (
+            wire.TaskStatsRequest(task_id=str(task), collection_interval=Duration(seconds=1)) for task in range(TASKS)
+        )
+        await asyncio.gather(*(_discard(call(request)) for request in requests))
+
+
+async def _discard(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+if __name__ == "__main__":
+    asyncio.run(_watch(sys.argv[2]) if sys.argv[1] == "watch" else _serve(sys.argv[1]))
