@@ -31,6 +31,12 @@ job "web" {
           "--ipv4={net.service.ipv4_cidr}",
           "--ipv4-gateway={net.service.gateway4}",
         ]
+
+        # It runs, for Nomad and its services, when it answers.
+        ready {
+          tcp      = "http"
+          deadline = "20s"
+        }
       }
 
       resources {
