@@ -36,7 +36,13 @@ INTERFACES = {
     UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
 }
 
+PROPERTIES = "org.freedesktop.DBus.Properties"
 STARTED = "ExecMainStartTimestamp"
+
+QUESTIONS = 25
+PAUSE = 0.2
+"""So often, and so many seconds apart, PID 1 is asked again while it is not there."""
+
 _ANY = TaskName("*")
 
 
@@ -111,9 +117,7 @@ class Manager:
     async def _about(self, name: str) -> str:
         """A property of PID 1 itself."""
         with _translated():
-            reply = await self._connection.call(
-                SYSTEMD, MANAGER_PATH, "org.freedesktop.DBus.Properties", "Get", "ss", [MANAGER, name]
-            )
+            reply = await self._question(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
         return str(reply[0].value)
 
     async def lives(self, task: TaskName) -> bool:
@@ -135,9 +139,7 @@ class Manager:
         return [state.task for state in states if state is not None and (ended or not state.over)]
 
     async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        (rows,) = await self._manager(
-            "ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]]
-        )
+        (rows,) = await self._asked("ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]])
         standing = [row.unit for row in map(_Row._make, rows) if row.active not in ("inactive", "failed")]
         return _instances(network_service(_ANY), standing), _instances(outcome_target(_ANY), standing)
 
@@ -168,12 +170,12 @@ class Manager:
         return invocation(await self._properties(unit_path(unit), wanted))
 
     async def _rows(self, task: TaskName) -> list["_Row"]:
-        (rows,) = await self._manager("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
+        (rows,) = await self._asked("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
         return [row for row in map(_Row._make, rows) if row.load == "loaded"]
 
     async def _listing(self) -> list["_Row"]:
         patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
-        (rows,) = await self._manager("ListUnitsByPatterns", "asas", [[], patterns])
+        (rows,) = await self._asked("ListUnitsByPatterns", "asas", [[], patterns])
         return [row for row in map(_Row._make, rows) if row.load == "loaded"]
 
     async def _glances(self) -> Mapping[str, Glance]:
@@ -222,14 +224,27 @@ class Manager:
 
     async def _get(self, path: str, interface: str, name: str) -> object:
         try:
-            reply = await self._connection.call(
-                SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", [interface, name]
-            )
+            reply = await self._question(path, PROPERTIES, "Get", "ss", [interface, name])
         except RemoteError as error:
             if error.name.rpartition(".")[2] in _ABSENT:
                 return None  # unloaded meanwhile, or a property that this systemd does not have yet
             raise HostError(f"systemd answered {error.name}: {error.text}") from error
         return reply[0].value
+
+    async def _asked(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
+        with _translated():
+            return await self._question(MANAGER_PATH, MANAGER, member, signature, body)
+
+    async def _question(self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
+        """What changes nothing and can be asked again: while PID 1 executes itself anew, it is off the bus."""
+        for _ in range(QUESTIONS):
+            try:
+                return await self._connection.call(SYSTEMD, path, interface, member, signature, body)
+            except RemoteError as error:
+                if error.name.removeprefix(_DBUS_ERROR) not in _AWAY:
+                    raise
+            await asyncio.sleep(PAUSE)
+        return await self._connection.call(SYSTEMD, path, interface, member, signature, body)
 
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
@@ -295,6 +310,10 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     return value
 
+
+_DBUS_ERROR = "org.freedesktop.DBus.Error."
+_AWAY = ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
+"""What the bus answers in the place of a peer that left it, or that it tries to start in vain."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 """The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""

@@ -6,6 +6,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd, pid1
 from tests.contract.netservice import PrivateBus
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
+from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.manager import Manager
@@ -18,6 +19,12 @@ def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
     """The private bus is everybody's system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     return bus.address
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PID 1 that is away comes back soon, or never."""
+    monkeypatch.setattr(manager_module, "PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -222,3 +222,22 @@ async def test_a_slow_peer_delays_nobody_who_asks_another(systemd: FakeSystemd, 
     for each in slow:
         each.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
+
+
+@pytest.mark.parametrize("name", ["NoReply", "NameHasNoOwner", "ServiceUnknown"])
+@pytest.mark.parametrize("member", ["ListUnitsByPatterns", "Get"])
+async def test_a_question_is_asked_again_while_pid1_executes_itself_anew(
+    systemd: FakeSystemd, manager: Manager, member: str, name: str
+) -> None:
+    systemd.units[UNIT] = service()
+    systemd.errors[member] = DBUS_ERROR + name
+    asyncio.get_running_loop().call_later(0.05, systemd.errors.clear)
+    (state,) = await manager.states()
+    assert state.unit == UNIT
+
+
+async def test_an_order_is_not_given_twice(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.errors["KillUnit"] = f"{DBUS_ERROR}NoReply"
+    with pytest.raises(HostError, match="NoReply"):
+        await manager.kill(UNIT, 9, everyone=True)
+    assert len(systemd.called("KillUnit")) == 1
