@@ -24,7 +24,7 @@ def main() -> int:
         agent = Agent()
         agent.install()
         try:
-            run(options.seed, options.operations, agent, say=lambda line: print(line, flush=True))
+            run(options.seed, options.operations, agent, say=lambda line: print(line, flush=True), clear=False)
         except ChaosError as error:
             print(error, file=sys.stderr)
             os._exit(1)

@@ -12,6 +12,7 @@ from tests.machine.conftest import ok, sh, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
 
+from .lines import broken, faults, numbers
 from .model import FIRST_PORT, Door, End, Guest, State, Task, World
 from .operations import allocation
 
@@ -92,7 +93,7 @@ class Truth:
         log = _log(allocs[0]["ID"])
         if task.end is None:
             if allocs[0]["ClientStatus"] != "running":
-                yield f"Nomad says that it is {allocs[0]['ClientStatus']}"
+                yield f"Nomad says that it is {allocs[0]['ClientStatus']}: {jobs.events(allocs[0]['ID'])}"
             yield from self._goes_on(task, log)
             return
         yield from _nomads_end(allocs[0], task.end)
@@ -110,11 +111,11 @@ class Truth:
     def _goes_on(self, task: Task, log: str) -> Iterator[str]:
         """Every line once, and more of them than the last time."""
         yield from _uncounted(task, log)
-        numbers = _numbers(log)
-        if task.state is State.RUNNING and len(numbers) <= self._last.get(task.name, 0):
-            yield f"its log stands still at {numbers[-1:]}"
+        lines = len(numbers(log))
+        if task.state is State.RUNNING and lines <= self._last.get(task.name, 0):
+            yield f"its log stands still at line {lines}"
         else:
-            self._last[task.name] = len(numbers)
+            self._last[task.name] = lines
 
     def _journal(self, task: Task) -> str:
         unit = f"solo5-task-{self._names.get(task.name)}.service"
@@ -189,15 +190,11 @@ def _log(alloc: str) -> str:
     return ""
 
 
-def _numbers(log: str) -> list[int]:
-    return [int(number) for number in re.findall(r"(?m)^count (\d+)$", log)]
-
-
 def _uncounted(task: Task, log: str) -> Iterator[str]:
-    """The lines of a guest that counts: each once, in order, from the first one on."""
-    numbers = _numbers(log)
-    if numbers != list(range(1, len(numbers) + 1)):
-        yield f"its lines are {numbers}"
+    """Each line once, whole and in order; the last one too, of a guest that has ended by itself."""
+    yield from faults(log)
+    if torn := broken(log):
+        yield f"lines that it did not write: {torn}"
     if task.end and "solo5_exit" not in log and "solo5_abort" not in log and task.guest is not Guest.COUNTS:
         yield f"its last line is missing: {log!r}"
 
@@ -205,7 +202,8 @@ def _uncounted(task: Task, log: str) -> Iterator[str]:
 def _nomads_end(alloc: dict[str, Any], end: End) -> Iterator[str]:
     """Nomad has one end of it, and the right one."""
     if alloc["ClientStatus"] not in end.statuses:
-        yield f"Nomad says that it is {alloc['ClientStatus']}, expected {set(end.statuses)}"
+        said = f"{alloc['ClientStatus']}: {jobs.events(alloc['ID'])}"
+        yield f"Nomad says that it is {said}, expected {set(end.statuses)}"
     events = (alloc["TaskStates"] or {}).get("guest", {}).get("Events") or []
     ends = [event["Details"] for event in events if event["Type"] == "Terminated"]
     if len(ends) != 1:

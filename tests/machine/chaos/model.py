@@ -9,6 +9,9 @@ from enum import StrEnum
 from random import Random
 
 MOST_TASKS = 8
+SETTLED = 0.6
+"""How many of the operations are not followed at once by the next."""
+
 FIRST_PORT = 21000
 
 
@@ -111,25 +114,36 @@ class Disturbance(StrEnum):
     GC = "solo5ctl gc"
 
 
-CALLED_SERVICES = (Disturbance.RELAY, Disturbance.NETWORKD)
-"""What may die while it is being called: the caller is told, and asks again."""
+AMID = (
+    Disturbance.RELAY,
+    Disturbance.NETWORKD,
+    Disturbance.FLUSH,
+    Disturbance.BUS,
+    Disturbance.JOURNALD,
+    Disturbance.REEXEC,
+)
+"""What may happen while an act is under way: it succeeds, or whoever does it is told and tries again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """An act, a disturbance, or an act and, `delay` seconds after its beginning, a disturbance."""
+    """An act, a disturbance, or an act and, `delay` seconds after its beginning, a disturbance.
+
+    `settles`: all is looked at before the next operation; otherwise that one comes at once.
+    """
 
     act: Act | None = None
     task: Task | None = None
     disturbance: Disturbance | None = None
     delay: float = 0
+    settles: bool = True
 
     def __str__(self) -> str:
         words = [f"{self.act} {self.task.name} ({self.task.door}, {self.task.guest})"] if self.task else []
         words += (
             [f"{self.disturbance}" + (f" {self.delay:.3f} s later" if self.act else "")] if self.disturbance else []
         )
-        return ", and ".join(words)
+        return ", and ".join(words) + ("" if self.settles else ", then at once")
 
 
 World = Mapping[str, Task]
@@ -176,11 +190,12 @@ def _choose(chance: Random, world: World, number: int) -> Operation:
     disturbances = _DISTURBANCES * sum(task.end is None for task in world.values())
     weights = [*(weight for weight, _, _ in choices), starts, disturbances]
     pick = chance.choices(range(len(weights)), weights)[0]
+    settles = chance.random() < SETTLED
     if pick > len(choices):
-        return Operation(disturbance=chance.choice(list(Disturbance)))
+        return Operation(disturbance=chance.choice(list(Disturbance)), settles=settles)
     act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number))
     disturbance, delay = _amid(chance, act, task)
-    return Operation(act=act, task=task, disturbance=disturbance, delay=delay)
+    return Operation(act=act, task=task, disturbance=disturbance, delay=delay, settles=settles)
 
 
 def _new(chance: Random, number: int) -> Task:
@@ -192,7 +207,7 @@ def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, flo
     """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
     if (act is Act.START and task.door is Door.NOMAD) or chance.random() < 0.7:
         return None, 0
-    return chance.choice(CALLED_SERVICES), chance.uniform(0, 0.3)
+    return chance.choice(AMID), chance.uniform(0, 0.3)
 
 
 def after(operation: Operation, world: World) -> World:

@@ -14,7 +14,7 @@ from tests.machine.nomad.agent import DATA, Agent, api, plugins
 from .model import Act, Disturbance, Door, Guest, Operation, Task
 
 IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
-    Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=100")),
+    Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),
     Guest.EXITS: ("hello", ("exit=0",)),
     Guest.EXITS_7: ("hello", ("exit=7",)),
     Guest.ABORTS: ("aborter", ("how=call",)),
@@ -31,7 +31,7 @@ def perform(operation: Operation, agent: Agent) -> None:
     accident = Thread(target=_later, args=(operation, agent))
     accident.start()
     try:
-        _DOORS[operation.task.door](operation.act, operation.task)
+        _DOORS[operation.task.door](operation.act, operation.task, agent)
     finally:
         accident.join()
 
@@ -45,7 +45,7 @@ def _later(operation: Operation, agent: Agent) -> None:
 # --- solo5ctl ---------------------------------------------------------------------------------------------------------
 
 
-def _by_ctl(act: Act, task: Task) -> None:
+def _by_ctl(act: Act, task: Task, agent: Agent) -> None:
     if act is Act.SLAY:
         _slay(f"solo5-task-{task.name}.service")
         return
@@ -55,7 +55,7 @@ def _by_ctl(act: Act, task: Task) -> None:
         said = done.stderr
         if done.returncode == 0 or (act is Act.REMOVE and "no task is named" in said):
             return
-        assert "solo5-" in said, f"{act} {task.name}: a service was to be named that failed: {said}"
+        assert said.startswith("solo5ctl: "), f"{act} {task.name}: one sentence was expected: {said}"
         if act is Act.START:
             sh("solo5ctl", "rm", "--force", task.name)
     raise AssertionError(f"{act} {task.name}: {said}")
@@ -85,11 +85,26 @@ def _slay(unit: str) -> None:
 _SIGNALS = {Act.TERMINATE: "SIGTERM", Act.KILL: "SIGKILL", Act.FREEZE: "SIGSTOP", Act.THAW: "SIGCONT"}
 
 
-def _by_nomad(act: Act, task: Task) -> None:
+def _by_nomad(act: Act, task: Task, agent: Agent) -> None:
     if act in _SIGNALS:
-        api(f"/v1/client/allocation/{allocation(task)}/signal", "PUT", {"Signal": _SIGNALS[act], "Task": "guest"})
+        _signal(task, _SIGNALS[act])
         return
+    if act is Act.START:
+        eventually(lambda: plugins() and agent.driver().get("Healthy"), "the driver is healthy")
     {Act.START: _submit, Act.STOP: _stop, Act.SLAY: _slay_of_nomad, Act.REMOVE: _purge}[act](task)
+
+
+def _signal(task: Task, signal_name: str) -> None:
+    """Send a signal; again where the plugin is just being launched, unless the first one has ended the task."""
+    alloc = allocation(task)
+
+    def sent() -> bool:
+        with suppress(AssertionError):
+            api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": signal_name, "Task": "guest"})
+            return True
+        return jobs.allocation(alloc)["ClientStatus"] in jobs.TERMINAL
+
+    eventually(sent, f"{signal_name} reaches {task.name}")
 
 
 def _submit(task: Task) -> None:
@@ -136,7 +151,7 @@ def _purge(task: Task) -> None:
     eventually(collected, f"the client forgets {task.name}")
 
 
-_DOORS: Mapping[Door, Callable[[Act, Task], None]] = {Door.CTL: _by_ctl, Door.NOMAD: _by_nomad}
+_DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {Door.CTL: _by_ctl, Door.NOMAD: _by_nomad}
 
 
 # --- everything else --------------------------------------------------------------------------------------------------
@@ -146,13 +161,13 @@ def disturb(disturbance: Disturbance, agent: Agent) -> None:
     """Have an accident, and wait for what somebody else must start again before anything can be asked of it."""
     match disturbance:
         case Disturbance.PLUGIN:
-            _kill_plugin(agent)
+            _kill_plugins()
         case Disturbance.RELAY | Disturbance.NETWORKD:
             _kill_service(disturbance.name.lower())
         case Disturbance.ALL:
             _kill_service("relay")
             _kill_service("networkd")
-            _kill_plugin(agent)
+            _kill_plugins()
         case Disturbance.AGENT:
             agent.stop()
             agent.start()
@@ -181,10 +196,7 @@ def _kill_service(name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _kill_plugin(agent: Agent) -> None:
-    """Nomad launches another, and until then fails whatever it is asked to start."""
-    first = plugins()
-    for pid in first:
-        os.kill(pid, signal.SIGKILL)
-    eventually(lambda: plugins() and not set(plugins()) & set(first), "the agent launches another plugin")
-    eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy again")
+def _kill_plugins() -> None:
+    for pid in plugins():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 from tests.machine.nomad.agent import Agent
 
 from .invariants import Truth
-from .model import Act, Operation, World, history
+from .model import Act, Operation, World, after, history
 from .operations import perform
 
 SETTLING = 20.0
@@ -18,8 +19,10 @@ class ChaosError(AssertionError):
     """The machine is not what it must be."""
 
 
-def run(seed: int, count: int, agent: Agent, say: Callable[[str], None]) -> None:
+def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clear: bool = True) -> None:
     """Perform so many operations of a seed, then remove every task.
+
+    Without `clear` everything is left as it is after a failure, to be looked at.
 
     Raises:
         ChaosError: with the seed, the operations until then, and all that is wrong.
@@ -27,17 +30,27 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None]) -> None
     truth = Truth()
     done: list[str] = []
     world: World = {}
-    for operation, world in islice(history(seed), count):
-        _step(operation, world, agent, truth, done, seed)
-        say(f"{len(done):4} {done[-1]}")
-    while world:
-        world = _one_less(world, agent, truth, done, seed)
+    try:
+        for operation, world in islice(history(seed), count):
+            _step(operation, world, agent, truth, done, seed)
+            say(f"{len(done):4} {done[-1]}")
+        while world:
+            world = _one_less(world, agent, truth, done, seed)
+    except ChaosError:
+        if clear:
+            _clear(world, agent)
+        raise
+
+
+def _clear(world: World, agent: Agent) -> None:
+    """Take away what is left of a history that went wrong, as far as that goes."""
+    for task in world.values():
+        with suppress(AssertionError):
+            perform(Operation(act=Act.REMOVE, task=task), agent)
 
 
 def _one_less(world: World, agent: Agent, truth: Truth, done: list[str], seed: int) -> World:
     """Take one task away: what runs under Nomad is stopped first, so that its log is complete when it goes."""
-    from .model import after
-
     task = next(iter(world.values()))
     act = Act.REMOVE if task.end else Act.STOP
     operation = Operation(act=act, task=task)
@@ -50,7 +63,7 @@ def _step(operation: Operation, world: World, agent: Agent, truth: Truth, done: 
     begun = time.monotonic()
     try:
         perform(operation, agent)
-        wrong = _settled(truth, world)
+        wrong = _settled(truth, world) if operation.settles else []
     except AssertionError as error:
         wrong = [str(error)]
     done.append(f"{operation} [{time.monotonic() - begun:.1f} s]")

@@ -103,6 +103,18 @@ def everything_under_us_is_restarted(agent: Agent) -> None:
     systemd_executes_itself_anew()
 
 
+def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
+    """What the agent launches is asked to recover the task while nobody can tell whether it runs."""
+    first = agent.plugin()
+    os.kill(first, signal.SIGKILL)
+    while not plugins() or first in plugins():
+        systemd_executes_itself_anew()
+    for _ in range(3):
+        systemd_executes_itself_anew()
+        bus_is_restarted()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works", 20)
+
+
 @pytest.mark.parametrize(
     "disturb",
     [
@@ -112,6 +124,7 @@ def everything_under_us_is_restarted(agent: Agent) -> None:
         agent_is_killed,
         agent_is_replaced_while_it_is_down,
         everything_under_us_is_restarted,
+        plugin_is_killed_while_systemd_and_the_bus_are_away,
     ],
 )
 def test_a_running_allocation_survives(

@@ -1,0 +1,25 @@
+"""The console of a guest that counts, `count 1` and so on: what is wrong with a copy of it. Pure."""
+
+import re
+from collections.abc import Iterator
+
+
+def numbers(log: str) -> list[int]:
+    """The numbers of all whole lines, as they came."""
+    return [int(number) for number in re.findall(r"(?m)^count (\d+)\n", log)]
+
+
+def faults(log: str) -> Iterator[str]:
+    """Lines that are missing, repeated or out of order; a sentence for each place."""
+    found = numbers(log)
+    for before, number in zip([0, *found], found, strict=False):
+        if number > before + 1:
+            yield f"after line {before} comes {number}: {number - before - 1} lost"
+        elif number <= before:
+            yield f"after line {before} comes {number} again"
+
+
+def broken(log: str) -> list[str]:
+    """Lines that are no lines of that guest's: torn, or two in one."""
+    known = r"count \d+|[a-z]+: (mac|ipv4) .*|serving|argument.*|Solo5: .*|"
+    return [line for line in log.splitlines() if not re.fullmatch(known, line)]
