@@ -243,8 +243,8 @@ class Runner:
 def run(machine: Machine) -> Iterator[Runner]:
     runner = Runner()
     yield runner
-    for name in runner.names:
-        sh("solo5ctl", "rm", "--force", name)
+    if runner.names:
+        sh("solo5ctl", "rm", "--force", *runner.names)
 
 
 def inspect(name: str) -> dict[str, Any]:

@@ -72,30 +72,34 @@ def tender(name: str) -> str:
 # --- somebody ends it ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("how", "signal"),
-    [
-        ("solo5ctl stop NAME", 15),
-        ("solo5ctl stop --signal INT NAME", 2),
-        ("solo5ctl kill --signal TERM NAME", 15),
-        ("systemctl stop solo5-task-NAME.service", 15),
-        ("systemctl kill --signal INT --kill-whom=main solo5-task-NAME.service", 2),
-    ],
-)
-def test_a_stop_through_systemd_whoever_asks(run: Runner, how: str, signal: int) -> None:
-    names = asleep(run, *TARGETS)
-    for name in names:
-        ok(*how.replace("NAME", name).split())
-    for told in waited(*names).values():
-        assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signal, True), told
-        assert told["exit_status"] == 128 + signal, "the same for both tenders"
+STOPS = [
+    ("solo5ctl stop NAME", 15),
+    ("solo5ctl stop --signal INT NAME", 2),
+    ("solo5ctl kill --signal TERM NAME", 15),
+    ("systemctl stop solo5-task-NAME.service", 15),
+    ("systemctl kill --signal INT --kill-whom=main solo5-task-NAME.service", 2),
+]
 
 
-@pytest.mark.parametrize(("signal", "number"), [("TERM", 15), ("INT", 2), ("KILL", 9)])
-def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner, signal: str, number: int) -> None:
-    names = asleep(run, *TARGETS)
-    ok("kill", f"-{signal}", *map(tender, names))
-    for told in waited(*names).values():
+def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
+    signals = {}
+    for how, signal in STOPS:
+        for name in asleep(run, *TARGETS):
+            ok(*how.replace("NAME", name).split())
+            signals[name] = signal
+    for name, told in waited(*signals).items():
+        assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signals[name], True), told
+        assert told["exit_status"] == 128 + signals[name], "the same for both tenders"
+
+
+def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:
+    signals = {}
+    for signal, number in (("TERM", 15), ("INT", 2), ("KILL", 9)):
+        for name in asleep(run, *TARGETS):
+            ok("kill", f"-{signal}", tender(name))
+            signals[name] = (signal, number)
+    for name, told in waited(*signals).items():
+        signal, number = signals[name]
         assert (told["ending"], told["signal"], told["clean"]) == ("killed", number, False), told
         assert told["sentence"] == f"killed by SIG{signal}, which systemd did not send"
 
