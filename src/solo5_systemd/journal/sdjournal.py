@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 from solo5_systemd.errors import HostError
@@ -88,8 +89,9 @@ class JournalReader:
     def seek_end(self) -> Line | None:
         """Go behind the last line, which is returned if there is one."""
         self._call("seek_tail")
-        if self._call("previous"):
-            return self._line()
+        line = self._step("previous")
+        if line is not None:
+            return line
         # From the tail of nothing, nothing ever comes; and what will be the first line is after the head.
         self._call("seek_head")
         return None
@@ -98,8 +100,8 @@ class JournalReader:
         """At most so many lines from the end, the newest first."""
         self._call("seek_tail")
         lines: list[Line] = []
-        while len(lines) < count and self._call("previous"):
-            lines.append(self._line())
+        while len(lines) < count and (line := self._step("previous")) is not None:
+            lines.append(line)
         return lines
 
     def lines_after(self, cursor: str) -> Iterator[Line]:
@@ -120,7 +122,14 @@ class JournalReader:
 
     def next(self) -> Line | None:
         """The next line; None where no more is written yet."""
-        return self._line() if self._call("next") else None
+        return self._step("next")
+
+    def _step(self, direction: str) -> Line | None:
+        """A line further. What cannot be read any more is passed over: journald empties the files that it removes."""
+        while self._call(direction):
+            with suppress(_UnreadableError):
+                return self._line()
+        return None
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
@@ -179,9 +188,14 @@ class JournalReader:
         return _check(function, getattr(_library(), f"sd_journal_{function}")(self._journal, *arguments))
 
 
+class _UnreadableError(HostError):
+    """This entry is damaged, or gone."""
+
+
 def _check(function: str, result: int) -> int:
     if result < 0:
-        raise HostError(
+        error = _UnreadableError if result == -errno.EBADMSG else HostError
+        raise error(
             f"the journal cannot be read: sd_journal_{function}: {os.strerror(-result)}.",
             "See: journalctl --verify",
         )
