@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.nomad import announcements, consoles, convert, readiness
+from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
@@ -170,9 +171,10 @@ def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
     options = task_options(config.msgpack_driver_config)
     if options.ready is not None:
         readiness.check(options.ready, config, options)
+    workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
     return _Wish(
         options=options,
-        workload=convert.workload(config, options, plugin, os.cpu_count() or 1),
+        workload=replace(workload, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id()))),
         images=convert.image_candidates(options, config, plugin),
         logging=convert.logging_of(config, options, plugin),
     )

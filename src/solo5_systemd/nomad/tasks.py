@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
+from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
@@ -76,6 +77,7 @@ class Tasks:
         self._reconnecting = Reconnecting(session, background)
         self._endings = Endings(session, scopes)
         self._starter = Starter(session, scopes, self._endings, events, background)
+        self._agent = agent_id()
         self._starting: dict[str, wire.TaskConfig] = {}
         self._known: dict[str, Known] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -173,6 +175,7 @@ class Tasks:
             names=frozenset(map(name_of, (*self._known, *self._turns))),
             current={(config.alloc_id, config.name): name_of(config.id) for config in configs},
             directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
+            agent=self._agent,
         )
 
     # --- look ------------------------------------------------------------------------------------------------------

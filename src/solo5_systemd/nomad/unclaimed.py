@@ -1,8 +1,8 @@
 """Which units of Nomad's tasks this agent has forgotten: pure, judged by one look, confirmed by a later one.
 
 A plugin that is killed between a unit's start and its answer leaves a unit that Nomad never hears of. Such a unit says
-for which allocation it was started. It is this agent's to judge only if the agent keeps its allocations where this
-one's are: another agent's task, or one of `solo5ctl`, is nobody's business here.
+for which allocation it was started, and by which agent. It is this agent's to judge only if the agent's process is the
+same, or its allocations are in the same place: another agent's task, or one of `solo5ctl`, is none of its business.
 """
 
 import posixpath
@@ -39,17 +39,23 @@ class Claims:
         names: its tasks, and those that are being started, recovered or destroyed.
         current: its tasks by allocation (id) and task (name).
         directories: where its agent keeps allocations, as far as its tasks have told.
+        agent: the agent's process; empty where that is not known.
     """
 
     names: Collection[TaskName]
     current: Mapping[tuple[str, str], TaskName]
     directories: Collection[str]
+    agent: str = ""
 
 
 def unclaimed(units: Iterable[UnitState], claims: Claims) -> tuple[Suspect, ...]:
     """The units of this agent's that the driver does not answer for."""
     strangers = (unit for unit in units if unit.task not in claims.names)
-    return tuple(_suspect(unit, claims) for unit in strangers if _home(unit) in claims.directories)
+    return tuple(_suspect(unit, claims) for unit in strangers if _is_this_agents(unit, claims))
+
+
+def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
+    return _home(unit) in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
 
 
 def _home(unit: UnitState) -> str:

@@ -25,6 +25,13 @@ def test_a_unit_of_this_agents_that_it_does_not_know_is_suspect() -> None:
     )
 
 
+def test_one_that_the_same_agents_process_started_is_its_own_though_it_has_no_other_task() -> None:
+    claims = Claims(names=(), current={}, directories=(), agent="42.1000")
+    assert len(unclaimed([unit(SOLO5_AGENT="42.1000")], claims)) == 1
+    assert unclaimed([unit(SOLO5_AGENT="42.1001")], claims) == ()
+    assert unclaimed([unit(SOLO5_AGENT="")], replace(claims, agent="")) == ()
+
+
 def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
     claims = replace(CLAIMS, current={("3fa85f64", "web"): TaskName("next")})
     assert unclaimed([unit()], claims) == (
