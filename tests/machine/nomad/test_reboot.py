@@ -1,0 +1,82 @@
+"""After a reboot nothing that is stale is adopted, and Nomad's jobs run again.
+
+The machine stays up: to the agent's plugin it has booted anew once the kernel's boot id is another, and what /run and
+PID 1 had is gone.
+"""
+
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
+from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, unit
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=200", {ADDRESSES}]'
+
+
+@contextmanager
+def another_boot(tmp_path: Path) -> Iterator[None]:
+    """As long as the block lasts."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.write_text(Path(BOOT_ID).read_text())
+    other.write_text(f"{uuid.uuid4()}\n")
+    sh("umount", BOOT_ID)  # a container has one of its own already
+    ok("mount", "--bind", str(other), BOOT_ID)
+    try:
+        yield
+    finally:
+        ok("umount", BOOT_ID)
+        ok("mount", "--bind", str(own), BOOT_ID)
+
+
+def gone(unit_name: str) -> None:
+    """What a reboot leaves of it: nothing in PID 1, /run and the kernel."""
+    name = unit_name.removeprefix("solo5-task-").removesuffix(".service")
+    ok("solo5ctl", "rm", "--force", name)
+    sh("systemctl", "stop", "solo5-relay", "solo5-networkd")
+    for folder in ("/run/solo5/relay", "/run/solo5/network"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
+    agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
+) -> None:
+    machine.expect("recover|ended with the host's last boot|reattach|restore")
+    [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
+    says(alloc, "count 3")
+    before, said = unit(alloc), logs(alloc)
+    plugin = agent.plugin()
+    agent.kill()
+    os.kill(plugin, signal.SIGKILL)
+    gone(before)
+    with another_boot(tmp_path):
+        agent.start()
+        running("again")
+        eventually(lambda: logs(alloc).count("count 1\n") == 2, "it counts from one again")
+        assert logs(alloc).startswith(said)
+        assert unit(alloc) != before
+        assert [each["ID"] for each in allocations("again")] == [alloc]
+        agent.stop()
+    agent.start()
+
+
+def test_a_unit_of_the_same_name_and_another_boot_is_not_adopted(
+    agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
+) -> None:
+    machine.expect("recover|ended with the host's last boot|reattach|restore")
+    [alloc] = jobs.run(hcl("stale", COUNTING, group=NEVER_AGAIN))
+    stale = unit(alloc)
+    agent.stop()
+    with another_boot(tmp_path):
+        agent.start()
+        eventually(lambda: sh("systemctl", "is-active", "--quiet", stale).returncode, "what is stale is ended")
+        eventually(lambda: logs(alloc).count("count 1\n") == 2, "another run counts from one")
+        assert unit(alloc) != stale
+        agent.stop()
+    agent.start()
