@@ -70,7 +70,7 @@ class FakeRuntime(Runtime):
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
 
-    async def start(self, workload: Workload) -> Started:
+    async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
         if self.refusal is not None:
             raise self.refusal
         if self.on_start is not None:
