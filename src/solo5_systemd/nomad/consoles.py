@@ -24,6 +24,9 @@ NOWHERE = ("", "/dev/null")
 DRAIN_PATIENCE = 15.0
 """Seconds that a task's last lines may take to reach Nomad before its end is told all the same."""
 
+RETRY = 0.2
+"""Seconds between two attempts while relay or bus are away."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -68,10 +71,21 @@ async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
     """Deliver the last lines of a task that has ended, and close Nomad's FIFOs; a failure is logged."""
     if wanted is not Logging.NOMAD:
         return
+    why = ""
     try:
         async with asyncio.timeout(DRAIN_PATIENCE):
-            await (await session.relay()).drain(name)
+            while problem := await _drain(session, name):
+                why = problem
+                await asyncio.sleep(RETRY)
     except TimeoutError:
-        _log.warning("The last lines of task %s were not read within %.0f s.", name, DRAIN_PATIENCE)
+        said = why or f"they were not read within {DRAIN_PATIENCE:.0f} s."
+        _log.warning("The last lines of task %s may not have reached Nomad: %s", name, said)
+
+
+async def _drain(session: "Session", name: TaskName) -> str:
+    """What kept it from being done; empty for nothing. Nobody else would try again, and the relay keep the console."""
+    try:
+        await (await session.relay()).drain(name)
     except Solo5Error as error:
-        _log.warning("The last lines of task %s may not have reached Nomad: %s", name, error)
+        return str(error)
+    return ""

@@ -157,6 +157,22 @@ async def test_an_end_is_told_though_the_relay_is_away(
         assert machine.steps.taken[-1] == "drain"
 
 
+async def test_last_lines_are_delivered_by_a_relay_that_comes_back(
+    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.consoles.RETRY", 0)
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        machine.steps.errors["drain"] = HostError("the relay is away.")
+        async with Background(nomad.wait()) as waiting:
+            machine.units.end(UNIT, MainCode.EXITED, 4)
+            await yields(200)
+            assert not waiting.done()
+            del machine.steps.errors["drain"]
+            await waiting
+        assert (machine.relay.drained, machine.relay.held) == ([NAME], {})
+
+
 # --- stop and destroy ----------------------------------------------------------------------------------------
 
 
