@@ -1,0 +1,63 @@
+"""The reader on a libsystemd in memory; the real one is read in a machine."""
+
+import ctypes
+import errno
+from typing import Any
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal import sdjournal
+from solo5_systemd.journal.sdjournal import JournalReader
+
+CURSOR = ctypes.create_string_buffer(b"s=1;i=2")
+
+
+class Library:
+    """Entries without fields; `codes` is what asking each for its time gives.
+
+    Attributes:
+        calls: the functions that were called which change what is matched.
+    """
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self._call(name.removeprefix("sd_journal_"), *arguments)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        if name.startswith("add_"):
+            self.calls.append((name, *arguments[1:2]))
+        if name == "next":
+            return bool(self._codes)
+        if name == "get_monotonic_usec":
+            return self._codes.pop(0)
+        if name == "get_cursor":
+            arguments[1].value = ctypes.addressof(CURSOR)
+        return -errno.ENOENT if name == "get_data" else 0
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    library = Library(0, -errno.EBADMSG, -errno.EBADMSG, 0)
+    monkeypatch.setattr(sdjournal, "_library", lambda: library)
+    return library
+
+
+def test_entries_of_a_file_that_is_being_removed_are_passed_over(library: Library) -> None:
+    reader = JournalReader([])
+    lines = list(iter(reader.next, None))
+    assert [line.place.cursor for line in lines] == ["s=1;i=2"] * 2
+
+
+def test_any_other_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdjournal, "_library", lambda: Library(-errno.EMFILE))
+    with pytest.raises(HostError, match="sd_journal_get_monotonic_usec: Too many open files"):
+        JournalReader([]).next()
+
+
+def test_matches_are_as_journalctl_has_them(library: Library) -> None:
+    JournalReader(["A=1", "B=2", "+", "C=3"])
+    assert library.calls == [("add_match", b"A=1"), ("add_match", b"B=2"), ("add_disjunction",), ("add_match", b"C=3")]
