@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.names import TaskName, outcome_target
-from solo5_systemd.orphans import Kind, Orphan, Scene, allocation, orphans
+from solo5_systemd.orphans import CONSOLE_SILENCE, Kind, Orphan, Scene, allocation, orphans
 
 if TYPE_CHECKING:
     from solo5_systemd.backends import Backends
@@ -33,6 +33,15 @@ class Collector:
             await self._remove(found)
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
         return (*map(str, found), *(f"image {sha256}" for sha256 in images))
+
+    async def consoles(self) -> Sequence[TaskName]:
+        """Have the relay let go of tasks that are long gone, such as those of which it could not be told the end."""
+        records = await self._backends.relay.records()
+        silent = {task for task, seconds in records.items() if seconds > CONSOLE_SILENCE}
+        lost = sorted(silent.difference(await self._backends.units.names())) if silent else []
+        for task in lost:
+            await self._backends.relay.drain(task)
+        return lost
 
     async def images(self, *, min_age: float) -> Sequence[str]:
         return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)

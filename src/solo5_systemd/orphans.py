@@ -13,7 +13,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Holding, HoldingState
 from solo5_systemd.unit.state import UnitState
 
-CONSOLE_SILENCE = 600.0
+CONSOLE_SILENCE = 300.0
 """Seconds after which a console's record without a task is nobody's: a start takes less, and so do last lines."""
 
 

@@ -428,6 +428,10 @@ class Runtime:
         """Remove that, and stored images that no task runs. A line for each."""
         return await self._collector.collect(dry_run=dry_run)
 
+    async def collect_consoles(self) -> Sequence[TaskName]:
+        """Have the relay let go of the consoles of tasks that are long gone; these."""
+        return await self._collector.consoles()
+
     async def collect_images(self, *, min_age: float) -> Sequence[str]:
         """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
         return await self._collector.images(min_age=min_age)

@@ -7,6 +7,7 @@ from tests.fakes.backends import Machine
 from tests.fakes.tasks import ended, running
 from tests.fast.test_orphans import ALLOCATION, WEB, holding
 
+from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import HoldingState
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Task
@@ -73,6 +74,20 @@ async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime
     machine.relay.silent = {WEB: 1000.0}
     await runtime.collect(dry_run=False)
     assert machine.relay.drained == [WEB]
+
+
+async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine: Machine, runtime: Runtime) -> None:
+    """As a driver does from time to time: it could not tell the relay of an end while that was away."""
+    machine.units.loaded[running("idle").unit] = running("idle").state
+    machine.relay.silent = {WEB: 1000.0, TaskName("idle"): 1000.0, TaskName("starting"): 10.0}
+    assert await runtime.collect_consoles() == [WEB]
+    assert machine.relay.drained == [WEB]
+
+
+async def test_where_no_console_is_silent_no_unit_is_listed(machine: Machine, runtime: Runtime) -> None:
+    machine.relay.silent = {WEB: 10.0}
+    assert await runtime.collect_consoles() == []
+    assert machine.steps.taken == ["records"]
 
 
 async def test_where_nothing_is_nobodys_no_service_is_woken(machine: Machine, runtime: Runtime) -> None:

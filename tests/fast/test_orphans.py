@@ -77,7 +77,7 @@ def test_what_the_kernel_alone_has_is_nobodys() -> None:
 
 
 def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
-    old = replace(EMPTY, consoles={WEB: 601.0})
+    old = replace(EMPTY, consoles={WEB: 301.0})
     assert found(old) == ["console of task web: its task is gone, and nobody reads what was left"]
-    assert found(replace(old, consoles={WEB: 599.0})) == [], "its task may be about to start, or its lines to be read"
+    assert found(replace(old, consoles={WEB: 299.0})) == [], "its task may be about to start, or its lines to be read"
     assert found(replace(old, units=(ended().state,))) == []

@@ -89,6 +89,11 @@ class Housekeeping:
             await asyncio.sleep(wanted.period)
             if wanted.enabled:
                 await _kept_going("tasks that Nomad has forgotten", self._dangling.sweep(wanted))
+                await _kept_going("consoles of tasks long gone", self._close_consoles())
+
+    async def _close_consoles(self) -> None:
+        for task in await (await self._session.engine()).collect_consoles():
+            _log.info("The console of task %s, which is long gone, is let go.", task)
 
     async def _collect_images(self, age: float) -> None:
         removed = await (await self._session.engine()).collect_images(min_age=age)

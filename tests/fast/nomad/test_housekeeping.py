@@ -1,6 +1,7 @@
 """What the driver does by itself: cores, images, networks."""
 
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import packed, task_config
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.nomad.config import Collection, PluginConfig
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.config import Collection, Dangling, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
@@ -131,6 +133,29 @@ async def test_a_collection_that_fails_is_tried_again(machine: Machine) -> None:
         await begun(nomad)
         await yields(200)
         assert machine.steps.taken.count("collect images") > 1
+
+
+# --- tasks and consoles that nobody knows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
+    machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
+) -> None:
+    caplog.set_level("INFO")
+    machine.relay.silent = {TaskName("gone"): 1000.0}
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        dangling = Dangling(enabled=enabled, period=0, creation_grace=0)
+        nomad.driver.config = PluginConfig(collection=Collection(dangling=dangling))
+        own = next(iter(machine.units.loaded.values()))
+        machine.units.put(replace(own, task=TaskName("lost"), unit="solo5-task-lost.service", invocation="f" * 32))
+        await begun(nomad)
+        await yields(300)
+        lives = {state.task for state in machine.units.loaded.values() if not state.over}
+    assert lives == {own.task} | (set() if enabled else {TaskName("lost")})
+    assert ("gone" in machine.relay.drained) is enabled
+    assert ("The console of task gone, which is long gone, is let go." in caplog.messages) is enabled
 
 
 # --- networks ------------------------------------------------------------------------------------------------
