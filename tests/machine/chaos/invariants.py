@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ class Truth:
     """The machine beside a world; what was found true for ever is not looked at again."""
 
     def __init__(self) -> None:
+        self._since = f"--since=@{time.time():.6f}"  # a unit's name may have been another history's before
         self._names: dict[str, str] = {}
         self._over: set[str] = set()
         self._last: dict[str, int] = {}
@@ -120,14 +122,8 @@ class Truth:
     def _journal(self, task: Task) -> str:
         unit = f"solo5-task-{self._names.get(task.name)}.service"
         ok("journalctl", "--sync")
-        return ok(
-            "journalctl",
-            "--quiet",
-            "--output=cat",
-            "--priority=info..info",
-            "SYSLOG_FACILITY=21",
-            f"_SYSTEMD_UNIT={unit}",
-        )
+        matches = ("SYSLOG_FACILITY=21", "_TRANSPORT=stdout", "PRIORITY=6", f"_SYSTEMD_UNIT={unit}")
+        return ok("journalctl", "--quiet", "--output=cat", self._since, *matches)
 
 
 def _name(task: Task) -> str:
