@@ -65,6 +65,11 @@ class Console:
         return self.ended and all(outlet.is_done or outlet.is_hopeless for outlet in self.outlets.values())
 
     @property
+    def is_abandoned(self) -> bool:
+        """Nobody can read it any more, ended or not."""
+        return all(outlet.is_hopeless for outlet in self.outlets.values())
+
+    @property
     def is_done(self) -> bool:
         """All that was offered is delivered."""
         return all(outlet.is_done for outlet in self.outlets.values())

@@ -25,6 +25,9 @@ from solo5_systemd.relay.refill import ALL, SLICE, OpenJournal
 TICK = 0.02
 """Seconds between two looks into the journal when there was nothing new; a look takes some 30 microseconds."""
 
+SWEEP = 10.0
+"""Seconds between two looks for consoles that nobody can read any more, and whose end nobody has told."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +52,7 @@ class Forwarder:
         self._ended: set[Console] = set()
         self._journal = open_journal(ALL)
         self._journal.watch()
+        self._swept = time.monotonic()
         self._last: Line | None = self._journal.seek_end()
 
     @property
@@ -120,6 +124,7 @@ class Forwarder:
             busy = self._follow()
             busy |= self._refill()
             self._close_ended()
+            self._sweep()
             await asyncio.sleep(0 if busy else TICK)
 
     def close(self) -> None:
@@ -195,6 +200,15 @@ class Forwarder:
         for console in [each for each in self._ended if each.is_over]:
             if not console.is_done:
                 _log.warning("The last lines of task %s were not read: nobody reads its FIFO any more.", console.task)
+            self._forget(console)
+
+    def _sweep(self) -> None:
+        """Let go of consoles whose FIFOs were removed: their tasks' owner is gone, or could not reach us."""
+        if time.monotonic() < self._swept + SWEEP:
+            return
+        self._swept = time.monotonic()
+        for console in [each for each in self._consoles.values() if each.is_abandoned]:
+            _log.info("The console of task %s is let go: nobody can read its FIFOs any more.", console.task)
             self._forget(console)
 
     def _forget(self, console: Console) -> None:

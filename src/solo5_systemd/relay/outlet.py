@@ -6,6 +6,7 @@ is gone with the last descriptor. Nobody tells of a new reader, so it is looked 
 
 import asyncio
 import os
+import select
 from collections.abc import Callable
 
 from solo5_systemd.journal.lines import Line, Place
@@ -64,7 +65,7 @@ class Outlet:
     @property
     def is_hopeless(self) -> bool:
         """Nobody reads, and nobody can come to: the FIFO has no name any more."""
-        return self._fd is not None and self._retry is not None and os.fstat(self._fd).st_nlink == 0
+        return self._fd is not None and os.fstat(self._fd).st_nlink == 0 and _lacks_reader(self._fd)
 
     def open(self, fd: int) -> None:
         """Write to this descriptor from now on, which is the outlet's to close; it must not block."""
@@ -139,3 +140,10 @@ class Outlet:
         if self._waiting and self._fd is not None:
             self._loop.remove_writer(self._fd)
         self._waiting = False
+
+
+def _lacks_reader(fd: int) -> bool:
+    """What poll(2) says of a write end, asked or not."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))

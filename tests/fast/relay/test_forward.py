@@ -11,6 +11,7 @@ from tests.fast.relay.fakejournal import Journal
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.names import TaskName
+from solo5_systemd.relay import forward as module
 from solo5_systemd.relay.forward import Forwarder
 from solo5_systemd.relay.lane import LIMIT
 from solo5_systemd.relay.outlet import RETRY
@@ -209,6 +210,32 @@ async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more
         await asyncio.sleep(2 * RETRY)
         assert relay.forwarder.tasks == []
     assert "The last lines of task web were not read" in caplog.text
+
+
+async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_them_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP", 0.05)
+    async with running(Journal(), tmp_path) as relay:
+        out, err = relay.forward()
+        for name, fifo in (("out", out), ("err", err)):
+            os.mkfifo(tmp_path / name)
+            fifo.open(tmp_path / name)
+        fds = {Stream.STDOUT: out.write_end, Stream.STDERR: err.write_end}
+        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, fds)
+        for fifo in (out, err):
+            os.close(fifo.write_end)
+            fifo.write_end = -1
+        err.lose_reader()
+        await asyncio.sleep(0.2)
+        (tmp_path / "out").unlink()
+        (tmp_path / "err").unlink()
+        await asyncio.sleep(0.2)
+        assert relay.forwarder.tasks == [WEB]
+        out.lose_reader()
+        await asyncio.sleep(0.2)
+        assert relay.forwarder.tasks == []
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_reader_that_comes_back_is_noticed_without_a_call(tmp_path: Path) -> None:
