@@ -27,6 +27,10 @@ class DanglingTasks:
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
 
+    def pause(self) -> None:
+        """What was seen so far does not count: no agent is there to know anything."""
+        self._since.clear()
+
     async def sweep(self, wanted: Dangling) -> None:
         """End those that are forgotten by proof, or have been unclaimed for the whole grace period.
 

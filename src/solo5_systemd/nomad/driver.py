@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from solo5_systemd.errors import SettingsError, Solo5Error
 from solo5_systemd.nomad.bulletins import Bulletins
@@ -41,7 +42,8 @@ class Driver:
         self._version = version
         self._wrong = ""
         self._stir = asyncio.Event()
-        self._housekeeping = Housekeeping(self.session, self.tasks, background)
+        self._listeners = 0
+        self._housekeeping = Housekeeping(self.session, self.tasks, lambda: self._listeners > 0, background)
         self._bulletins = Bulletins(self.session, self.tasks.tell, background)
 
     def configure(self, data: bytes, topology: ClientTopology | None) -> None:
@@ -55,10 +57,19 @@ class Driver:
             self.mhz_per_core = mhz_per_core(topology)
         self._stir.set()
 
-    def fingerprints(self) -> AsyncIterator[wire.FingerprintResponse]:
-        """The first RPC of a plugin that is to stay, for every Nomad since 1.8: what is done by itself begins here."""
+    async def fingerprints(self) -> AsyncGenerator[wire.FingerprintResponse, None]:
+        """The first RPC of a plugin that is to stay, for every Nomad since 1.8: what is done by itself begins here.
+
+        An agent holds it open for as long as it has this plugin.
+        """
         self._housekeeping.begin(lambda: self.config)
-        return fingerprints(self._look, self._stir)
+        self._listeners += 1
+        try:
+            async with aclosing(fingerprints(self._look, self._stir)) as answers:
+                async for answer in answers:
+                    yield answer
+        finally:
+            self._listeners -= 1
 
     async def start(self, task: wire.TaskConfig) -> Known:
         """Start a task; raises as `Tasks.start`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from solo5_systemd.nomad.fingerprint import HEALTHY, Fingerprint, response
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 async def fingerprints(
     look: Callable[[], Awaitable[Fingerprint]], stir: asyncio.Event
-) -> AsyncIterator[wire.FingerprintResponse]:
+) -> AsyncGenerator[wire.FingerprintResponse, None]:
     """One answer now, and another whenever it is another; never ends, since Nomad would begin again at once.
 
     Args:

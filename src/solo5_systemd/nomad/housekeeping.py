@@ -25,9 +25,19 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Three loops, begun once."""
+    """Three loops, begun once.
 
-    def __init__(self, session: Session, tasks: Tasks, background: asyncio.TaskGroup) -> None:
+    Args:
+        session: the engine.
+        tasks: what the driver answers for.
+        serving: an agent listens.
+        background: where the loops run.
+    """
+
+    def __init__(
+        self, session: Session, tasks: Tasks, serving: Callable[[], bool], background: asyncio.TaskGroup
+    ) -> None:
+        self._serving = serving
         self._session = session
         self._dangling = DanglingTasks(session, tasks)
         self._background = background
@@ -84,10 +94,13 @@ class Housekeeping:
                 await _kept_going("unused images", self._collect_images(wanted.image_age))
 
     async def _end_dangling(self, config: Callable[[], PluginConfig]) -> None:
+        """Only for an agent: a plugin that lost its own knows nothing of what another has started since."""
         while True:
             wanted = config().collection.dangling
             await asyncio.sleep(wanted.period)
-            if wanted.enabled:
+            if not self._serving():
+                self._dangling.pause()
+            elif wanted.enabled:
                 await _kept_going("tasks that Nomad has forgotten", self._dangling.sweep(wanted))
                 await _kept_going("consoles of tasks long gone", self._close_consoles())
 
@@ -107,3 +120,5 @@ async def _kept_going(what: str, doing: Awaitable[None]) -> None:
         await doing
     except Solo5Error as error:
         _log.warning("%s: %s", what, error)
+    except Exception:  # noqa: BLE001 - housekeeping must not end the plugin, and with it everybody's watch
+        _log.exception("%s: an internal error.", what)

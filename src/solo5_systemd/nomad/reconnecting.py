@@ -4,7 +4,7 @@ Nobody waits for it but a task's end: a task that runs is recovered, whoever rea
 """
 
 import asyncio
-from contextlib import suppress
+import logging
 
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
@@ -19,6 +19,8 @@ AT_ONCE = 4
 
 FRESH = 10.0
 """Seconds for which the relay's answer serves all who are recovered."""
+
+_log = logging.getLogger(__name__)
 
 
 class Reconnecting:
@@ -43,9 +45,13 @@ class Reconnecting:
 
     async def _reconnect(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
         async with self._turns:
-            with suppress(Solo5Error):
+            try:
                 if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
                     await consoles.connect(self._session, config, state.task, state.unit, state.started, state.logging)
+            except Solo5Error as error:
+                _log.info("The console of task %s is not led to Nomad again: %s", state.task, error)
+            except Exception:  # noqa: BLE001 - one task's console must not end the plugin, and with it all watches
+                _log.exception("The console of task %s is not led to Nomad again.", state.task)
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
         """Of a task that has ended the relay may have delivered everything, and forgotten it."""

@@ -34,7 +34,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def begun(nomad: Agent) -> None:
     """The driver is at work."""
-    async with aclosing(nomad.driver.fingerprints()) as fingerprints:  # type: ignore[type-var]
+    async with aclosing(nomad.driver.fingerprints()) as fingerprints:
         await anext(fingerprints)
 
 
@@ -150,12 +150,43 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
         nomad.driver.config = PluginConfig(collection=Collection(dangling=dangling))
         own = next(iter(machine.units.loaded.values()))
         machine.units.put(replace(own, task=TaskName("lost"), unit="solo5-task-lost.service", invocation="f" * 32))
-        await begun(nomad)
-        await yields(300)
+        async with aclosing(nomad.driver.fingerprints()) as listening:
+            await anext(listening)
+            await yields(300)
         lives = {state.task for state in machine.units.loaded.values() if not state.over}
     assert lives == {own.task} | (set() if enabled else {TaskName("lost")})
     assert ("gone" in machine.relay.drained) is enabled
     assert ("The console of task gone, which is long gone, is let go." in caplog.messages) is enabled
+
+
+async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> None:
+    """Another may have taken its place, whose tasks this one never hears of."""
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        dangling = Dangling(period=0, creation_grace=0)
+        nomad.driver.config = PluginConfig(collection=Collection(dangling=dangling))
+        await begun(nomad)
+        await yields(50)
+        own = next(iter(machine.units.loaded.values()))
+        machine.units.put(replace(own, task=TaskName("next"), unit="solo5-task-next.service", invocation="f" * 32))
+        await yields(300)
+        assert len(machine.units.loaded) == 2
+        async with aclosing(nomad.driver.fingerprints()) as listening:
+            await anext(listening)
+            await yields(300)
+        assert len(machine.units.loaded) == 1
+
+
+async def test_housekeeping_goes_on_after_a_fault_of_its_own(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.steps.errors["collect images"] = ValueError("a fault")
+    async with agent() as nomad:
+        nomad.driver.config = PluginConfig(collection=Collection(interval=0))
+        await begun(nomad)
+        await yields(200)
+        assert machine.steps.taken.count("collect images") > 1
+    assert "unused images: an internal error." in caplog.messages
 
 
 # --- networks ------------------------------------------------------------------------------------------------
