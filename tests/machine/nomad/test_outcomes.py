@@ -117,6 +117,16 @@ def main(service: str) -> str:
     return unit_property(service, "MainPID")
 
 
+def test_a_scope_that_systemd_stops(jobs: Jobs) -> None:
+    """systemd has no main process of a scope: that a stop came first is in its remarks."""
+    jobs.submit(hcl("scoped", config("sleeper.spt", 'unit = "scope"'), kind="batch"))
+    running("scoped")
+    alloc = str(allocations("scoped")[0]["ID"])
+    says(alloc, "sleeping")
+    ok("systemctl", "stop", f"solo5-task-guest-{alloc[:8]}-*.scope")
+    check(ended("scoped"), ("stopped", 143, 15, ""))
+
+
 def test_a_host_that_goes_down(jobs: Jobs) -> None:
     jobs.submit(sleeper("down", "hvt"))
     service = asleep("down")
