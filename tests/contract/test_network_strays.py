@@ -1,0 +1,51 @@
+"""What is told of networks that belongs to nobody, while the service is away and after it has come back."""
+
+import json
+from pathlib import Path
+
+from tests.contract.netservice import Service, udp
+
+
+def rewrite(lease: Path, **fields: object) -> None:
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | fields))
+
+
+async def test_elements_without_a_lease_are_strays_and_go_with_the_services_next_start(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5301))
+        await client.lease("b", udp(5302))
+        assert await client.strays() == ()
+        service.kill()
+        (service.state / "tasks/a.json").unlink()
+        told = await client.strays()
+        assert any("5301" in line for line in told)
+        assert all(line.startswith("nftables element ") and "5302" not in line for line in told)
+        await service.restart()
+        assert await client.strays() == ()
+        await client.drop("b")
+
+
+async def test_where_a_lease_cannot_be_read_nothing_is_a_stray(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5301))
+        service.kill()
+        (service.state / "tasks/a.json").write_text("{")
+        assert await client.strays() == ()
+        await service.restart()
+        await client.drop("a")
+
+
+async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        await client.lease("b")
+        service.kill()
+        rewrite(service.state / "tasks/a.json", expires=0)
+        assert [holding.reservation.task for holding in await client.overdue()] == ["a"]
+        rewrite(service.state / "tasks/a.json", expires=1 << 40)
+        await service.restart()
+        await client.drop("a")
+        await client.drop("b")
