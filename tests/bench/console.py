@@ -154,7 +154,7 @@ def flood(report: Report) -> None:
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Consoles(Path(directory))) as consoles:
         stdout, _ = consoles.forward("bench")
         before, began = processes.used(relay_pid()).cpu, time.monotonic()
-        shell_task("bench", f"seq -f 'line %09.0f {'.' * 65}' {FLOOD}", *UNLIMITED)
+        shell_task("bench", f"exec seq -f 'line %09.0f {'.' * 65}' {FLOOD}", *UNLIMITED)
         eventually(lambda: len(stdout.got) >= FLOOD * 80, "all lines have come")
         took, spent = time.monotonic() - began, (processes.used(relay_pid()).cpu - before) / 1000
     report.add(Figure(name="lines through journal and relay", unit="/s", ours=FLOOD / took))

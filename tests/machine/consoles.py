@@ -85,6 +85,10 @@ def relay_pid() -> int:
 
 
 def shell_task(name: str, script: str, *properties: str) -> None:
-    """A unit of a task's name whose console says what no guest here says."""
+    """A unit of a task's name whose console says what no guest here says.
+
+    Let one process write all of it: of a later one, if it has ended with its unit before journald comes to its lines,
+    journald does not find the unit's rate limit any more.
+    """
     options = [f"--property={each}" for each in ("SyslogFacility=local5", "User=solo5", *properties)]
     ok("systemd-run", "--quiet", "--collect", "--unit", task_service(TaskName(name)), *options, "sh", "-c", script)

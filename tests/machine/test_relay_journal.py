@@ -11,7 +11,7 @@ from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName
 
-from .conftest import Machine, eventually, ok
+from .conftest import Machine, eventually, ok, unit_property
 from .consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
 from .fifos import Reader
 
@@ -41,12 +41,34 @@ def test_each_line_comes_once_while_journald_restarts_rotates_and_vacuums(consol
 def test_reader_that_was_away_gets_lines_that_the_journal_had_put_aside(consoles: Consoles) -> None:
     stdout, _ = consoles.forward("aside", reads=False)
     for part in range(1, 4):
-        shell_task("aside", f"seq -f 'line %g {'.' * 80}' {part * 5000 - 4999} {part * 5000}; sleep 0.3", *UNLIMITED)
+        shell_task("aside", f"exec seq -f 'line %g {'.' * 80}' {part * 5000 - 4999} {part * 5000}", *UNLIMITED)
         time.sleep(0.8)
         ok("journalctl", "--rotate")
     stdout.start()
     eventually(lambda: b"line 15000 " in stdout.got, "all lines come")
     assert numbers(stdout.got) == list(range(1, 15001))
+
+
+def test_what_the_journal_removed_unread_is_told_of_by_number(consoles: Consoles) -> None:
+    stdout, stderr = consoles.forward("removed", reads=False)
+    shell_task("removed", f"exec seq -f 'line %g {'.' * 80}' 20000", *UNLIMITED)
+    eventually(lambda: unit_property("solo5-task-removed.service", "ActiveState") == "inactive", "all is written")
+    ok("journalctl", "--sync")
+    behind, _ = consoles.forward("behind")
+    shell_task("behind", "echo seen")
+    eventually(lambda: behind.got == b"seen\n", "the relay has passed all those lines over")
+    ok("journalctl", "--rotate")
+    ok("journalctl", "--vacuum-size=1")
+    shell_task("removed", f"exec seq -f 'line %g {'.' * 80}' 20001 20100", *UNLIMITED)
+    stdout.start()
+    stderr.start()
+    eventually(lambda: b"line 20100 " in stdout.got and stderr.got, "what is left comes, and a notice")
+    came = numbers(stdout.got)
+    gone = 20100 - len(came)
+    assert came == [*range(1, 20001 - gone), *range(20001, 20101)]
+    assert stderr.got.decode() == (
+        f"solo5-relay: the journal had removed {gone} lines of this task's stdout before a reader came\n"
+    )
 
 
 def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Consoles) -> None:
@@ -74,7 +96,7 @@ def test_two_hundred_consoles_at_once_are_each_whole_in_little_memory(consoles: 
     names = [f"crowd-{i}" for i in range(200)]
     readers = {name: consoles.forward(name, reads=i % 4 > 0)[0] for i, name in enumerate(names)}
     for name in names:
-        shell_task(name, f"seq -f '{name} line %g {'.' * 1000}' 200", *UNLIMITED, "Type=exec")
+        shell_task(name, f"exec seq -f '{name} line %g {'.' * 1000}' 200", *UNLIMITED, "Type=exec")
     unread = [name for name in names if not readers[name].reads]
     for name in names:
         if name not in unread:
