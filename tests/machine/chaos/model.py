@@ -13,6 +13,7 @@ SETTLED = 0.6
 """How many of the operations are not followed at once by the next."""
 
 FIRST_PORT = 21000
+PREFIX = "chaos-"
 
 
 class Door(StrEnum):
@@ -77,7 +78,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        return f"chaos-{self.number}"
+        return f"{PREFIX}{self.number}"
 
     @property
     def port(self) -> int:

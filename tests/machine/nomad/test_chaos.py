@@ -6,7 +6,7 @@ from random import SystemRandom
 import pytest
 from tests.machine.chaos.invariants import Truth
 from tests.machine.chaos.model import Door, Guest, Task
-from tests.machine.chaos.run import run
+from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
 
@@ -20,6 +20,16 @@ def test_the_machine_is_what_the_model_says_after_every_operation(
 ) -> None:
     machine.expect(".")  # whatever is said of being killed
     run(SystemRandom().randrange(1 << 32) if seed == "fresh" else int(seed), OPERATIONS, agent, say=print)
+
+
+def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
+    agent: Agent, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.expect(".")
+    monkeypatch.setattr("tests.machine.chaos.run.SETTLING", 0)
+    monkeypatch.setattr(Truth, "complaints", lambda _, world: ["four is too many"] if len(world) > 3 else [])
+    with pytest.raises(ChaosError, match=r"(?s)seed 1:\n.*start chaos-0.*and then:\nfour is too many"):
+        run(1, OPERATIONS, agent, say=print)
 
 
 def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
