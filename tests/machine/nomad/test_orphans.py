@@ -10,7 +10,7 @@ from tests.machine.nomad.agent import DATA, USUAL, Agent
 from tests.machine.nomad.jobs import SLEEPER, Jobs, allocations, hcl, running, task, unit
 
 WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
-LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "10s"\n}'
+LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "20s"\n}'
 
 
 @pytest.fixture(scope="module")
