@@ -5,11 +5,12 @@ Nothing is remembered between calls: each begins by asking PID 1.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from solo5_systemd.ending import SIGKILL, SIGNALS, Ends
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
@@ -19,7 +20,7 @@ from solo5_systemd.task import Progress, Silence, Started, Task, phase
 from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
-from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind, Workload
+from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.backends import Backends
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from solo5_systemd.network.overview import NetworkOverview
     from solo5_systemd.orphans import Orphan
 
-SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
-SIGKILL = 9
-NOTICE = 1.0
-"""Seconds that PID 1 has to begin a stop before its unit is killed; it takes it some milliseconds."""
-
 
 class Runtime:
     """The engine, on the backends that it is given."""
@@ -41,6 +37,7 @@ class Runtime:
     def __init__(self, backends: "Backends") -> None:
         self._backends = backends
         self._units = backends.units
+        self._ends = Ends(backends)
 
     @cached_property
     def _launcher(self) -> "Launcher":
@@ -145,7 +142,7 @@ class Runtime:
     async def _view(self, state: UnitState, reservation: Reservation | None = None) -> Task:
         return Task(
             state=state,
-            phase=phase(state, stalled=await self._stalled(state)),
+            phase=phase(state, stalled=await self._ends.stalled(state)),
             outcome=await self._outcome(state) if state.over else None,
             reservation=reservation,
         )
@@ -189,7 +186,7 @@ class Runtime:
     async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
         """Lines until the task ends; what it said just before its end may still be on the way."""
         async with aclosing(self._backends.console.entries(task.state, follow=True, last=last)) as entries:
-            ended = asyncio.ensure_future(self._ended(task.state))
+            ended = asyncio.ensure_future(self._ends.ended(task.state))
             reading = asyncio.ensure_future(anext(entries))
             try:
                 while True:
@@ -234,27 +231,10 @@ class Runtime:
         return await self._outlast(task.state, seen=not task.state.over)
 
     async def _outlast(self, state: UnitState, *, seen: bool = False) -> Task:
-        ended = await self._ended(state, seen=seen)
+        ended = await self._ends.ended(state, seen=seen)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its end could be read.")
         return await self._view(ended)
-
-    async def _ended(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
-        """The unit when it is over; None where it was removed, be there another of its name or not."""
-        async with aclosing(self._units.changes(state, seen=seen)) as states:
-            async for now in states:
-                if now.invocation != state.invocation:
-                    return None
-                if now.over:
-                    return now
-                if await self._stalled(now):
-                    with suppress(HostError):  # an end is worth more than its reason
-                        await self._backends.console.note_hung(now)
-                    await self._units.kill(now.unit, SIGKILL, everyone=True)
-        return None
-
-    async def _stalled(self, state: UnitState) -> bool:
-        return bool(state.main_pid) and not state.over and await self._backends.usages.stalled(state.main_pid)
 
     # --- act -------------------------------------------------------------------------------------------------
 
@@ -269,7 +249,7 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             return await self._view(state)
-        await self._bring_down(state, signal, patience)
+        await self._ends.bring_down(state, signal, patience)
         return await self._settled(state)
 
     async def end(self, name: TaskName, *, signal: StopSignal, patience: float) -> None:
@@ -280,43 +260,7 @@ class Runtime:
         """
         state = await self._state(name)
         if not state.over:
-            await self._bring_down(state, signal, patience)
-
-    async def _bring_down(self, state: UnitState, signal: StopSignal, patience: float) -> None:
-        if state.frozen:
-            await self._units.thaw(state.unit)
-        try:
-            async with asyncio.timeout(0 if await self._stalled(state) else patience):
-                await self._ask_to_end(state, signal, patience)
-        except TimeoutError:
-            await self._put_down(state)
-
-    async def _ask_to_end(self, state: UnitState, signal: StopSignal, patience: float) -> None:
-        """By PID 1 where it can: it carries on if we die. It knows one signal and one timeout, the unit's."""
-        if signal is StopSignal.TERM and patience <= STOP_TIMEOUT:
-            await self._units.stop(state.unit)
-        else:
-            await self._signal(state, SIGNALS[signal])
-            await self._ended(state)
-
-    async def _put_down(self, state: UnitState) -> None:
-        """Kill what does not listen. PID 1 is asked first, so that the stop is on its record before the end."""
-        stopping = asyncio.ensure_future(self._units.stop(state.unit))
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(NOTICE), aclosing(self._units.changes(state)) as states:
-                    async for now in states:
-                        if now.active is not ActiveState.ACTIVE:
-                            break
-            await self._units.kill(state.unit, SIGKILL, everyone=True)
-            await stopping
-        finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-
-    async def _signal(self, state: UnitState, number: int) -> None:
-        """A scope has no main process, and nothing in it but its tender."""
-        await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
+            await self._ends.bring_down(state, signal, patience)
 
     async def _settled(self, state: UnitState) -> Task:
         """The ended task. A stop that was asked for is no failure, though hvt exits with 1 for it."""
@@ -344,7 +288,7 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             raise InvalidRequestError(f"task {name} has ended: there is nothing to send a signal to.")
-        await self._signal(state, number)
+        await self._ends.signal(state, number)
 
     async def freeze(self, name: TaskName) -> None:
         await self._units.freeze((await self._running(name)).unit)
@@ -385,7 +329,7 @@ class Runtime:
         if not over and await self._units.lives(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
-                await self._bring_down(state, StopSignal.TERM, STOP_TIMEOUT)
+                await self._ends.bring_down(state, StopSignal.TERM, STOP_TIMEOUT)
         await self._launcher.discard(name)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:

@@ -1,0 +1,87 @@
+"""A task's end: waited for, and brought about."""
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind
+
+if TYPE_CHECKING:
+    from solo5_systemd.backends import Backends
+
+SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
+SIGKILL = 9
+NOTICE = 1.0
+"""Seconds that PID 1 has to begin a stop before its unit is killed; it takes it some milliseconds."""
+
+
+class Ends:
+    """The engine's part that ends tasks, on the backends that it is given."""
+
+    def __init__(self, backends: "Backends") -> None:
+        self._backends = backends
+        self._units = backends.units
+
+    async def ended(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
+        """The unit when it is over; None where it was removed, be there another of its name or not.
+
+        A tender that hangs for good, and would never be over, is killed.
+
+        Args:
+            state: the run that is meant.
+            seen: it was read just now.
+        """
+        async with aclosing(self._units.changes(state, seen=seen)) as states:
+            async for now in states:
+                if now.invocation != state.invocation:
+                    return None
+                if now.over:
+                    return now
+                if await self.stalled(now):
+                    with suppress(HostError):  # an end is worth more than its reason
+                        await self._backends.console.note_hung(now)
+                    await self._units.kill(now.unit, SIGKILL, everyone=True)
+        return None
+
+    async def stalled(self, state: UnitState) -> bool:
+        """Its tender is dead to everyone, with threads still alive."""
+        return bool(state.main_pid) and not state.over and await self._backends.usages.stalled(state.main_pid)
+
+    async def bring_down(self, state: UnitState, signal: StopSignal, patience: float) -> None:
+        """Send the stop signal, wait at most `patience` seconds, then kill the whole cgroup."""
+        if state.frozen:
+            await self._units.thaw(state.unit)
+        try:
+            async with asyncio.timeout(0 if await self.stalled(state) else patience):
+                await self._ask_to_end(state, signal, patience)
+        except TimeoutError:
+            await self._put_down(state)
+
+    async def _ask_to_end(self, state: UnitState, signal: StopSignal, patience: float) -> None:
+        """By PID 1 where it can: it carries on if we die. It knows one signal and one timeout, the unit's."""
+        if signal is StopSignal.TERM and patience <= STOP_TIMEOUT:
+            await self._units.stop(state.unit)
+        else:
+            await self.signal(state, SIGNALS[signal])
+            await self.ended(state)
+
+    async def _put_down(self, state: UnitState) -> None:
+        """Kill what does not listen. PID 1 is asked first, so that the stop is on its record before the end."""
+        stopping = asyncio.ensure_future(self._units.stop(state.unit))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTICE), aclosing(self._units.changes(state)) as states:
+                    async for now in states:
+                        if now.active is not ActiveState.ACTIVE:
+                            break
+            await self._units.kill(state.unit, SIGKILL, everyone=True)
+            await stopping
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    async def signal(self, state: UnitState, number: int) -> None:
+        """A scope has no main process, and nothing in it but its tender."""
+        await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
