@@ -1,6 +1,6 @@
 """The one module that picks implementations."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,10 +18,11 @@ class Machine:
     """This machine, as `backends.Backends`.
 
     Each backend is imported when it is first asked for: what lists tasks needs few of them, and imports are most of
-    what a quick verb costs.
+    what a quick verb costs. So are the settings read when something is to be started: one that is wrong must not keep
+    anybody from watching or stopping what runs.
     """
 
-    def __init__(self, connection: Connection, settings: "Settings") -> None:
+    def __init__(self, connection: Connection, settings: "Callable[[], Settings]") -> None:
         self._connection = connection
         self._settings = settings
         self.units = Manager(connection)
@@ -36,7 +37,7 @@ class Machine:
     def tenders(self) -> "Tenders":
         from solo5_systemd.host.tenders import TenderPath
 
-        return TenderPath(self._settings.tender_paths)
+        return TenderPath(self._settings().tender_paths)
 
     @cached_property
     def disks(self) -> "Disks":
@@ -76,7 +77,7 @@ class Machine:
 
 
 @asynccontextmanager
-async def machine(settings: "Settings") -> AsyncGenerator[Machine, None]:
+async def machine(settings: "Callable[[], Settings]") -> AsyncGenerator[Machine, None]:
     """This machine, over one connection.
 
     Raises:
@@ -87,7 +88,7 @@ async def machine(settings: "Settings") -> AsyncGenerator[Machine, None]:
 
 
 @asynccontextmanager
-async def connect(settings: "Settings") -> AsyncGenerator[Runtime, None]:
+async def connect(settings: "Callable[[], Settings]") -> AsyncGenerator[Runtime, None]:
     """The engine on this machine.
 
     Raises:

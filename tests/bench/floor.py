@@ -111,7 +111,7 @@ class Floor:
 @contextlib.asynccontextmanager
 async def floor() -> AsyncIterator[Floor]:
     with _files({NETWORK: NETWORK_UNIT, SETTINGS: ROOMY}):
-        async with connect(read_settings()) as engine, system_bus() as connection:
+        async with connect(read_settings) as engine, system_bus() as connection:
             yield Floor(engine, Jobs(connection), Manager(connection))
 
 

@@ -138,7 +138,7 @@ class Stepwise:
 
 
 async def live(act: str, life: Life, number: int | None, moment: Moment) -> None:
-    async with wiring.machine(etc.read_settings()) as machine:
+    async with wiring.machine(etc.read_settings) as machine:
         stepwise = Stepwise(Steps(number, moment), machine)
         engine = Runtime(cast(Backends, stepwise))
         await (life.start if act == "start" else life.stop)(engine, stepwise.relay)

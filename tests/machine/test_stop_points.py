@@ -133,7 +133,7 @@ def engine(*acts: Callable[[Runtime, Relay], Awaitable[None]]) -> None:
     """Do something with the engine, in this process."""
 
     async def connected() -> None:
-        async with wiring.machine(etc.read_settings()) as machine:
+        async with wiring.machine(etc.read_settings) as machine:
             for act in acts:
                 await act(Runtime(machine), machine.relay)
 

@@ -21,7 +21,7 @@ TERMINATED = 128 + 15
 def connect() -> "AbstractAsyncContextManager[Runtime]":
     from solo5_systemd import etc, wiring  # D-Bus and asyncio, which `--help` does without
 
-    return wiring.connect(etc.read_settings())
+    return wiring.connect(etc.read_settings)
 
 
 class Session:

@@ -35,7 +35,7 @@ def _words(error: Exception) -> bytes:
 
 
 async def _enter(settings: Settings, workload: Workload) -> tuple[str, ...]:
-    async with connect(settings) as engine:
+    async with connect(lambda: settings) as engine:
         return await engine.start_scope(workload, os.getpid())
 
 

@@ -46,7 +46,6 @@ class Session:
 
         Raises:
             HostError: there is no system bus.
-            SettingsError: a file below /etc/solo5 is wrong.
         """
         _, runtime = await self._connect()
         return runtime
@@ -68,7 +67,7 @@ class Session:
             from solo5_systemd.runtime import Runtime
             from solo5_systemd.wiring import machine
 
-            backends = await self._resources.enter_async_context(machine(self.settings()))
+            backends = await self._resources.enter_async_context(machine(self.settings))
             self._connected = backends, Runtime(backends)
             return self._connected
 

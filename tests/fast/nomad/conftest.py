@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     made = Machine()
 
     @asynccontextmanager
-    async def connect(_: Settings) -> AsyncGenerator[Machine, None]:
+    async def connect(_: Callable[[], Settings]) -> AsyncGenerator[Machine, None]:
         async with made.steps.step("connect"):
             pass
         yield made

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from io import BytesIO, TextIOWrapper
 
@@ -39,8 +39,8 @@ def told(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> dict[str, str]:
     """What the driver reads."""
 
     @asynccontextmanager
-    async def connect(settings: Settings) -> AsyncGenerator[Engine, None]:
-        assert settings == SETTINGS
+    async def connect(settings: Callable[[], Settings]) -> AsyncGenerator[Engine, None]:
+        assert settings() == SETTINGS
         yield engine
 
     reading, writing = os.pipe()

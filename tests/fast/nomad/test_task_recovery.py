@@ -9,10 +9,11 @@ from tests.fakes.background import Background, yields
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.settings import Settings
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
@@ -43,6 +44,19 @@ async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
         assert isinstance(ended, wire.WaitTaskResponse)
         assert ended.result.exit_code == 3
     assert len(machine.units.started) == 1
+
+
+async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver(
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Settings:
+        raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
+
+    monkeypatch.setattr("solo5_systemd.etc.read_settings", broken)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        machine.units.end(UNIT, MainCode.EXITED, 3)
+        assert (await nomad.wait()).result.exit_code == 3
 
 
 async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, handle: wire.TaskHandle) -> None:
