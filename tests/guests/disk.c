@@ -1,5 +1,5 @@
 /* Uses a disk: words of the command line are done in turn. write=TEXT fills the current sector with
- * the text and zeros, read prints the current sector up to its first zero, sector=N goes there. */
+ * the text and zeros, read prints the current sector up to its first zero, sector=N goes there, stay sleeps for ever. */
 #include "sectors.h"
 
 MANIFEST(BLOCK("storage"));
@@ -7,6 +7,12 @@ MANIFEST(BLOCK("storage"));
 #define STORAGE 1
 
 static bool is(const char *word, const char *what) { return memcmp(word, what, strlen(what)) == 0; }
+
+static void stay(void)
+{
+    for (;;)
+        wait_until(FOREVER);
+}
 
 static void perform(const char *word, uint64_t *sector)
 {
@@ -16,6 +22,8 @@ static void perform(const char *word, uint64_t *sector)
         sector_write(STORAGE, *sector, word + strlen("write="));
     else if (is(word, "read"))
         print("sector %lu: '%s'\n", *sector, sector_read(STORAGE, *sector));
+    else if (is(word, "stay"))
+        stay();
 }
 
 int guest_main(void)

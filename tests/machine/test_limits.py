@@ -1,8 +1,10 @@
 """What the kernel holds a task to. Needs the controllers of cgroup v2: the `vm` backend has them."""
 
 import json
+import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +115,23 @@ def test_stats_are_the_kernels(run: Runner) -> None:
     assert row["cpu"]["total"] > 0
     assert row["processes"] == int((cgroup(name) / "pids.current").read_text())
     assert row["pressure"].keys() == {"cpu", "memory", "io"}
+
+
+def test_what_a_guest_reads_counts_on_the_hosts_device(run: Runner) -> None:
+    with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as disk:  # /tmp is in memory
+        disk.write(b"first".ljust(MIB, b"\0"))
+        disk.flush()
+        os.fchmod(disk.fileno(), 0o666)  # tenders are not root
+        os.fsync(disk.fileno())
+        os.posix_fadvise(disk.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # out of the page cache
+        name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk.name}"))
+        says(name, "'first'")
+        row = stats(name)
+        number = Path(disk.name).stat().st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    [counted] = row["disks"]
+    assert counted["device"] in device.parts, "the whole disk, of which the file system may have a part"
+    assert row["io"]["read_bytes"] == counted["read_bytes"] >= 4096
 
 
 def test_tasks_are_limited(run: Runner) -> None:

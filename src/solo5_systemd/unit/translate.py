@@ -162,6 +162,8 @@ def _resources(workload: Workload) -> Iterator[Property]:
     yield Property("MemoryMax", "t", workload.memory if workload.memory_max is None else workload.memory_max)
     yield Property("MemorySwapMax", "t", 0)
     yield Property("TasksMax", "t", TASKS_MAX)
+    if workload.disks:  # the kernel counts blocks only for those of whom systemd says so
+        yield Property("IOAccounting", "b", True)
     if workload.cpus is not None:
         yield Property("CPUQuotaPerSecUSec", "t", max(1, round(workload.cpus * SECOND)))
     if workload.cpu_weight is not None:

@@ -4,9 +4,10 @@ import pytest
 from tests.fakes.images import SHA256, stored
 from tests.fakes.tasks import LEASE
 
+from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.properties import INFINITY, Property, TransientUnit
 from solo5_systemd.unit.tender import Tender
@@ -102,6 +103,12 @@ def test_a_task_without_nics_needs_no_network_unit() -> None:
 
 def test_limits_that_are_not_asked_for_are_not_sent() -> None:
     assert not {"CPUQuotaPerSecUSec", "CPUWeight"} & set(names(service(PARTS)))
+
+
+def test_blocks_are_counted_where_there_is_a_disk() -> None:
+    disk = DiskRequest(disk=DeviceName("storage"), path="/srv/disk")
+    assert service(with_workload(disks=(disk,))).value("IOAccounting") is True
+    assert "IOAccounting" not in names(service(PARTS))
 
 
 @pytest.mark.parametrize("cpus, quota", [(1, 1_000_000), (0.5, 500_000), (1e-9, 1)])
