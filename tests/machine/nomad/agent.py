@@ -1,14 +1,16 @@
 """A Nomad server and a client agent on this machine, each a unit of its own as HashiCorp runs them."""
 
 import json
+import os
 import shutil
+import signal
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
 HTTP = "http://127.0.0.1:4646"
 SERVER_HTTP_PORT = 4746
@@ -149,6 +151,11 @@ class Agent:
         assert isinstance(driver, dict)
         return driver
 
+    def heal(self) -> None:
+        """Start it where a test that failed has left it dead."""
+        if sh("systemctl", "is-active", "--quiet", UNIT).returncode:
+            self.start()
+
     def stop(self) -> None:
         ok("systemctl", "stop", UNIT)
 
@@ -157,6 +164,14 @@ class Agent:
         ok("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT)
         eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent is dead")
         ok("systemctl", "reset-failed", UNIT)
+
+    def kill_with_plugin(self) -> None:
+        """End agent and plugin by SIGKILL, so that neither lives to see the other dead."""
+        main = int(unit_property(UNIT, "MainPID"))
+        os.kill(main, signal.SIGSTOP)
+        eventually(lambda: _state(main) == "T", "the agent stands still")
+        os.kill(self.plugin(), signal.SIGKILL)
+        self.kill()
 
     def plugin(self) -> int:
         """The process id of the plugin that serves tasks."""
@@ -176,6 +191,11 @@ class Agent:
         ok("systemctl", "daemon-reload")
         for folder in (DATA, Path(f"{DATA}-server"), _CONFIG):
             shutil.rmtree(folder)
+
+
+def _state(pid: int) -> str:
+    """The letter of proc(5), stat."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def plugins() -> list[int]:

@@ -38,6 +38,7 @@ def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
     """The agent, running and with a driver that works, before the test and after it."""
     since = f"@{time.time():.6f}"
     yield installed
+    installed.heal()
     assert installed.driver()["Healthy"], installed.driver()
     _no_surprise_in_log(installed.log(since), machine.expected)
 
@@ -46,6 +47,7 @@ def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
 def jobs(agent: Agent) -> Iterator[Jobs]:
     subject = Jobs()
     yield subject
+    agent.heal()
     subject.purge()
 
 

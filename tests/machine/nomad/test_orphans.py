@@ -1,7 +1,5 @@
 """A unit that the agent has forgotten is ended by the driver, and nothing of anybody else's."""
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -60,10 +58,7 @@ def test_a_unit_whose_start_was_never_answered_is_ended_for_the_one_in_its_place
     jobs.submit(hcl("unheard", LATE))
     eventually(lambda: len(units()) == 1 and is_active(units()[0]), "its unit runs, and waits to be ready")
     [lost] = units()
-    plugin = agent.plugin()
-    os.kill(plugin, signal.SIGSTOP)  # it would undo a start whose agent has died
-    agent.kill()
-    os.kill(plugin, signal.SIGKILL)
+    agent.kill_with_plugin()
     assert is_active(lost)
     agent.start()
     eventually(lambda: any(name != lost for name in units()), "another start of it")
