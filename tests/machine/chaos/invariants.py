@@ -104,7 +104,9 @@ class Truth:
         yield from _uncounted(task, log)
 
     def _answers(self, task: Task) -> Iterator[str]:
-        frozen = unit_property(f"solo5-task-{self._names.get(task.name)}.service", "FreezerState") == "frozen"
+        unit = f"solo5-task-{self._names.get(task.name)}.service"
+        alive = unit_property(unit, "ActiveState") == "active"  # what died frozen is so for ever, says systemd
+        frozen = alive and unit_property(unit, "FreezerState") == "frozen"
         if frozen != (task.state is State.FROZEN):
             yield f"frozen: {frozen}, expected {task.state}"
         if task.state is State.RUNNING and task.guest is Guest.COUNTS and not _echoes(task.port):
