@@ -6,6 +6,7 @@ task's name follows from its id.
 """
 
 import asyncio
+import logging
 import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from solo5_systemd.errors import NoSuchTaskError, TakenError
+from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
 from solo5_systemd.nomad.agent import agent_id
@@ -38,6 +39,14 @@ from solo5_systemd.nomad.unclaimed import Claims
 from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
+
+REMOVAL_PATIENCE = 30.0
+"""Seconds that a removal waits for what it needs and is away."""
+
+RETRY = 0.5
+"""Seconds between two attempts at it."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,11 +220,10 @@ class Tasks:
         async with self._turn(task_id):
             known = self._known.get(task_id)
             name = name_of(task_id)
-            engine = await self._session.engine()
             over = self._is_over(task_id)
             if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await engine.discard(name, over=over)
+            await self._remove(name, over=over)
             self._listing.outdate()
             self._endings.forget(name)
             if known is not None:
@@ -223,6 +231,21 @@ class Tasks:
                 del self._known[task_id]
             else:
                 await consoles.let_go(self._session, name, Logging.NOMAD)
+
+    async def _remove(self, name: TaskName, *, over: bool) -> None:
+        """Nomad asks for it once, and ignores a failure: PID 1, bus and network service are waited for."""
+        now = asyncio.get_running_loop().time
+        until = now() + REMOVAL_PATIENCE
+        while True:
+            try:
+                await (await self._session.engine()).discard(name, over=over)
+            except HostError as error:
+                if now() >= until:
+                    raise
+                _log.info("What is left of task %s is not removed yet: %s", name, error)
+            else:
+                return
+            await asyncio.sleep(RETRY)
 
     def _is_over(self, task_id: str) -> bool:
         """Its end has been read: nobody else has to. Of one that is unknown, a run may be left that is not the task."""

@@ -37,6 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr("solo5_systemd.etc.read_settings", Settings)
     monkeypatch.setattr("solo5_systemd.nomad.housekeeping.NETWORKS", tmp_path / "nomad.toml")
     monkeypatch.setattr("solo5_systemd.nomad.endings.RETRY", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.RETRY", 0)
     return made
 
 

@@ -69,8 +69,9 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
 
 
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
-    machine: Machine, handle: wire.TaskHandle
+    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.tasks.REMOVAL_PATIENCE", 0)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
@@ -79,6 +80,19 @@ async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later
             await nomad.destroy()
         machine.steps.errors.clear()
         await nomad.destroy()
+    assert machine.holds == (set(), set())
+
+
+async def test_a_removal_waits_for_what_is_away(machine: Machine, handle: wire.TaskHandle) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        machine.steps.errors["forget"] = HostError("systemd does not answer.")
+        async with Background(nomad.destroy()) as destroying:
+            await yields(200)
+            assert not destroying.done()
+            machine.steps.errors.clear()
+            await destroying
     assert machine.holds == (set(), set())
 
 
