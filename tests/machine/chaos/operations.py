@@ -196,7 +196,17 @@ def _kill_service(name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+TAKEN_UP = 5
+"""Seconds until a new plugin has taken up its tasks. Nomad ends those whose plugin dies before (docs/survival.md)."""
+
+
+def _age(pid: int) -> int:
+    """In seconds; none where it has ended."""
+    return int(sh("ps", "-o", "etimes=", "-p", str(pid)).stdout or TAKEN_UP)
+
+
 def _kill_plugins() -> None:
+    eventually(lambda: all(_age(pid) >= TAKEN_UP for pid in plugins()), "the plugin has taken up its tasks")
     for pid in plugins():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

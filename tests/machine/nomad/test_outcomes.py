@@ -5,7 +5,7 @@ from typing import Any
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import Jobs, allocations, ended, hcl, running, says, status, task, unit
+from tests.machine.nomad.jobs import Jobs, allocations, ended, events, hcl, running, says, status, task, unit
 
 Shown = tuple[str, int, int, str]
 """The outcome's name, exit code, signal, and words of the message."""
@@ -34,7 +34,9 @@ def config(command: str, properties: str = "") -> str:
 
 def terminated(alloc: str) -> dict[str, Any]:
     """Nomad's own event."""
-    return next(event for event in task(alloc)["Events"] if event["Type"] == "Terminated")
+    found: list[dict[str, Any]] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
+    assert len(found) == 1, events(alloc)
+    return found[0]
 
 
 def check(alloc: str, shown: Shown) -> None:
