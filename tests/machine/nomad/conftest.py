@@ -39,7 +39,7 @@ def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
     since = f"@{time.time():.6f}"
     yield installed
     installed.heal()
-    assert installed.driver()["Healthy"], installed.driver()
+    eventually(lambda: installed.driver().get("Healthy"), "the driver works", 60)
     _no_surprise_in_log(installed.log(since), machine.expected)
 
 
