@@ -25,7 +25,7 @@ def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
     consoles.close()
 
 
-def test_each_line_comes_once_while_journald_restarts_rotates_and_vacuums(consoles: Consoles) -> None:
+def test_each_line_comes_once_while_journald_restarts_rotates_and_removes_what_was_read(consoles: Consoles) -> None:
     stdout, _ = consoles.forward("through")
     shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
     for _ in range(3):
@@ -33,6 +33,7 @@ def test_each_line_comes_once_while_journald_restarts_rotates_and_vacuums(consol
         ok("systemctl", "restart", "systemd-journald")
         time.sleep(0.3)
         ok("journalctl", "--rotate")
+        is_read(ok("journalctl", "--lines=1", "--output=cat", "--unit=solo5-task-through.service"), stdout)
         ok("journalctl", "--vacuum-files=1")
     eventually(lambda: b"line 2000\n" in stdout.got, "lines go on")
     assert numbers(stdout.got) == list(range(1, 2001))
@@ -106,6 +107,10 @@ def test_two_hundred_consoles_at_once_are_each_whole_in_little_memory(consoles: 
         readers[name].start()
         is_whole(name, readers[name])
     assert peak_mib() < 96
+
+
+def is_read(line: str, reader: Reader) -> None:
+    eventually(lambda: line.encode() in reader.got, f"{line!r} has come")
 
 
 def is_whole(name: str, reader: Reader) -> None:

@@ -78,9 +78,14 @@ class JournalReader:
         _library().sd_journal_close(self._journal)
         self._journal = ctypes.c_void_p()
 
-    def watch(self) -> None:
-        """Notice files that come and go; `refresh` has to be called now and then."""
-        self._call("get_fd")
+    def watch(self) -> int:
+        """Notice files that come and go, if `refresh` is called now and then.
+
+        Returns:
+            A descriptor, the reader's own, that is readable until `refresh` when there is news: at once where a file
+            was put aside or removed, four times a second at most where lines were written.
+        """
+        return self._call("get_fd")
 
     def refresh(self) -> None:
         """Take notice of new files, and let go of removed ones."""

@@ -51,7 +51,7 @@ class Forwarder:
         self._behind: set[Console] = set()
         self._ended: set[Console] = set()
         self._journal = open_journal(ALL)
-        self._journal.watch()
+        self._news = self._journal.watch()
         self._swept = time.monotonic()
         self._last: Line | None = self._journal.seek_end()
 
@@ -119,13 +119,18 @@ class Forwarder:
         Raises:
             HostError: the journal cannot be read.
         """
-        while True:
-            self._journal.refresh()
-            busy = self._follow()
-            busy |= self._refill()
-            self._close_ended()
-            self._sweep()
-            await asyncio.sleep(0 if busy else TICK)
+        loop = asyncio.get_running_loop()
+        # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
+        loop.add_reader(self._news, self._follow)
+        try:
+            while True:
+                busy = self._follow()
+                busy |= self._refill()
+                self._close_ended()
+                self._sweep()
+                await asyncio.sleep(0 if busy else TICK)
+        finally:
+            loop.remove_reader(self._news)
 
     def close(self) -> None:
         """Let go of everything; what systemd keeps stays open."""
@@ -137,7 +142,6 @@ class Forwarder:
     async def _catch_up(self) -> None:
         """Return when all that is in the journal by now was read."""
         now = time.monotonic_ns() // 1000
-        self._journal.refresh()  # lest the end of a file that was put aside be taken for the journal's
         more = True
         while more:
             more = self._follow() and self._last is not None and self._last.place.monotonic <= now
@@ -145,11 +149,20 @@ class Forwarder:
 
     def _follow(self) -> bool:
         """Read a slice, and hand out its lines; whether there may be more."""
-        lines = list(islice(iter(self._journal.next, None), SLICE))
+        lines = self._slice()
         stirred = {outlet for line in lines if (outlet := self._offer(line)) is not None}
         for outlet in stirred:
             outlet.stir()
-        return len(lines) == SLICE
+        return len(lines) >= SLICE
+
+    def _slice(self) -> list[Line]:
+        """Some lines; fewer than `SLICE` where the journal ends."""
+        lines = list(islice(iter(self._journal.next, None), SLICE))
+        if len(lines) < SLICE:
+            # Not before a file was read to its end, since it may have been removed; and it may not be the last.
+            self._journal.refresh()
+            lines.extend(islice(iter(self._journal.next, None), SLICE))
+        return lines
 
     def _offer(self, line: Line) -> Outlet | None:
         """Give a line to its outlet, if it has one."""

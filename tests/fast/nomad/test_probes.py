@@ -99,7 +99,8 @@ class Journal:
             Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", place=place, realtime=realtime)
         )
 
-    def watch(self) -> None: ...
+    def watch(self) -> int:
+        return -1
 
     def refresh(self) -> None: ...
 

@@ -1,6 +1,8 @@
 """A journal in memory: written line by line, read as JournalReader reads."""
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
@@ -29,8 +31,13 @@ class Journal:
         return line
 
     def vacuum(self, count: int) -> None:
-        """Remove so many lines, the oldest."""
+        """Remove so many lines, the oldest, as soon as a reader lets go of them."""
         self.kept_from = count
+
+    def tell(self) -> None:
+        """Wake those who watch."""
+        for reader in self.readers:
+            reader.wake()
 
     def open(self, matches: Sequence[str]) -> JournalReader:
         self.readers.append(Reader(self, tuple(matches)))
@@ -42,15 +49,28 @@ class Reader(JournalReader):
         self._of = journal
         self._matches = matches
         self._at = 0
+        self._kept_from = journal.kept_from
+        self._news = -1
         self.closed = False
 
-    def watch(self) -> None:
-        pass
+    def watch(self) -> int:
+        self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self._news
+
+    def wake(self) -> None:
+        if self._news >= 0:
+            os.eventfd_write(self._news, 1)
 
     def refresh(self) -> None:
-        pass
+        self._kept_from = self._of.kept_from
+        if self._news >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._news)
 
     def close(self) -> None:
+        if self._news >= 0:
+            os.close(self._news)
+            self._news = -1
         self.closed = True
 
     def seek_end(self) -> Line | None:
@@ -58,7 +78,7 @@ class Reader(JournalReader):
         return self._of.lines[-1] if self._of.lines else None
 
     def next(self) -> Line | None:
-        self._at = max(self._at, self._of.kept_from)
+        self._at = max(self._at, self._kept_from)
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]

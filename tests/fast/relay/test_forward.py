@@ -101,6 +101,29 @@ async def test_each_line_goes_where_it_belongs(tmp_path: Path) -> None:
         await until(db.read, "tables\n")
 
 
+async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward()
+        await asyncio.sleep(0.1)
+        journal.write("written,\n")
+        journal.write("put aside\n")
+        journal.vacuum(2)
+        journal.write("and removed\n")
+        await until(out.read, "written,\nput aside\nand removed\n")
+
+
+async def test_news_of_files_does_not_wait_for_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK", 3600)
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        out, _ = relay.forward()
+        await asyncio.sleep(0.1)
+        journal.write("late\n")
+        journal.tell()
+        await until(out.read, "late\n")
+
+
 async def test_lines_before_since_are_not_forwarded(tmp_path: Path) -> None:
     journal = Journal()
     for number in range(6):
