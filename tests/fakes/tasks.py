@@ -1,8 +1,9 @@
 """Tasks as the engine shows them, with all that a test does not care about filled in."""
 
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.task import Phase, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -30,6 +31,19 @@ LEASE = Lease(
     mac=MacAddress("02:00:5e:10:00:01"),
     mtu=1500,
 )
+NETWORK = NetworkOverview(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.89.0.0/24"),
+    gateway4=IPv4Address("10.89.0.1"),
+    mtu=1500,
+    masquerade=True,
+    up=True,
+    leases=1,
+    free=252,
+)
+"""Whose address the lease is."""
+
 PORTS = (
     PortRequest(nic=DeviceName("service"), host_port=8080, port=80, protocol=Protocol.TCP),
     PortRequest(

@@ -1,6 +1,12 @@
+"""The engine on a machine in memory, for whoever asks for it; and what holds for every test here."""
+
 from contextlib import suppress
 
+import pytest
+from tests.fakes.backends import Machine
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
+
+from solo5_systemd.runtime import Runtime
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -10,3 +16,13 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
 
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def runtime(machine: Machine) -> Runtime:
+    return Runtime(machine.backends)

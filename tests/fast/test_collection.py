@@ -16,16 +16,6 @@ IMAGE = f"image {'ab' * 32}"
 WAKES = {"collect networks", "drain", "holds", "networks"}
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def runtime(machine: Machine) -> Runtime:
-    return Runtime(machine.backends)
-
-
 def forgotten(machine: Machine, task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
     machine.units.loaded[task.unit] = replace(task.state, log_fields=fields)

@@ -44,11 +44,6 @@ def machine() -> Machine:
     return machine
 
 
-@pytest.fixture
-def runtime(machine: Machine) -> Runtime:
-    return Runtime(machine.backends)
-
-
 async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [

@@ -24,16 +24,6 @@ WORKLOAD = Workload(name=WEB, image="/srv/app")
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def runtime(machine: Machine) -> Runtime:
-    return Runtime(machine.backends)
-
-
-@pytest.fixture
 async def web(runtime: Runtime) -> Task:
     await runtime.start(WORKLOAD)
     return await runtime.task(WEB)

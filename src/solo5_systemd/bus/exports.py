@@ -7,13 +7,13 @@ here is asked for at PID 1 by those who need it.
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
 from solo5_systemd.workload import UnitKind
 
 UNITS = Path("/run/systemd/units")
-HIERARCHY = Path("/sys/fs/cgroup")
 
 _LENGTH = struct.Struct("<Q")
 
@@ -22,39 +22,27 @@ class Exports:
     """Readable by everybody.
 
     Args:
-        units: where PID 1 writes for journald.
-        hierarchy: of cgroups; on a hybrid host the unified one is mounted one level deeper.
+        exported: where PID 1 writes for journald.
+        mount: of cgroups.
     """
 
-    def __init__(self, units: Path = UNITS, hierarchy: Path = HIERARCHY) -> None:
-        self._units = units
-        self._root = str(hierarchy if (hierarchy / "cgroup.procs").exists() else hierarchy / "unified")
+    def __init__(self, exported: Path = UNITS, mount: Path = MOUNT) -> None:
+        self._exported = exported
+        self._root = unified(mount)
 
     def control_groups(self) -> Mapping[str, str]:
         """Of every unit in a slice of ours, by its name: as ControlGroup= has it."""
-        return dict(_below(self._root, "/solo5.slice"))
+        return dict(units(self._root))
 
     def properties(self, unit: str, control_group: str) -> dict[str, object]:
         """As many of the unit's D-Bus properties as can be told, under their names and with their values there."""
         found: dict[str, object] = {"ControlGroup": control_group}
-        found |= _invocation(self._units / f"invocation:{unit}")
+        found |= _invocation(self._exported / f"invocation:{unit}")
         found |= _freezer(_read(f"{self._root}{control_group}/cgroup.freeze"))
         if unit.endswith(UnitKind.SERVICE):
             found |= _main_process(_read(f"{self._root}{control_group}/cgroup.procs"))
-            found |= _log_fields(_read(f"{self._units}/log-extra-fields:{unit}"))
+            found |= _log_fields(_read(f"{self._exported}/log-extra-fields:{unit}"))
         return found
-
-
-def _below(root: str, control_group: str) -> Iterator[tuple[str, str]]:
-    try:
-        names = os.listdir(root + control_group)  # noqa: PTH208 - a thousand times cheaper
-    except OSError:  # there is no slice before its first unit
-        return
-    for name in names:
-        if name.endswith(".slice"):
-            yield from _below(root, f"{control_group}/{name}")
-        elif name.endswith((".service", ".scope")):
-            yield name, f"{control_group}/{name}"
 
 
 def _invocation(link: Path) -> dict[str, object]:

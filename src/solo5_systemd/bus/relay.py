@@ -61,7 +61,7 @@ class Relay:
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> None:
-        if not await asyncio.to_thread((self._state / f"{task}.json").exists):
+        if not await self.owes(task):
             return  # and the relay need not be started for it
         await self._sync()
         for _ in range(_LOOKS):  # the relay answers at once: calls that wait would fill the line for others

@@ -3,11 +3,12 @@
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
 from solo5_systemd.cgroup.usage import ALL, BASIC, Usage, usage
-from solo5_systemd.names import SLICE, TaskName, task_of_unit
+from solo5_systemd.names import TaskName, task_of_unit
 
 _LARGEST = 1 << 14
 """Bytes; memory.stat, the largest, has two thousand."""
@@ -17,12 +18,10 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
 
 
 class CgroupFs:
-    """The unified hierarchy; on a hybrid host it is mounted one level deeper, without most controllers."""
+    """The unified hierarchy below a mount point, and what else of the kernel's tells of a cgroup."""
 
-    def __init__(
-        self, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"), sys: Path = Path("/sys")
-    ) -> None:
-        self._root = str(root if (root / "cgroup.procs").exists() else root / "unified")
+    def __init__(self, mount: Path = MOUNT, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._root = unified(mount)
         self._proc = proc
         self._blocks = sys / "dev/block"
 
@@ -32,7 +31,8 @@ class CgroupFs:
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         """A whole sample of each task that runs: they all are below one slice, and nobody needs to be asked where."""
-        found = ((task, self._usage(path, ALL)) for task, path in _tasks(f"{self._root}/{SLICE}"))
+        tasks = ((task_of_unit(unit), group) for unit, group in units(self._root))
+        found = ((task, self._usage(self._root + group, ALL)) for task, group in tasks if task is not None)
         return {task: sample for task, sample in found if sample is not None}
 
     def _usage(self, directory: str, names: Sequence[str]) -> Usage | None:
@@ -66,20 +66,6 @@ class CgroupFs:
         fields = data.rpartition(b")")[2].split()
         state, threads = fields[0], int(fields[17])
         return state == b"Z" and threads > 1
-
-
-def _tasks(slice_directory: str) -> Iterator[tuple[TaskName, str]]:
-    """The tasks of a slice and of those within it, with the paths of their cgroups."""
-    try:
-        entries = sorted(os.scandir(slice_directory), key=lambda entry: entry.name)
-    except FileNotFoundError:  # there is no slice before its first task
-        return
-    for entry in entries:
-        task = task_of_unit(entry.name)
-        if task is not None:
-            yield task, entry.path
-        elif entry.name.endswith(".slice"):
-            yield from _tasks(entry.path)
 
 
 def _read(path: str) -> bytes | None:

@@ -134,9 +134,13 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
 
 def cpu_percent(before: Usage, after: Usage) -> float | None:
     """Of one processor, between two samples; None where it cannot be known."""
-    if before.cpu.total is None or after.cpu.total is None or after.time <= before.time:
-        return None
-    return max(0, after.cpu.total - before.cpu.total) / ((after.time - before.time) * 1e6) * 100
+    window = (after.time - before.time) * 1e6
+    return share(before.cpu.total, after.cpu.total, window) if window > 0 else None
+
+
+def share(before: int | None, after: int | None, window: float) -> float | None:
+    """What two counts of microseconds are apart, as percent of a window of so many; None where one is not known."""
+    return None if before is None or after is None else max(0, after - before) / window * 100
 
 
 _PRESSURE = {"cpu": "cpu.pressure", "memory": "memory.pressure", "io": "io.pressure"}

@@ -7,7 +7,7 @@ from solo5_systemd.network import ruleset
 from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.leases import STATE, all_readable, has_lease, read_holdings, read_networks
 from solo5_systemd.network.ruleset import Element
-from solo5_systemd.network.salvage import tap_owner
+from solo5_systemd.network.taps import owner_of
 
 LINKS = Path("/sys/class/net")
 
@@ -20,11 +20,7 @@ def read_strays(state: Path = STATE, links: Path = LINKS) -> tuple[str, ...]:
 
 def _taps(state: Path, links: Path) -> Iterator[str]:
     for link in links.glob(f"{TAP_PREFIX}*"):
-        try:
-            alias = (link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-        except OSError:  # it went meanwhile
-            continue
-        owner = tap_owner(alias)
+        owner = owner_of(link)
         if owner is not None and not has_lease(owner[0], state):
             yield link.name
 

@@ -16,15 +16,20 @@ def read_traffic(
     """By task and NIC; the kernel alone is asked, whose mark on a tap says whose it is."""
     found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
     for link, counted in traffic(table.read_text(encoding="utf-8", errors="replace")):
-        owner = tap_owner(_alias(links / link)) if link.startswith(TAP_PREFIX) else None
+        owner = owner_of(links / link) if link.startswith(TAP_PREFIX) else None
         if owner is not None:
             task, nic = owner
             found[task][nic] = counted
     return dict(found)
 
 
-def _alias(link: Path) -> str:
+def owner_of(link: Path) -> tuple[TaskName, DeviceName] | None:
+    """Task and NIC that a tap was made for, by our mark on it; None where there is none, or the link has gone.
+
+    Args:
+        link: its directory below /sys/class/net.
+    """
     try:
-        return (link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    except OSError:  # it went since the table was read
-        return ""
+        return tap_owner((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
+    except OSError:
+        return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
+from solo5_systemd.cgroup.usage import Cpu, Memory, Usage, share
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 
@@ -78,12 +78,8 @@ def _cpu(before: Usage | None, now: Usage, mhz: float) -> Iterator[tuple[str, fl
 
 def _shares(before: Cpu, now: Cpu, window: float, mhz: float) -> Iterator[tuple[str, float | None]]:
     """Percentages of one core in a window of so many microseconds."""
-    yield "system_mode", _share(before.system, now.system, window)
-    yield "user_mode", _share(before.user, now.user, window)
-    percent = _share(before.total, now.total, window)
+    yield "system_mode", share(before.system, now.system, window)
+    yield "user_mode", share(before.user, now.user, window)
+    percent = share(before.total, now.total, window)
     yield "percent", percent
     yield "total_ticks", percent * mhz / 100 if percent is not None and mhz else None
-
-
-def _share(before: int | None, now: int | None, window: float) -> float | None:
-    return None if before is None or now is None else max(0, now - before) / window * 100

@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import prometheus_client.openmetrics.parser as openmetrics_parser
@@ -12,7 +11,7 @@ import prometheus_client.parser as prometheus_parser
 import pytest
 from prometheus_client.metrics_core import Metric
 from tests.fakes.engine import FakeRuntime
-from tests.fakes.tasks import running
+from tests.fakes.tasks import NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
 
@@ -21,7 +20,6 @@ from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus
 from solo5_systemd.cli.textfile import write_textfile
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network.overview import NetworkOverview
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 NOMAD = {
@@ -31,17 +29,6 @@ NOMAD = {
     "NOMAD_TASK_NAME": "unikernel",
     "NOMAD_ALLOC_ID": "3fa85f64",
 }
-NETWORK = NetworkOverview(
-    name=NetworkName("default"),
-    bridge="solo5-default",
-    ipv4=IPv4Network("10.89.0.0/24"),
-    gateway4=IPv4Address("10.89.0.1"),
-    mtu=1500,
-    masquerade=True,
-    up=True,
-    leases=1,
-    free=252,
-)
 UNUSED = replace(NETWORK, name=NetworkName("unused"), ipv4=None, gateway4=None, up=False)
 WEB, IDLE = TaskName("web"), TaskName("idle")
 

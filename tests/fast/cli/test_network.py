@@ -1,28 +1,16 @@
 """`network ls` and `network inspect`."""
 
 import json
-from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 from tests.fakes.engine import FakeRuntime
-from tests.fakes.tasks import LEASE, running
+from tests.fakes.tasks import LEASE, NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.overview import NetworkOverview
 
-USED = NetworkOverview(
-    name=NetworkName("default"),
-    bridge="solo5-default",
-    ipv4=IPv4Network("10.89.0.0/24"),
-    gateway4=IPv4Address("10.89.0.1"),
-    mtu=1500,
-    masquerade=True,
-    up=True,
-    leases=1,
-    free=252,
-)
 UNUSED = NetworkOverview(
     name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0
 )
@@ -31,7 +19,7 @@ UNUSED = NetworkOverview(
 @pytest.fixture
 def engine() -> FakeRuntime:
     engine = FakeRuntime(running("web", networked=True), running("api"))
-    engine.overview = (USED, UNUSED)
+    engine.overview = (NETWORK, UNUSED)
     return engine
 
 
@@ -93,7 +81,7 @@ def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
 
 def test_an_overview_has_a_wire_form() -> None:
     wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252)
-    assert NetworkOverview.from_wire(wire) == USED
+    assert NetworkOverview.from_wire(wire) == NETWORK
     assert NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0)) == UNUSED
 
 

@@ -4,9 +4,7 @@ The machine stays up: to the agent's plugin it has booted anew once the kernel's
 PID 1 had is gone.
 """
 
-import os
 import shutil
-import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,9 +49,7 @@ def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
     [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
     says(alloc, "count 3")
     before, said = unit(alloc), logs(alloc)
-    plugin = agent.plugin()
-    agent.kill()
-    os.kill(plugin, signal.SIGKILL)
+    agent.kill_with_plugin()
     gone(before)
     with another_boot(tmp_path):
         agent.start()

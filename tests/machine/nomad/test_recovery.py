@@ -86,9 +86,7 @@ def test_agent_is_killed(agent: Agent, guest: Guest) -> None:
 
 def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     machine.expect("failed to reattach to plugin")
-    plugin = agent.plugin()
-    agent.kill()
-    os.kill(plugin, signal.SIGKILL)
+    agent.kill_with_plugin()
     agent.start()
     guest.is_the_same()
 
