@@ -206,9 +206,18 @@ class Relay(Protocol):
         """What journald leaves out of tasks' consoles from now on, for ever; no relay is started for it."""
 
 
-class Usages(Protocol):
-    async def usage(self, control_group: str) -> Usage | None:
+class Meter(Protocol):
+    """Of one cgroup; to be closed."""
+
+    def sample(self) -> Usage | None:
         """Memory and processor time, at the least cost; None where the cgroup is gone."""
+
+    def close(self) -> None: ...
+
+
+class Usages(Protocol):
+    def meter(self, control_group: str) -> Meter:
+        """To sample a cgroup again and again; the empty one has never anything."""
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         """All that is known of each task that runs."""

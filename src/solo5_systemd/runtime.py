@@ -23,8 +23,7 @@ from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Backends
-    from solo5_systemd.cgroup.usage import Usage
+    from solo5_systemd.backends import Backends, Meter
     from solo5_systemd.collection import Collector
     from solo5_systemd.launch import Launcher, Plan
     from solo5_systemd.network.overview import NetworkOverview
@@ -163,9 +162,9 @@ class Runtime:
         """What each task that runs uses now; no question to PID 1."""
         return await samples(self._backends)
 
-    async def usage_of(self, control_group: str) -> "Usage | None":
-        """Memory and processor time of a cgroup now, for those who know it (`Started`, `Task`)."""
-        return await self._backends.usages.usage(control_group) if control_group else None
+    def meter(self, control_group: str) -> "Meter":
+        """Memory and processor time of a cgroup, again and again, for those who know it (`Started`, `Task`)."""
+        return self._backends.usages.meter(control_group)
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """The console's lines; following ends by itself when the task has ended and all was read."""

@@ -22,7 +22,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
-from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.beats import Beats
@@ -62,8 +62,8 @@ class Kernel:
     async def engine(self) -> "Kernel":
         return self
 
-    async def usage_of(self, control_group: str) -> Usage | None:
-        return await self._cgroups.usage(control_group)
+    def meter(self, control_group: str) -> Meter:
+        return self._cgroups.meter(control_group)
 
 
 class Streams(DriverService):

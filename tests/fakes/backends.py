@@ -241,6 +241,22 @@ def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
     return Entry(cursor=text, realtime=STARTED, message=text.encode(), stream=stream, fields={})
 
 
+class FakeMeter:
+    """`gone`: the control groups that are there no more."""
+
+    def __init__(self, steps: Steps, control_group: str, gone: set[str]) -> None:
+        self._steps = steps
+        self._control_group = control_group
+        self._gone = gone
+
+    def sample(self) -> Usage | None:
+        self._steps.taken.append(f"usage {self._control_group}")
+        return None if self._control_group in self._gone else Usage(time=1.0)
+
+    def close(self) -> None:
+        self._steps.taken.append(f"metered {self._control_group}")
+
+
 class FakeUsages:
     """`zombies`: the process ids of tenders that hang as zombie leaders. `cpusets`: others' processors, by directory.
     `gone`: the control groups that are there no more. `running`: what is there."""
@@ -252,9 +268,8 @@ class FakeUsages:
         self.gone: set[str] = set()
         self.running: dict[TaskName, Usage] = {}
 
-    async def usage(self, control_group: str) -> Usage | None:
-        async with self._steps.step(f"usage {control_group}"):
-            return None if control_group in self.gone else Usage(time=1.0)
+    def meter(self, control_group: str) -> "FakeMeter":
+        return FakeMeter(self._steps, control_group, self.gone)
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         async with self._steps.step("usages"):

@@ -78,11 +78,6 @@ async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Ta
     assert (await runtime.task(WEB)).phase is Phase.HUNG
 
 
-async def test_a_cgroup_that_is_not_known_has_no_usage(runtime: Runtime, web: Task) -> None:
-    assert await runtime.usage_of(web.control_group) is not None
-    assert await runtime.usage_of("") is None
-
-
 @pytest.mark.parametrize(
     "lines, ending",
     [

@@ -1,20 +1,14 @@
 """Read units' cgroups, which may vanish at any moment."""
 
-import errno
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from solo5_systemd.cgroup.files import read
 from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
-from solo5_systemd.cgroup.usage import ALL, BASIC, Usage, usage
+from solo5_systemd.cgroup.meter import Meter
+from solo5_systemd.cgroup.usage import ALL, Usage, usage
 from solo5_systemd.names import TaskName, task_of_unit
-
-_LARGEST = 1 << 14
-"""Bytes; memory.stat, the largest, has two thousand."""
-
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
-"""The unit has ended since it was looked up, or its controller is not enabled here."""
 
 
 class CgroupFs:
@@ -25,18 +19,18 @@ class CgroupFs:
         self._proc = proc
         self._blocks = sys / "dev/block"
 
-    async def usage(self, control_group: str) -> Usage | None:
-        """A sample of memory and processor time; None where the cgroup is gone."""
-        return self._usage(f"{self._root}/{control_group.lstrip('/')}", BASIC)
+    def meter(self, control_group: str) -> Meter:
+        """What samples memory and processor time of a cgroup; of the empty one, nothing."""
+        return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else "")
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         """A whole sample of each task that runs: they all are below one slice, and nobody needs to be asked where."""
         tasks = ((task_of_unit(unit), group) for unit, group in units(self._root))
-        found = ((task, self._usage(self._root + group, ALL)) for task, group in tasks if task is not None)
+        found = ((task, self._usage(self._root + group)) for task, group in tasks if task is not None)
         return {task: sample for task, sample in found if sample is not None}
 
-    def _usage(self, directory: str, names: Sequence[str]) -> Usage | None:
-        files = {name: data for name in names if (data := _read(f"{directory}/{name}")) is not None}
+    def _usage(self, directory: str) -> Usage | None:
+        files = {name: data for name in ALL if (data := read(f"{directory}/{name}")) is not None}
         return usage(files, time.monotonic(), self._device) if files else None
 
     def _device(self, number: str) -> str:
@@ -51,7 +45,7 @@ class CgroupFs:
         Args:
             directory: of the cgroup, an absolute path.
         """
-        return (_read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
+        return (read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
 
     async def total_memory(self) -> int:
         """Bytes that the host has (proc(5), meminfo: in units of 1024)."""
@@ -60,23 +54,9 @@ class CgroupFs:
 
     async def stalled(self, pid: int) -> bool:
         """A zombie leader: its main thread is dead, others live, and nobody will ever be told (proc(5), stat)."""
-        data = _read(f"{self._proc}/{pid}/stat")
+        data = read(f"{self._proc}/{pid}/stat")
         if data is None:
             return False
         fields = data.rpartition(b")")[2].split()
         state, threads = fields[0], int(fields[17])
         return state == b"Z" and threads > 1
-
-
-def _read(path: str) -> bytes | None:
-    """A file at the least cost: two system calls and no buffer between."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, _LARGEST)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise

@@ -226,7 +226,10 @@ def _assignments(words: list[bytes]) -> dict[bytes, bytes]:
 
 def _number(data: bytes | None) -> int | None:
     """None for a word, too: "max" is no number."""
-    return int(data) if data is not None and data.strip().isdigit() else None
+    try:
+        return int(data) if data is not None else None
+    except ValueError:
+        return None
 
 
 def _percentage(data: bytes | None) -> float | None:

@@ -1,6 +1,7 @@
 """The plugin's executable: Nomad launches it from its plugin_dir, and speaks to it over a socket."""
 
 import asyncio
+import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,6 +29,9 @@ THREADS = 64
 
 def main() -> None:
     """Serve until Nomad says that it is enough, and exit."""
+    # Statistics hold five descriptors for each task, and 1024, the usual limit, is meant for users of select(2).
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_main())
 
 

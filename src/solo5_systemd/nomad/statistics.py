@@ -7,6 +7,7 @@ it half as much as the same ones with something between.
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.nomad.beats import Beats
@@ -30,7 +31,8 @@ class Statistics:
     async def samples(self, known: Known, interval: float, mhz: float) -> AsyncIterator[wire.TaskStatsResponse]:
         """A sample at once and one for each interval: files of the cgroup are read, nothing else is asked.
 
-        It ends with the beat after the task's end.
+        It ends with the beat after the task's end. All samples are one and the same message, filled anew: gRPC has
+        written it when it asks for the next.
 
         Args:
             known: the task.
@@ -38,21 +40,19 @@ class Statistics:
             mhz: of one core, 0 for unknown.
         """
         engine = await self._session.engine()
+        response = wire.TaskStatsResponse(stats=wire.TaskStats(id=known.config.id))
         before: Usage | None = None
-        while not known.end.done():
-            now = await engine.usage_of(known.control_group)
-            if now is not None:
-                response = _response(known.config.id, before, now, mhz)
-                before = now
-                await asyncio.sleep(0)  # until all the others have read theirs, too
-                yield response
-            await self._beats.next(interval)
+        with closing(engine.meter(known.control_group)) as meter:
+            while not known.end.done():
+                now = meter.sample()
+                if now is not None:
+                    _tell(response.stats, before, now, mhz)
+                    before = now
+                    await asyncio.sleep(0)  # until all the others have read theirs, too
+                    yield response
+                await self._beats.next(interval)
 
 
-def _response(task_id: str, before: Usage | None, now: Usage, mhz: float) -> wire.TaskStatsResponse:
-    response = wire.TaskStatsResponse()
-    stats = response.stats
-    stats.id = task_id
+def _tell(stats: wire.TaskStats, before: Usage | None, now: Usage, mhz: float) -> None:
     stats.timestamp.seconds, stats.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
     tell_usage(stats.agg_resource_usage, before, now, mhz)
-    return response

@@ -39,22 +39,25 @@ def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, m
     """Write two samples into Nomad's message; where it stands, since copying messages costs more than filling them.
 
     Args:
-        told: empty.
+        told: empty, or filled before.
         before: the one before; None for the first, which has no processor's share yet.
         now: this one.
         mhz: of one core; 0 where Nomad did not say.
     """
-    told.cpu.SetInParent()  # Nomad looks into both unasked
-    told.memory.SetInParent()
     memory, cpu = told.memory, told.cpu
-    for name, count in _memory(now.memory):
-        if count is not None:
-            setattr(memory, name, count)
-            memory.measured_fields.append(_MEMORY[name])
-    for name, value in _cpu(before, now, mhz):
-        if value is not None:
-            setattr(cpu, name, value)
-            cpu.measured_fields.append(_CPU[name])
+    memory.SetInParent()  # Nomad looks into both unasked
+    cpu.SetInParent()
+    memory.measured_fields[:] = [_MEMORY[name] for name, count in _memory(now.memory) if _measured(memory, name, count)]
+    cpu.measured_fields[:] = [_CPU[name] for name, value in _cpu(before, now, mhz) if _measured(cpu, name, value)]
+
+
+def _measured(message: wire.CPUUsage | wire.MemoryUsage, name: str, value: float | None) -> bool:
+    """Write a value, and say whether there is one."""
+    if value is None:
+        message.ClearField(name)
+        return False
+    setattr(message, name, value)
+    return True
 
 
 def _memory(memory: Memory) -> tuple[tuple[str, int | None], ...]:

@@ -1,5 +1,4 @@
-import errno
-import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,31 +22,21 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 async def test_a_units_files_are_read_on_either_kind_of_host(root: Path) -> None:
-    sample = await CgroupFs(root).usage(GROUP)
+    with closing(CgroupFs(root).meter(GROUP)) as meter:
+        sample = meter.sample()
     assert sample is not None
     assert (sample.cpu.total, sample.memory.current, sample.memory.peak) == (7, 4096, None)
 
 
 async def test_a_cgroup_that_is_gone_has_no_usage(root: Path) -> None:
-    assert await CgroupFs(root).usage("/solo5.slice/other.service") is None
+    with closing(CgroupFs(root).meter("/solo5.slice/other.service")) as meter:
+        assert meter.sample() is None
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
-async def test_a_cgroup_may_vanish_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def vanish(*_: object) -> bytes:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "read", vanish)
-    assert await CgroupFs(root).usage(GROUP) is None
-
-
-async def test_another_error_is_not_taken_for_a_vanished_cgroup(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "read", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        await CgroupFs(root).usage(GROUP)
+async def test_of_no_cgroup_there_is_nothing(root: Path) -> None:
+    (root / "cpu.stat").write_text("usage_usec 7\n")
+    with closing(CgroupFs(root).meter("")) as meter:
+        assert meter.sample() is None
 
 
 async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:

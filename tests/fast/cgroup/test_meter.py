@@ -1,0 +1,99 @@
+import errno
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from solo5_systemd.cgroup.meter import Meter
+from solo5_systemd.cgroup.usage import Usage
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Path:
+    (tmp_path / "cpu.stat").write_text("usage_usec 7\n")
+    (tmp_path / "memory.current").write_text("4096\n")
+    return tmp_path
+
+
+def meter_of(group: Path) -> AbstractContextManager[Meter]:
+    return closing(Meter(str(group)))
+
+
+def sample(meter: Meter) -> Usage:
+    found = meter.sample()
+    assert found is not None
+    return found
+
+
+def descriptors(group: Path) -> dict[str, str]:
+    """Those of files in the group, and of files that were there."""
+    every = {path.name: str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    return {fd: target for fd, target in every.items() if target.startswith(f"{group}/")}
+
+
+def fails(number: int) -> Callable[..., bytes]:
+    def fail(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_each_sample_is_read_anew(group: Path) -> None:
+    with meter_of(group) as meter:
+        assert sample(meter).cpu.total == 7
+        (group / "cpu.stat").write_text("usage_usec 123456\n")
+        assert sample(meter).cpu.total == 123456
+        (group / "cpu.stat").write_text("usage_usec 9\n")
+        assert sample(meter).cpu.total == 9
+
+
+def test_files_are_opened_once_and_closed_in_the_end(group: Path) -> None:
+    with meter_of(group) as meter:
+        sample(meter)
+        held = descriptors(group)
+        sample(meter)
+        assert descriptors(group) == held
+        assert len(held) == 2
+    assert descriptors(group) == {}
+
+
+def test_a_file_that_comes_later_is_read_then(group: Path) -> None:
+    with meter_of(group) as meter:
+        assert sample(meter).memory.peak is None
+        (group / "memory.peak").write_text("8192\n")
+        assert sample(meter).memory.peak == 8192
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_a_cgroup_may_vanish_while_it_is_read(group: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    with meter_of(group) as meter:
+        sample(meter)
+        monkeypatch.setattr(os, "pread", fails(number))
+        assert meter.sample() is None
+        assert descriptors(group) == {}
+
+
+def test_a_unit_that_is_started_anew_is_read_from_its_new_cgroup(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread = os.pread
+
+    def as_of_a_cgroup(fd: int, size: int, offset: int) -> bytes:
+        if str(Path(f"/proc/self/fd/{fd}").readlink()).endswith(" (deleted)"):
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", as_of_a_cgroup)
+    with meter_of(group) as meter:
+        assert sample(meter).cpu.total == 7
+        rmtree(group)
+        group.mkdir()
+        (group / "cpu.stat").write_text("usage_usec 1\n")
+        assert sample(meter).cpu.total == 1
+
+
+def test_another_error_is_not_taken_for_a_vanished_cgroup(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pread", fails(errno.EIO))
+    with meter_of(group) as meter, pytest.raises(OSError, match="Input/output error"):
+        meter.sample()
