@@ -3,7 +3,8 @@
 Those of the kernel lack most controllers where the host's are of version 1. `python3 -m tests.bench.sampling WHAT`
 prints the milliseconds of processor time that one sample takes a server of its own, whose streams are
 
-* `driver`: the driver's;
+* `idle`: the driver's, of guests that wait: such a one's files stay as they are, to the byte;
+* `busy`: the driver's, of guests whose processor time goes on;
 * `beat`: the same bytes again and again, all at the same moment: the least that gRPC takes;
 * `own`: those, each stream at a moment of its own.
 """
@@ -14,6 +15,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -82,7 +84,7 @@ class Streams(DriverService):
             end=cast("Any", never),
         )
         samples = self._statistics.samples(known, 1.0, 2500.0)
-        return samples if self._what == "driver" else self._again(samples)
+        return samples if self._what in ("idle", "busy") else self._again(samples)
 
     async def _again(self, samples: AsyncIterator[wire.TaskStatsResponse]) -> AsyncIterator[wire.TaskStatsResponse]:
         first = await anext(samples)
@@ -119,7 +121,8 @@ async def _serve(what: str) -> None:
         server = grpc.aio.server(handlers=[service_handler(service, Streams(what, root), lambda _: None)])
         server.add_insecure_port(socket)
         await server.start()
-        watcher = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.bench.sampling", "watch", socket)
+        others = ["-m", "tests.bench.sampling", "work" if what == "busy" else "watch", socket, str(root)]
+        watcher = await asyncio.create_subprocess_exec(sys.executable, *others)
         try:
             print(await _watched(), flush=True)
         finally:
@@ -137,6 +140,16 @@ async def _watched() -> float:
     return spent * 1000 / (TASKS * WATCHED)
 
 
+async def _work(root: Path) -> None:
+    """Processor time goes on."""
+    groups = [root / _control_group(str(task)).lstrip("/") / "cpu.stat" for task in range(TASKS)]
+    while True:
+        await asyncio.sleep(1.0)
+        spent = time.monotonic_ns() // 1000
+        for file in groups:
+            file.write_text(FILES["cpu.stat"].replace("123456789", str(spent)))
+
+
 async def _watch(socket: str) -> None:
     """As an agent does; it is ended from outside."""
     async with grpc.aio.insecure_channel(socket) as channel:
@@ -147,10 +160,20 @@ async def _watch(socket: str) -> None:
         await asyncio.gather(*(_discard(call(request)) for request in requests))
 
 
+async def _watch_and_work(socket: str, root: Path) -> None:
+    await asyncio.gather(_watch(socket), _work(root))
+
+
 async def _discard(stream: Any) -> None:
     async for _ in stream:
         pass
 
 
 if __name__ == "__main__":
-    asyncio.run(_watch(sys.argv[2]) if sys.argv[1] == "watch" else _serve(sys.argv[1]))
+    match sys.argv[1:]:
+        case ["watch", socket, _]:
+            asyncio.run(_watch(socket))
+        case ["work", socket, root]:
+            asyncio.run(_watch_and_work(socket, Path(root)))
+        case _:
+            asyncio.run(_serve(sys.argv[1]))

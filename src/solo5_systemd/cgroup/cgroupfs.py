@@ -20,8 +20,8 @@ class CgroupFs:
         self._blocks = sys / "dev/block"
 
     def meter(self, control_group: str) -> Meter:
-        """What samples memory and processor time of a cgroup; of the empty one, nothing."""
-        return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else "")
+        """What samples memory and processor time of a cgroup; of the empty one, which is none, nothing."""
+        return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else None)
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         """A whole sample of each task that runs: they all are below one slice, and nobody needs to be asked where."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 Files = Mapping[str, bytes]
 """The contents of a cgroup's files, by file name; one that is not there is left out."""
 
-BASIC = ("memory.current", "memory.peak", "memory.swap.current", "memory.stat", "cpu.stat")
+MEMORY = ("memory.current", "memory.peak", "memory.swap.current", "memory.stat")
+CPU = "cpu.stat"
+BASIC = (*MEMORY, CPU)
 """The files that tell memory and processor time, which is what a scheduler wants, often."""
 
 ALL = (
@@ -124,11 +126,40 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
     pressure = {name: _pressure(files[file]) for name, file in _PRESSURE.items() if file in files}
     return Usage(
         time=time,
-        memory=_memory(files),
-        cpu=_cpu(_pairs(files.get("cpu.stat", b""))),
+        memory=memory(files),
+        cpu=cpu(files),
         disks=_disks(files["io.stat"], device) if "io.stat" in files else None,
         processes=_number(files.get("pids.current")),
         pressure=pressure or None,
+    )
+
+
+def memory(files: Files) -> Memory:
+    """Read what the files of memory tell."""
+    stat = b"\n" + files.get("memory.stat", b"")
+    anonymous, file, shared = _entry(stat, b"\nanon "), _entry(stat, b"\nfile "), _entry(stat, b"\nshmem ")
+    return Memory(
+        current=_number(files.get("memory.current")),
+        peak=_number(files.get("memory.peak")),
+        limit=_number(files.get("memory.max")),
+        rss=None if anonymous is None or shared is None else anonymous + shared,
+        cache=None if file is None or shared is None else max(0, file - shared),
+        kernel=_entry(stat, b"\nkernel "),
+        swap=_number(files.get("memory.swap.current")),
+        oom_kills=_number(_pairs(files.get("memory.events", b"")).get(b"oom_kill")),
+    )
+
+
+def cpu(files: Files) -> Cpu:
+    """Read what the file of processor time tells."""
+    stat = _pairs(files.get(CPU, b""))
+    return Cpu(
+        total=_number(stat.get(b"usage_usec")),
+        user=_number(stat.get(b"user_usec")),
+        system=_number(stat.get(b"system_usec")),
+        periods=_number(stat.get(b"nr_periods")),
+        throttled_periods=_number(stat.get(b"nr_throttled")),
+        throttled=_number(stat.get(b"throttled_usec")),
     )
 
 
@@ -146,32 +177,6 @@ def share(before: int | None, after: int | None, window: float) -> float | None:
 _PRESSURE = {"cpu": "cpu.pressure", "memory": "memory.pressure", "io": "io.pressure"}
 
 _Pairs = Mapping[bytes, bytes]
-
-
-def _memory(files: Files) -> Memory:
-    stat = b"\n" + files.get("memory.stat", b"")
-    anonymous, file, shared = _entry(stat, b"\nanon "), _entry(stat, b"\nfile "), _entry(stat, b"\nshmem ")
-    return Memory(
-        current=_number(files.get("memory.current")),
-        peak=_number(files.get("memory.peak")),
-        limit=_number(files.get("memory.max")),
-        rss=None if anonymous is None or shared is None else anonymous + shared,
-        cache=None if file is None or shared is None else max(0, file - shared),
-        kernel=_entry(stat, b"\nkernel "),
-        swap=_number(files.get("memory.swap.current")),
-        oom_kills=_number(_pairs(files.get("memory.events", b"")).get(b"oom_kill")),
-    )
-
-
-def _cpu(stat: _Pairs) -> Cpu:
-    return Cpu(
-        total=_number(stat.get(b"usage_usec")),
-        user=_number(stat.get(b"user_usec")),
-        system=_number(stat.get(b"system_usec")),
-        periods=_number(stat.get(b"nr_periods")),
-        throttled_periods=_number(stat.get(b"nr_throttled")),
-        throttled=_number(stat.get(b"throttled_usec")),
-    )
 
 
 def _disks(data: bytes, device: Callable[[str], str]) -> dict[str, Io]:

@@ -1,7 +1,5 @@
 """Samples of a cgroup as Nomad's statistics. What the kernel does not tell is left unmeasured, never zero."""
 
-from collections.abc import Iterator
-
 from solo5_systemd.cgroup.usage import Cpu, Memory, Usage, share
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
@@ -39,7 +37,7 @@ def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, m
     """Write two samples into Nomad's message; where it stands, since copying messages costs more than filling them.
 
     Args:
-        told: empty, or filled before.
+        told: empty, or filled with the one before.
         before: the one before; None for the first, which has no processor's share yet.
         now: this one.
         mhz: of one core; 0 where Nomad did not say.
@@ -47,7 +45,9 @@ def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, m
     memory, cpu = told.memory, told.cpu
     memory.SetInParent()  # Nomad looks into both unasked
     cpu.SetInParent()
-    memory.measured_fields[:] = [_MEMORY[name] for name, count in _memory(now.memory) if _measured(memory, name, count)]
+    if before is None or now.memory is not before.memory:
+        known = [_MEMORY[name] for name, count in _memory(now.memory) if _measured(memory, name, count)]
+        memory.measured_fields[:] = known
     cpu.measured_fields[:] = [_CPU[name] for name, value in _cpu(before, now, mhz) if _measured(cpu, name, value)]
 
 
@@ -71,18 +71,15 @@ def _memory(memory: Memory) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def _cpu(before: Usage | None, now: Usage, mhz: float) -> Iterator[tuple[str, float | None]]:
-    cpu = now.cpu
-    yield "throttled_periods", cpu.throttled_periods
-    yield "throttled_time", None if cpu.throttled is None else cpu.throttled * 1000  # in nanoseconds
-    if before is not None and now.time > before.time:
-        yield from _shares(before.cpu, cpu, (now.time - before.time) * 1e6, mhz)
-
-
-def _shares(before: Cpu, now: Cpu, window: float, mhz: float) -> Iterator[tuple[str, float | None]]:
-    """Percentages of one core in a window of so many microseconds."""
-    yield "system_mode", share(before.system, now.system, window)
-    yield "user_mode", share(before.user, now.user, window)
-    percent = share(before.total, now.total, window)
-    yield "percent", percent
-    yield "total_ticks", percent * mhz / 100 if percent is not None and mhz else None
+def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[tuple[str, float | None], ...]:
+    window = (now.time - before.time) * 1e6 if before is not None else 0.0
+    then, cpu = before.cpu if before is not None and window > 0 else Cpu(), now.cpu
+    percent = share(then.total, cpu.total, window)
+    return (
+        ("throttled_periods", cpu.throttled_periods),
+        ("throttled_time", None if cpu.throttled is None else cpu.throttled * 1000),  # in nanoseconds
+        ("system_mode", share(then.system, cpu.system, window)),
+        ("user_mode", share(then.user, cpu.user, window)),
+        ("percent", percent),
+        ("total_ticks", percent * mhz / 100 if percent is not None and mhz else None),
+    )

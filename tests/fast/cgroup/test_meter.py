@@ -50,6 +50,19 @@ def test_each_sample_is_read_anew(group: Path) -> None:
         assert sample(meter).cpu.total == 9
 
 
+def test_samples_share_what_has_not_changed(group: Path) -> None:
+    with meter_of(group) as meter:
+        idle, same = sample(meter), sample(meter)
+        assert same.memory is idle.memory
+        assert same.cpu is idle.cpu
+        (group / "cpu.stat").write_text("usage_usec 8\n")
+        busy = sample(meter)
+        assert (busy.memory is idle.memory, busy.cpu.total) == (True, 8)
+        (group / "memory.current").write_text("8192\n")
+        grown = sample(meter)
+        assert (grown.memory.current, grown.cpu is busy.cpu) == (8192, True)
+
+
 def test_files_are_opened_once_and_closed_in_the_end(group: Path) -> None:
     with meter_of(group) as meter:
         sample(meter)

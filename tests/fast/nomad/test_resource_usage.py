@@ -18,6 +18,8 @@ NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=
 
 def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
     told = wire.TaskResourceUsage()
+    if before is not None:
+        tell_usage(told, None, before, mhz)
     tell_usage(told, before, now, mhz)
     return told
 
@@ -78,6 +80,19 @@ def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
     assert (measured(told.cpu), measured(told.memory)) == (set(), set())
     assert told.HasField("cpu"), "Nomad's agent looks into it unasked"
     assert told.HasField("memory")
+
+
+def test_what_is_not_measured_any_more_is_gone_from_the_message() -> None:
+    then = Usage(time=1.0, memory=Memory(current=9000, peak=9500), cpu=CPU)
+    told = resource_usage(then, Usage(time=2.0, memory=Memory(current=7)), 2000)
+    assert (told.memory.usage, told.memory.max_usage, told.cpu.throttled_periods) == (7, 0, 0)
+    assert (measured(told.memory), measured(told.cpu)) == ({_Memory.USAGE}, set())
+
+
+def test_memory_that_is_as_before_stays_told() -> None:
+    then = Usage(time=1.0, memory=Memory(current=9000), cpu=CPU)
+    told = resource_usage(then, replace(then, time=2.0), 2000)
+    assert (told.memory.usage, measured(told.memory)) == (9000, {_Memory.USAGE})
 
 
 @pytest.mark.parametrize(
