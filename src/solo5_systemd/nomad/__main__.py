@@ -1,7 +1,6 @@
 """The plugin's executable: Nomad launches it from its plugin_dir, and speaks to it over a socket."""
 
 import asyncio
-import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +8,7 @@ from solo5_systemd import __version__
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
+from solo5_systemd.nomad.descriptors import raise_limit
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.refusals import explain
@@ -29,9 +29,7 @@ THREADS = 64
 
 def main() -> None:
     """Serve until Nomad says that it is enough, and exit."""
-    # Statistics hold five descriptors for each task, and 1024, the usual limit, is meant for users of select(2).
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_limit()
     asyncio.run(_main())
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
 from solo5_systemd.names import TaskName, task_scope
+from solo5_systemd.nomad.descriptors import restore_limit
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import Workload
 
@@ -86,6 +87,8 @@ async def _spawn(engine: "Runtime", settings: Settings, workload: Workload, repo
         os.close(stdout)
         os.close(stderr)
     assert child.stdin is not None  # noqa: S101 - it was asked for
+    with suppress(ProcessLookupError):
+        restore_limit(child.pid)  # before it has its input, hence before it executes the tender
     child.stdin.write(pickle.dumps((settings, workload)))
     child.stdin.close()
     return child
