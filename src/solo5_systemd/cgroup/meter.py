@@ -10,7 +10,7 @@ from solo5_systemd.cgroup.usage import CPU, MEMORY, Cpu, Memory, Usage, cpu, mem
 class Meter:
     """Memory and processor time of a cgroup, with one system call for each of its files.
 
-    What files say that have not changed is not read again: those of memory seldom do, and those of an idle guest never.
+    A file that says what it said is not parsed again: those of memory seldom change, and those of an idle guest never.
 
     Args:
         directory: the cgroup's; None where there is none, and never a sample.

@@ -72,8 +72,9 @@ def _memory(memory: Memory) -> tuple[tuple[str, int | None], ...]:
 
 
 def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[tuple[str, float | None], ...]:
-    window = (now.time - before.time) * 1e6 if before is not None else 0.0
-    then, cpu = before.cpu if before is not None and window > 0 else Cpu(), now.cpu
+    cpu, then, window = now.cpu, Cpu(), 0.0
+    if before is not None and now.time > before.time:
+        then, window = before.cpu, (now.time - before.time) * 1e6
     percent = share(then.total, cpu.total, window)
     return (
         ("throttled_periods", cpu.throttled_periods),

@@ -1,7 +1,10 @@
+import errno
+import os
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fakes.kernel import failing
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.names import TaskName
@@ -37,6 +40,18 @@ async def test_of_no_cgroup_there_is_nothing(root: Path) -> None:
     (root / "cpu.stat").write_text("usage_usec 7\n")
     with closing(CgroupFs(root).meter("")) as meter:
         assert meter.sample() is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+async def test_a_cgroup_may_vanish_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "read", failing(number))
+    assert await CgroupFs(root).usages() == {}
+
+
+async def test_another_error_is_not_taken_for_a_vanished_cgroup(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "read", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        await CgroupFs(root).usages()
 
 
 async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:

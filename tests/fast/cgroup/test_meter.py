@@ -1,11 +1,11 @@
 import errno
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from tests.fakes.kernel import failing
 
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import Usage
@@ -32,13 +32,6 @@ def descriptors(group: Path) -> dict[str, str]:
     """Those of files in the group, and of files that were there."""
     every = {path.name: str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     return {fd: target for fd, target in every.items() if target.startswith(f"{group}/")}
-
-
-def fails(number: int) -> Callable[..., bytes]:
-    def fail(*_: object) -> bytes:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_each_sample_is_read_anew(group: Path) -> None:
@@ -84,7 +77,7 @@ def test_a_file_that_comes_later_is_read_then(group: Path) -> None:
 def test_a_cgroup_may_vanish_while_it_is_read(group: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     with meter_of(group) as meter:
         sample(meter)
-        monkeypatch.setattr(os, "pread", fails(number))
+        monkeypatch.setattr(os, "pread", failing(number))
         assert meter.sample() is None
         assert descriptors(group) == {}
 
@@ -107,6 +100,6 @@ def test_a_unit_that_is_started_anew_is_read_from_its_new_cgroup(group: Path, mo
 
 
 def test_another_error_is_not_taken_for_a_vanished_cgroup(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "pread", fails(errno.EIO))
+    monkeypatch.setattr(os, "pread", failing(errno.EIO))
     with meter_of(group) as meter, pytest.raises(OSError, match="Input/output error"):
         meter.sample()

@@ -11,6 +11,7 @@ import prometheus_client.parser as prometheus_parser
 import pytest
 from prometheus_client.metrics_core import Metric
 from tests.fakes.engine import FakeRuntime
+from tests.fakes.kernel import failing
 from tests.fakes.tasks import NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
@@ -150,12 +151,9 @@ def test_a_file_is_replaced_whole_and_readable_by_all(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with pytest.raises(HostError, match="No such file or directory"):
         write_textfile(tmp_path / "no" / "solo5.prom", "")
-    monkeypatch.setattr(os, "fchmod", full)
+    monkeypatch.setattr(os, "fchmod", failing(errno.ENOSPC))
     with pytest.raises(HostError, match="No space left on device"):
         write_textfile(tmp_path / "solo5.prom", "new\n")
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,4 @@
 import errno
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.fakes.kernel import failing
 
 from solo5_systemd.host.facts import Kernel
 from solo5_systemd.host.kernel import dropping, kvm_problem, look
@@ -84,13 +84,6 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int,
 def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nftables", None)
     assert look(root).drops is None
-
-
-def failing(number: int) -> Callable[..., object]:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fakes.kernel import failing
 from tests.fast.image import elfbuilder as elf
 
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error
@@ -201,13 +202,6 @@ async def test_a_path_with_a_nul_byte_is_refused(store: ImageStore) -> None:
 async def test_a_path_below_a_file_is_not_found(store: ImageStore, image: Path) -> None:
     with pytest.raises(NotFoundError):
         await store.take(str(image / "image"))
-
-
-def failing(number: int) -> Callable[..., object]:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 async def test_a_file_that_may_not_be_read_is_the_hosts_refusal(

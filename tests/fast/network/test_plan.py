@@ -1,8 +1,9 @@
 """Values of the network as they cross a border."""
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import pytest
+from tests.fakes.tasks import NETWORK
 from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
@@ -16,17 +17,6 @@ NIC = NicRequest(
     ipv4=IPv4Address("10.77.0.5"),
     mac=MacAddress("02:00:00:00:00:09"),
 )
-IN_USE = NetworkOverview(
-    name=NetworkName("default"),
-    bridge="solo5-default",
-    ipv4=IPv4Network("10.77.0.0/24"),
-    gateway4=IPv4Address("10.77.0.1"),
-    mtu=1500,
-    masquerade=True,
-    up=True,
-    leases=1,
-    free=252,
-)
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
@@ -38,7 +28,7 @@ def test_what_crosses_the_bus_comes_out_the_same() -> None:
     assert [PortRequest.from_wire(port.to_wire()) for port in RESERVATION.ports] == list(RESERVATION.ports)
     for nic in (NIC, NicRequest(nic=DeviceName("service"))):
         assert NicRequest.from_wire(nic.to_wire()) == nic
-    for overview in (IN_USE, UNUSED):
+    for overview in (NETWORK, UNUSED):
         assert NetworkOverview.from_wire(overview.to_wire()) == overview
 
 

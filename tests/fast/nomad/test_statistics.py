@@ -40,6 +40,7 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
     assert {sample.stats.id for sample in samples} == {TASK_ID}
     assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
     assert all(sample.stats.timestamp.seconds for sample in samples)
+    assert machine.steps.taken.count(f"metered /solo5.slice/{UNIT}") == 1
 
 
 async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
