@@ -52,8 +52,24 @@ def eventually(claim: Callable[[], object], what: str, patience: float = PATIENC
         time.sleep(0.05)
 
 
+_DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to bus", "Broken pipe")
+"""What systemctl says of PID 1 while that executes itself anew; systemctl does not ask again."""
+
+
+def systemctl(*question: str) -> str:
+    """PID 1's answer to a question, asked again as long as it has no ear for any."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        done = sh("systemctl", *question)
+        if done.returncode == 0:
+            return done.stdout
+        deaf = any(word in done.stderr for word in _DEAF) and time.monotonic() < end
+        assert deaf, f"systemctl {' '.join(question)} → {done.returncode}\n{done.stdout}{done.stderr}"
+        time.sleep(0.05)
+
+
 def unit_property(unit: str, name: str) -> str:
-    return ok("systemctl", "show", "--property", name, "--value", unit).strip()
+    return systemctl("show", "--property", name, "--value", unit).strip()
 
 
 @dataclass
@@ -95,7 +111,7 @@ def _mounts() -> list[str]:
 
 def _units() -> list[str]:
     """Loaded units of ours; services may stay a while after they were last needed, the slice for ever."""
-    listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5*")
+    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5*")
     units = {line.split()[0] for line in listed.splitlines() if line.split()}
     return [
         unit

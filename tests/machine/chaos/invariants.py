@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import ok, sh, unit_property
+from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
 
@@ -148,10 +148,7 @@ def _differ(what: str, is_: object, must_be: object) -> Iterator[str]:
 def _units() -> list[list[str]]:
     """Name, load, active and sub-state of all units of tasks and their networks."""
     patterns = ("solo5-task-*.service", "solo5-network@*.service")
-    return [
-        line.split()
-        for line in ok("systemctl", "list-units", "--all", "--plain", "--no-legend", *patterns).splitlines()
-    ]
+    return [line.split() for line in systemctl("list-units", "--all", "--plain", "--no-legend", *patterns).splitlines()]
 
 
 def _of(units: list[list[str]], prefix: str, suffix: str, state: str) -> set[str]:

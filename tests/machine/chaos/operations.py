@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
-from tests.machine.conftest import GUESTS, eventually, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
 
@@ -77,7 +77,9 @@ def _command(act: Act, task: Task) -> tuple[str, ...]:
 
 
 def _slay(unit: str) -> None:
-    os.kill(int(unit_property(unit, "MainPID")), signal.SIGKILL)
+    pid = int(unit_property(unit, "MainPID"))
+    assert pid, f"{unit} has no process"  # kill(2) of 0 is our own end
+    os.kill(pid, signal.SIGKILL)
 
 
 # --- Nomad ------------------------------------------------------------------------------------------------------------
@@ -177,6 +179,7 @@ def disturb(disturbance: Disturbance, agent: Agent) -> None:
         case _:
             for command in _COMMANDS[disturbance]:
                 sh(*command.split())
+            systemctl("show", "--property=Version")
 
 
 _COMMANDS: Mapping[Disturbance, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl
 from tests.machine.nomad.agent import DATA, api
 
 TERMINAL = ("complete", "failed", "lost")
@@ -204,13 +204,13 @@ def unit(alloc: str) -> str:
 
 
 def _units(wanted: Callable[[str], bool]) -> list[str]:
-    names = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
+    names = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
     units = [line.split()[0] for line in names]
     return [name for name in units if wanted(_alloc_of(name))]
 
 
 def _alloc_of(name: str) -> str:
-    fields = ok("systemctl", "show", "--property=LogExtraFields", "--value", name)
+    fields = systemctl("show", "--property=LogExtraFields", "--value", name)
     _, _, rest = fields.partition("NOMAD_ALLOC_ID=")
     return rest[:36]
 
