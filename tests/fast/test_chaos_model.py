@@ -3,7 +3,7 @@
 from itertools import islice
 
 import pytest
-from tests.machine.chaos.model import Act, Disturbance, State, World, after, history
+from tests.machine.chaos.model import SHORT, Act, Disturbance, Door, Guest, Operation, State, World, after, history
 
 LONG = 1000
 
@@ -13,8 +13,20 @@ def test_a_seed_is_one_history_and_another_seed_another() -> None:
     assert list(islice(history(5), LONG)) != list(islice(history(6), LONG))
 
 
+def _operations(*histories: tuple[int, int]) -> list[Operation]:
+    return [operation for seed, count in histories for operation, _ in islice(history(seed), count)]
+
+
+def test_the_short_histories_have_everything_in_them() -> None:
+    operations = _operations(*SHORT)
+    assert {operation.act for operation in operations if operation.act} == set(Act)
+    assert {operation.disturbance for operation in operations if operation.disturbance} == set(Disturbance)
+    assert {operation.task.guest for operation in operations if operation.task} == set(Guest)
+    assert {operation.task.door for operation in operations if operation.task} == set(Door)
+
+
 def test_a_long_history_has_everything_in_it() -> None:
-    operations = [operation for operation, _ in islice(history(5), LONG)]
+    operations = _operations((5, LONG))
     assert {operation.act for operation in operations if operation.act} == set(Act)
     assert {operation.disturbance for operation in operations if not operation.act} == set(Disturbance)
     assert any(operation.act and operation.disturbance for operation in operations)

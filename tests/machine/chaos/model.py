@@ -168,6 +168,9 @@ def _weights(task: Task) -> Mapping[Act, int]:
     return {**acts, Act.REMOVE: 1} if task.door is Door.CTL else acts
 
 
+SHORT = ((419, 20), (566, 20))
+"""Seeds and how many operations of each `make test` performs: together they have in them all that can be chosen."""
+
 _STARTS = 20
 _DISTURBANCES = 4
 """For each task that runs: where none does, there is nothing to disturb."""

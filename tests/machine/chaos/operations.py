@@ -11,7 +11,7 @@ from tests.machine.conftest import GUESTS, eventually, sh, systemctl, unit_prope
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
 
-from .model import Act, Disturbance, Door, Guest, Operation, Task
+from .model import PREFIX, Act, Disturbance, Door, Guest, Operation, Task
 
 IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
     Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),
@@ -171,6 +171,7 @@ def disturb(disturbance: Disturbance, agent: Agent) -> None:
             _kill_service("networkd")
             _kill_plugins()
         case Disturbance.AGENT:
+            eventually(_nothing_is_being_stopped, "Nomad has ended what was stopped")
             agent.stop()
             agent.start()
         case Disturbance.AGENT_KILLED:
@@ -197,6 +198,12 @@ def _kill_service(name: str) -> None:
     if pid:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _nothing_is_being_stopped() -> bool:
+    """An agent that ends while it stops a task destroys the task, and tells of no end (docs/survival.md)."""
+    stopped = (job["ID"] for job in api(f"/v1/jobs?prefix={PREFIX}") if job["Stop"])
+    return all(alloc["ClientStatus"] in jobs.TERMINAL for job in stopped for alloc in jobs.allocations(job))
 
 
 TAKEN_UP = 5

@@ -1,25 +1,21 @@
 """Random operations on tasks of both front doors, and on all that serves them; see tests/machine/chaos."""
 
 from pathlib import Path
-from random import SystemRandom
 
 import pytest
 from tests.machine.chaos.invariants import Truth
-from tests.machine.chaos.model import Door, Guest, Task
+from tests.machine.chaos.model import SHORT, Door, Guest, Task
 from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
 
-OPERATIONS = 20
-"""Of one seed; `make chaos` has a thousand."""
 
-
-@pytest.mark.parametrize("seed", [1, "fresh"])
+@pytest.mark.parametrize(("seed", "count"), SHORT)
 def test_the_machine_is_what_the_model_says_after_every_operation(
-    agent: Agent, machine: Machine, seed: int | str
+    agent: Agent, machine: Machine, seed: int, count: int
 ) -> None:
     machine.expect(".")  # whatever is said of being killed
-    run(SystemRandom().randrange(1 << 32) if seed == "fresh" else int(seed), OPERATIONS, agent, say=print)
+    run(seed, count, agent, say=print)
 
 
 def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
@@ -29,7 +25,7 @@ def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
     monkeypatch.setattr("tests.machine.chaos.run.SETTLING", 0)
     monkeypatch.setattr(Truth, "complaints", lambda _, world: ["four is too many"] if len(world) > 3 else [])
     with pytest.raises(ChaosError, match=r"(?s)seed 1:\n.*start chaos-0.*and then:\nfour is too many"):
-        run(1, OPERATIONS, agent, say=print)
+        run(1, 20, agent, say=print)
 
 
 def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
