@@ -90,7 +90,7 @@ class Streams(DriverService):
         first = await anext(samples)
         while True:
             yield first
-            await (self._beats.next(1.0) if self._what == "beat" else asyncio.sleep(1.0))
+            await (self._beats.next(1.0, lambda: None) if self._what == "beat" else asyncio.sleep(1.0))
 
 
 def cost(what: str) -> float:

@@ -146,20 +146,20 @@ def memory(files: Files) -> Memory:
         cache=None if file is None or shared is None else max(0, file - shared),
         kernel=_entry(stat, b"\nkernel "),
         swap=_number(files.get("memory.swap.current")),
-        oom_kills=_number(_pairs(files.get("memory.events", b"")).get(b"oom_kill")),
+        oom_kills=_counts(files.get("memory.events", b"")).get(b"oom_kill"),
     )
 
 
 def cpu(files: Files) -> Cpu:
     """Read what the file of processor time tells."""
-    stat = _pairs(files.get(CPU, b""))
+    told = _counts(files.get(CPU, b"")).get
     return Cpu(
-        total=_number(stat.get(b"usage_usec")),
-        user=_number(stat.get(b"user_usec")),
-        system=_number(stat.get(b"system_usec")),
-        periods=_number(stat.get(b"nr_periods")),
-        throttled_periods=_number(stat.get(b"nr_throttled")),
-        throttled=_number(stat.get(b"throttled_usec")),
+        total=told(b"usage_usec"),
+        user=told(b"user_usec"),
+        system=told(b"system_usec"),
+        periods=told(b"nr_periods"),
+        throttled_periods=told(b"nr_throttled"),
+        throttled=told(b"throttled_usec"),
     )
 
 
@@ -218,10 +218,13 @@ def _entry(data: bytes, key: bytes) -> int | None:
     return _number(data[begin : data.find(b"\n", begin)])
 
 
-def _pairs(data: bytes) -> dict[bytes, bytes]:
-    """`KEY NUMBER`, line by line."""
+def _counts(data: bytes) -> dict[bytes, int]:
+    """`KEY NUMBER`, line by line; nothing where it is anything else."""
     words = data.split()
-    return dict(zip(words[::2], words[1::2], strict=False))
+    try:
+        return dict(zip(words[::2], map(int, words[1::2]), strict=False))
+    except ValueError:
+        return {}
 
 
 def _assignments(words: list[bytes]) -> dict[bytes, bytes]:

@@ -4,17 +4,20 @@ All tasks are sampled on the same beat, and told of in one go: many messages tha
 it half as much as the same ones with something between.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
-from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.nomad.beats import Beats
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Known
 from solo5_systemd.nomad.usage import tell_usage
+
+if TYPE_CHECKING:
+    from solo5_systemd.backends import Meter
+    from solo5_systemd.cgroup.usage import Usage
 
 
 class Statistics:
@@ -40,19 +43,31 @@ class Statistics:
             mhz: of one core, 0 for unknown.
         """
         engine = await self._session.engine()
-        response = wire.TaskStatsResponse(stats=wire.TaskStats(id=known.config.id))
-        before: Usage | None = None
         with closing(engine.meter(known.control_group)) as meter:
+            account = _Account(known.config.id, meter, mhz)
+            sample = account.sample()
             while not known.end.done():
-                now = meter.sample()
-                if now is not None:
-                    _tell(response.stats, before, now, mhz)
-                    before = now
-                    await asyncio.sleep(0)  # until all the others have read theirs, too
-                    yield response
-                await self._beats.next(interval)
+                if sample is not None:
+                    yield sample
+                sample = await self._beats.next(interval, account.sample)
 
 
-def _tell(stats: wire.TaskStats, before: Usage | None, now: Usage, mhz: float) -> None:
-    stats.timestamp.seconds, stats.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
-    tell_usage(stats.agg_resource_usage, before, now, mhz)
+class _Account:
+    """One task's message, and the sample that it was filled from."""
+
+    def __init__(self, task_id: str, meter: "Meter", mhz: float) -> None:
+        self._message = wire.TaskStatsResponse(stats=wire.TaskStats(id=task_id))
+        self._meter = meter
+        self._mhz = mhz
+        self._before: Usage | None = None
+
+    def sample(self) -> wire.TaskStatsResponse | None:
+        """The message, with what is true now; None where the cgroup is gone."""
+        now = self._meter.sample()
+        if now is None:
+            return None
+        stats = self._message.stats
+        stats.timestamp.seconds, stats.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
+        tell_usage(stats.agg_resource_usage, self._before, now, self._mhz)
+        self._before = now
+        return self._message

@@ -1,25 +1,30 @@
 """Samples of a cgroup as Nomad's statistics. What the kernel does not tell is left unmeasured, never zero."""
 
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 from solo5_systemd.cgroup.usage import Cpu, Memory, Usage, share
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 
-_MEMORY = {
-    "rss": wire.MemoryUsage.RSS,
-    "cache": wire.MemoryUsage.CACHE,
-    "swap": wire.MemoryUsage.SWAP,
-    "usage": wire.MemoryUsage.USAGE,
-    "max_usage": wire.MemoryUsage.MAX_USAGE,
-    "kernel_usage": wire.MemoryUsage.KERNEL_USAGE,
-}
-_CPU = {
-    "throttled_periods": wire.CPUUsage.THROTTLED_PERIODS,
-    "throttled_time": wire.CPUUsage.THROTTLED_TIME,
-    "system_mode": wire.CPUUsage.SYSTEM_MODE,
-    "user_mode": wire.CPUUsage.USER_MODE,
-    "percent": wire.CPUUsage.PERCENT,
-    "total_ticks": wire.CPUUsage.TOTAL_TICKS,
-}
+_Fields: TypeAlias = Sequence[tuple[str, Any]]
+
+_MEMORY: _Fields = (
+    ("rss", wire.MemoryUsage.RSS),
+    ("cache", wire.MemoryUsage.CACHE),
+    ("swap", wire.MemoryUsage.SWAP),
+    ("usage", wire.MemoryUsage.USAGE),
+    ("max_usage", wire.MemoryUsage.MAX_USAGE),
+    ("kernel_usage", wire.MemoryUsage.KERNEL_USAGE),
+)
+_CPU: _Fields = (
+    ("throttled_periods", wire.CPUUsage.THROTTLED_PERIODS),
+    ("throttled_time", wire.CPUUsage.THROTTLED_TIME),
+    ("system_mode", wire.CPUUsage.SYSTEM_MODE),
+    ("user_mode", wire.CPUUsage.USER_MODE),
+    ("percent", wire.CPUUsage.PERCENT),
+    ("total_ticks", wire.CPUUsage.TOTAL_TICKS),
+)
 """Each field by its name, and as `measured_fields` names it. KERNEL_MAX_USAGE is cgroup v1's."""
 
 
@@ -42,45 +47,37 @@ def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, m
         now: this one.
         mhz: of one core; 0 where Nomad did not say.
     """
-    memory, cpu = told.memory, told.cpu
-    memory.SetInParent()  # Nomad looks into both unasked
-    cpu.SetInParent()
     if before is None or now.memory is not before.memory:
-        known = [_MEMORY[name] for name, count in _memory(now.memory) if _measured(memory, name, count)]
-        memory.measured_fields[:] = known
-    cpu.measured_fields[:] = [_CPU[name] for name, value in _cpu(before, now, mhz) if _measured(cpu, name, value)]
+        _fill(told.memory, _MEMORY, _memory(now.memory))
+    _fill(told.cpu, _CPU, _cpu(before, now, mhz))
 
 
-def _measured(message: wire.CPUUsage | wire.MemoryUsage, name: str, value: float | None) -> bool:
-    """Write a value, and say whether there is one."""
-    if value is None:
-        message.ClearField(name)
-        return False
-    setattr(message, name, value)
-    return True
+def _fill(message: wire.CPUUsage | wire.MemoryUsage, fields: _Fields, values: Sequence[float | None]) -> None:
+    """Write the values that are known. Nomad looks into the message unasked, so that it is there without any, too."""
+    message.Clear()
+    message.SetInParent()
+    measured = []
+    for (name, field), value in zip(fields, values, strict=True):
+        if value is not None:
+            setattr(message, name, value)
+            measured.append(field)
+    message.measured_fields.extend(measured)
 
 
-def _memory(memory: Memory) -> tuple[tuple[str, int | None], ...]:
-    return (
-        ("rss", memory.rss),
-        ("cache", memory.cache),
-        ("swap", memory.swap),
-        ("usage", memory.current),
-        ("max_usage", memory.peak),
-        ("kernel_usage", memory.kernel),
-    )
+def _memory(memory: Memory) -> tuple[int | None, ...]:
+    return memory.rss, memory.cache, memory.swap, memory.current, memory.peak, memory.kernel
 
 
-def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[tuple[str, float | None], ...]:
+def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[float | None, ...]:
     cpu, then, window = now.cpu, Cpu(), 0.0
     if before is not None and now.time > before.time:
         then, window = before.cpu, (now.time - before.time) * 1e6
     percent = share(then.total, cpu.total, window)
     return (
-        ("throttled_periods", cpu.throttled_periods),
-        ("throttled_time", None if cpu.throttled is None else cpu.throttled * 1000),  # in nanoseconds
-        ("system_mode", share(then.system, cpu.system, window)),
-        ("user_mode", share(then.user, cpu.user, window)),
-        ("percent", percent),
-        ("total_ticks", percent * mhz / 100 if percent is not None and mhz else None),
+        cpu.throttled_periods,
+        None if cpu.throttled is None else cpu.throttled * 1000,  # in nanoseconds
+        share(then.system, cpu.system, window),
+        share(then.user, cpu.user, window),
+        percent,
+        percent * mhz / 100 if percent is not None and mhz else None,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 from solo5_systemd.nomad.beats import Beats
 
@@ -29,7 +30,7 @@ def on_clock(story: Callable[[Clock], Coroutine[None, None, None]]) -> Callable[
 async def waiting(beats: Beats, loop: Clock, *comings: float, interval: float = 1.0) -> dict[float, asyncio.Task[None]]:
     tasks = {}
     for loop.now in comings:
-        tasks[loop.now] = loop.create_task(beats.next(interval))
+        tasks[loop.now] = loop.create_task(beats.next(interval, lambda: None))
         await asyncio.sleep(0)
     return tasks
 
@@ -52,6 +53,31 @@ async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near(lo
 
 
 @on_clock
+async def test_all_deeds_of_a_beat_are_done_before_anybody_goes_on(loop: Clock) -> None:
+    beats, seen = Beats(), list[str]()
+
+    async def one(name: str) -> None:
+        await beats.next(1.0, lambda: seen.append(f"{name} does"))
+        seen.append(f"{name} goes on")
+
+    tasks = [loop.create_task(one(name)) for name in "ab"]
+    await asyncio.sleep(0)
+    loop.now = 101.0
+    await asyncio.gather(*tasks)
+    assert seen == ["a does", "b does", "a goes on", "b goes on"]
+
+
+@on_clock
+async def test_a_deed_that_fails_fails_for_who_waits_for_it(loop: Clock) -> None:
+    beats = Beats()
+    tasks = [loop.create_task(beats.next(1.0, deed)) for deed in (lambda: 1 // 0, lambda: 7)]
+    await asyncio.sleep(0)
+    loop.now = 101.0
+    failure, fine = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (type(failure), fine) == (ZeroDivisionError, 7)
+
+
+@on_clock
 async def test_each_interval_has_beats_of_its_own(loop: Clock) -> None:
     beats = Beats()
     seconds, minutes = await waiting(beats, loop, 119.0), await waiting(beats, loop, 119.0, interval=60.0)
@@ -65,3 +91,14 @@ async def test_one_who_goes_leaves_the_others_waiting(loop: Clock) -> None:
     tasks[100.0].cancel()
     assert await woken(loop, tasks, 101.0) == {100.0, 100.1}
     assert not tasks[100.1].cancelled()
+
+
+@on_clock
+async def test_the_deed_of_one_who_has_gone_is_not_done(loop: Clock) -> None:
+    beats, seen = Beats(), list[str]()
+    gone, there = (loop.create_task(beats.next(1.0, partial(seen.append, name))) for name in ("gone", "there"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    loop.now = 101.0
+    await there
+    assert seen == ["there"]
