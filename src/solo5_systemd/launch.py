@@ -16,7 +16,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
-from solo5_systemd.task import Preflight, Progress, Started
+from solo5_systemd.task import Entered, Preflight, Progress, Started
 from solo5_systemd.unit.properties import TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
@@ -115,13 +115,7 @@ class Launcher:
         Raises:
             Solo5Error: it did not start.
         """
-        progress.begins("checking the image and what it needs")
-        checked = await self._check(workload)
-        progress.checked(checked.preflight)
-        progress.begins("reserving addresses")
-        async with self._reserved(checked) as reservation:
-            progress.leased(reservation.leases)
-            progress.begins("attaching its network")
+        async with self._prepared(workload, progress) as (checked, reservation):
             unit = service(checked.parts(reservation))
             async with self._files(checked, unit.name) as files, self._attached(reservation):
                 progress.begins("starting its unit")
@@ -137,19 +131,30 @@ class Launcher:
                     )
 
     @asynccontextmanager
-    async def scope(self, workload: Workload, pid: int) -> AsyncGenerator[tuple[str, ...], None]:
+    async def scope(self, workload: Workload, pid: int, progress: Progress) -> AsyncGenerator[Entered, None]:
         """A process in a scope of its own, and what it is to execute; as `service`."""
-        checked = await self._check(workload)
-        async with self._reserved(checked) as reservation:
+        async with self._prepared(workload, progress) as (checked, reservation):
             parts = checked.parts(reservation)
             line = argv(parts)
             unit = scope(parts, pid)
-            async with (
-                self._locked(checked.disks),
-                self._attached(reservation),
-                self._launched(workload.name, unit, UnitFiles()),
-            ):
-                yield line
+            async with self._locked(checked.disks), self._attached(reservation):
+                progress.begins("starting its unit")
+                async with self._launched(workload.name, unit, UnitFiles()) as begun:
+                    yield Entered(line=line, invocation=begun.invocation, control_group=begun.control_group)
+
+    @asynccontextmanager
+    async def _prepared(
+        self, workload: Workload, progress: Progress
+    ) -> AsyncGenerator[tuple[_Checked, Reservation], None]:
+        """All that comes before a unit of either kind can be written."""
+        progress.begins("checking the image and what it needs")
+        checked = await self._check(workload)
+        progress.checked(checked.preflight)
+        progress.begins("reserving addresses")
+        async with self._reserved(checked) as reservation:
+            progress.leased(reservation.leases)
+            progress.begins("attaching its network")
+            yield checked, reservation
 
     @asynccontextmanager
     async def _locked(self, disks: Sequence[Disk]) -> AsyncGenerator[None, None]:

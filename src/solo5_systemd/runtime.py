@@ -16,7 +16,7 @@ from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.sampling import Sample, samples
-from solo5_systemd.task import Progress, Silence, Started, Task, phase
+from solo5_systemd.task import Entered, Progress, Silence, Started, Task, phase
 from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
@@ -69,14 +69,14 @@ class Runtime:
         async with self._launcher.service(workload, progress or Silence()) as started:
             return started
 
-    async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
-        """Put a process into a scope of its own and say what it is to execute: the tender's command line.
+    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
+        """Put a process into a scope of its own and say what it is to execute.
 
         Raises:
             Solo5Error: the scope did not start; nothing that was made for it is left.
         """
-        async with self._launcher.scope(workload, pid) as line:
-            return line
+        async with self._launcher.scope(workload, pid, progress or Silence()) as entered:
+            return entered
 
     async def open_console(self, unit: str) -> tuple[int, int]:
         """Journal streams for a process that PID 1 does not start: its stdout and stderr, the caller's to close."""
@@ -99,8 +99,12 @@ class Runtime:
         Raises:
             NoSuchTaskError: none has this name.
         """
-        reservation = await self._backends.networks.reservation(name)
+        reservation = await self.reservation(name)
         return await self._view(await self._state(name), reservation)
+
+    async def reservation(self, name: TaskName) -> Reservation | None:
+        """What a task holds of the network, None for nothing; no service is woken to say so."""
+        return await self._backends.networks.reservation(name)
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""

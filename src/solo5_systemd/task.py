@@ -119,6 +119,21 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entered:
+    """A process in a scope of its own.
+
+    Attributes:
+        line: what it is to execute now: the tender's command line.
+        invocation: systemd's InvocationID, in hexadecimal digits: another start of this name has another.
+        control_group: below the root of the hierarchy.
+    """
+
+    line: tuple[str, ...]
+    invocation: str
+    control_group: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preflight:
     """What a start has found out before it makes anything.
 

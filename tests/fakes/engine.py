@@ -14,7 +14,7 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.orphans import Orphan
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.sampling import Sample
-from solo5_systemd.task import Phase, Progress, Started, Task
+from solo5_systemd.task import Entered, Phase, Progress, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
@@ -82,10 +82,11 @@ class FakeRuntime(Runtime):
             self._end(workload.name, self.outcome)
         return started(self.known[workload.name])
 
-    async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
+    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
         self.workloads.append(workload)
         self.calls.append(("scope", pid))
-        return ("/usr/bin/solo5-spt", "--mem=118", "--", workload.image)
+        line = ("/usr/bin/solo5-spt", "--mem=118", "--", workload.image)
+        return Entered(line=line, invocation="0" * 31 + "1", control_group="/solo5.slice/solo5-task-web.scope")
 
     async def preview(self, workload: Workload) -> Plan:
         self.workloads.append(workload)

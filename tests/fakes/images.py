@@ -3,6 +3,8 @@
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
 from solo5_systemd.names import DeviceName
+from solo5_systemd.task import Preflight
+from solo5_systemd.unit.tender import Tender
 
 SHA256 = "5" * 64
 
@@ -29,6 +31,17 @@ def stored(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end:
         sha256=SHA256,
         size=4096,
         facts=facts(target, nics=nics, disks=disks, end=end),
+    )
+
+
+def preflight(nics: str = "", disks: str = "") -> Preflight:
+    return Preflight(
+        image="/srv/web.hvt",
+        sha256=SHA256,
+        manifest=manifest(nics=nics, disks=disks),
+        tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2),
+        memory=32,
+        guest_memory=22,
     )
 
 

@@ -303,11 +303,13 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     machine: Machine, runtime: Runtime
 ) -> None:
     workload = replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",))
-    line = await runtime.start_scope(workload, 4711)
-    assert "/usr/bin/solo5-hvt" in line
-    assert (line[0], line[-1]) == ("/usr/bin/setpriv", "web")
+    entered = await runtime.start_scope(workload, 4711)
+    assert "/usr/bin/solo5-hvt" in entered.line
+    assert (entered.line[0], entered.line[-1]) == ("/usr/bin/setpriv", "web")
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
+    state = machine.units.loaded[unit.name]
+    assert (entered.invocation, entered.control_group) == (state.invocation, state.control_group)
     (lock,) = machine.disks.locks
     assert os.get_inheritable(lock)  # by what the caller executes
     os.close(lock)

@@ -86,7 +86,7 @@ def execute(arguments: Namespace, session: Session) -> int:
     if arguments.scope:
         from solo5_systemd.cli.scope import become
 
-        return become(workload, session)
+        become(workload, session)
     return session.engine(lambda engine: _start(engine, workload, arguments, session))
 
 

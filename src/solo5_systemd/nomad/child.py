@@ -1,49 +1,65 @@
 """The process that becomes a scope's tender: started by the driver, in a scope of its own from its first deed on.
 
-The driver's settings and the workload come on stdin. The descriptor whose number is the one argument tells the driver:
-what is written there is an error, and its closing by the kernel, when the tender is executed, is success.
+What the driver wants comes on stdin. The descriptor whose number is the one argument tells the driver how far it is:
+lines of `report`. The kernel closes it when the tender is executed, and that is success.
 """
 
 import asyncio
-import json
 import os
 import pickle
 import sys
+from contextlib import suppress
 
-from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.host.execution import execute
+from solo5_systemd.nomad.announcements import Announcement
+from solo5_systemd.nomad.report import Begins, Enters, Said, encode
+from solo5_systemd.nomad.steps import Steps
 from solo5_systemd.settings import Settings
+from solo5_systemd.task import Entered, Progress
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload
 
 
+class Report:
+    """The driver as an audience; one that has died hears nothing, and the task goes on without it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def begins(self, doing: str) -> None:
+        self.say(Begins(doing=doing))
+
+    def tell(self, announcement: Announcement) -> None:
+        self.say(announcement)
+
+    def say(self, said: Said) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._descriptor, encode(said))
+
+
 def main() -> None:
     """Execute the tender, or tell why not."""
-    report = int(sys.argv[1])
-    os.set_inheritable(report, False)
-    settings, workload = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    report = Report(descriptor)
+    settings, workload, rule = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
     try:
-        line = asyncio.run(_enter(settings, workload))
-        _become(line)
+        entered = asyncio.run(_enter(settings, workload, Steps(report, rule)))
+        report.say(Enters(invocation=entered.invocation, control_group=entered.control_group))
+        execute(entered.line)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
-        os.write(report, _words(error))
+        report.say(_told(error))
         sys.exit(Solo5Error.exit_status)
 
 
-def _words(error: Exception) -> bytes:
-    told = error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not reached: {error!r}.")
-    return json.dumps({"name": told.dbus_name, "sentence": told.sentence, "hint": told.hint}).encode()
+def _told(error: Exception) -> Solo5Error:
+    return error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not reached: {error!r}.")
 
 
-async def _enter(settings: Settings, workload: Workload) -> tuple[str, ...]:
+async def _enter(settings: Settings, workload: Workload, progress: Progress) -> Entered:
     async with connect(lambda: settings) as engine:
-        return await engine.start_scope(workload, os.getpid())
-
-
-def _become(line: tuple[str, ...]) -> None:
-    try:
-        os.execv(line[0], line)  # noqa: S606 - no shell is meant
-    except OSError as error:
-        raise NotFoundError(f"{line[0]} cannot be executed: {error.strerror}.") from error
+        return await engine.start_scope(workload, os.getpid(), progress)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import NicOptions, PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.ready import Endpoint, Port
+from solo5_systemd.nomad.ready import Endpoint, Port, no_nic
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.properties import INFINITY
@@ -288,13 +288,6 @@ def endpoint(port: Port, task: wire.TaskConfig, options: TaskOptions, reservatio
     nic, number = ready_port(port, task, options)
     lease = next((lease for lease in reservation.leases if lease.nic == nic), primary_lease(reservation))
     return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
-
-
-def no_nic(port: Port) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
-        'Wait for a line of its console: ready { console = "…" }',
-    )
 
 
 def port_map(task: wire.TaskConfig, options: TaskOptions) -> dict[str, int]:

@@ -9,13 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
-from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, convert
 from solo5_systemd.nomad.options import TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Change, Endpoint, Line, OnLoss, Port, Pulse, Rule, Watched
-from solo5_systemd.task import Phase, Preflight
+from solo5_systemd.task import Phase
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal
 
 if TYPE_CHECKING:
@@ -58,16 +57,6 @@ def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
         Pattern(rule.by.pattern).close()
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
-
-
-def refuse(rule: Rule | None, preflight: Preflight) -> None:
-    """The same with what the image has told.
-
-    Raises:
-        InvalidRequestError: it has no NIC, and a port is to answer.
-    """
-    if rule is not None and isinstance(rule.by, Port) and not preflight.manifest.names(DeviceKind.NET_BASIC):
-        raise convert.no_nic(rule.by)
 
 
 class _Waiting:

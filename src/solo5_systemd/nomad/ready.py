@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.plan import Protocol, ipv4_address, port_number
 from solo5_systemd.nomad.choices import choice
 from solo5_systemd.nomad.duration import seconds
+
+if TYPE_CHECKING:
+    from solo5_systemd.task import Preflight
 
 LONGEST_PATTERN = 500
 """Characters of a pattern: it is to find a line, not to hold one."""
@@ -159,6 +164,23 @@ def _seconds(fields: Fields, key: str, default: float, least: float, most: float
     if not least <= value <= most:
         raise fields.wrong(key, fields.text(key), f"from {least:g}s to {most:g}s")
     return value
+
+
+def refuse(rule: Rule | None, preflight: "Preflight") -> None:
+    """Find out what is wrong with a rule now that the image has told what it is.
+
+    Raises:
+        InvalidRequestError: it has no NIC, and a port is to answer.
+    """
+    if rule is not None and isinstance(rule.by, Port) and not preflight.manifest.names(DeviceKind.NET_BASIC):
+        raise no_nic(rule.by)
+
+
+def no_nic(port: Port) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
+        'Wait for a line of its console: ready { console = "…" }',
+    )
 
 
 class Change(StrEnum):

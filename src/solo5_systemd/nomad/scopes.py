@@ -4,26 +4,32 @@ A later driver finds such a task by its unit, can stop it and measure it, and sa
 """
 
 import asyncio
-import json
 import os
 import pickle
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
+from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName, task_scope
+from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.descriptors import restore_limit
+from solo5_systemd.nomad.ready import Rule
+from solo5_systemd.nomad.report import Begins, Enters, decode, unforeseen
+from solo5_systemd.nomad.steps import Audience
 from solo5_systemd.settings import Settings
+from solo5_systemd.task import Started
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
 
 CHILD = "solo5_systemd.nomad.child"
-REPORT_LIMIT = 1 << 16
+LONGEST_LINE = 1 << 16
+"""Bytes of a child's report; the addresses of a manifest's 63 NICs take a third of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +38,49 @@ class Scopes:
 
     children: dict[TaskName, Process] = field(default_factory=dict)
 
-    async def start(self, engine: "Runtime", settings: Settings, workload: Workload) -> None:
-        """Start a child that enters the task's scope and becomes its tender, by the settings that the driver has.
+    async def start(
+        self, engine: "Runtime", settings: Settings, workload: Workload, rule: Rule | None, audience: Audience
+    ) -> Started:
+        """Start a child that enters the task's scope and becomes its tender.
+
+        Args:
+            engine: to open its console, and to undo what it leaves.
+            settings: those that the driver has.
+            workload: what to run.
+            rule: by which the task is to be ready.
+            audience: who hears of the child's steps.
 
         Raises:
             Solo5Error: it did not; nothing of it is left.
         """
+        since = time.time_ns() // 1000
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            child = await _spawn(engine, settings, workload, writing)
+            child = await _spawn(engine, workload, pickle.dumps((settings, workload, rule)), writing)
         except BaseException:
             os.close(reading)
             raise
         finally:
             os.close(writing)
         try:
-            report = await asyncio.to_thread(_read, reading)
+            last = await _heard(reading, audience)
+            reservation = await engine.reservation(workload.name)
         except BaseException:
             await asyncio.shield(_give_up(engine, workload.name, child))
             raise
-        if report:
+        if isinstance(last, Solo5Error):
             await child.wait()
-            raise _error(report)
+            raise last
         self.children[workload.name] = child
+        return Started(
+            name=workload.name,
+            unit=task_scope(workload.name),
+            invocation=last.invocation,
+            pid=0,
+            started=since,
+            control_group=last.control_group,
+            reservation=reservation,
+        )
 
     async def wait(self, name: TaskName) -> int | None:
         """The child's exit status, negative for a signal; None where the task is no child of this process."""
@@ -74,7 +100,7 @@ async def _give_up(engine: "Runtime", name: TaskName, child: Process) -> None:
         await engine.discard(name)
 
 
-async def _spawn(engine: "Runtime", settings: Settings, workload: Workload, report: int) -> Process:
+async def _spawn(engine: "Runtime", workload: Workload, wanted: bytes, report: int) -> Process:
     stdout, stderr = await engine.open_console(task_scope(workload.name))
     try:
         child = await asyncio.create_subprocess_exec(
@@ -89,19 +115,35 @@ async def _spawn(engine: "Runtime", settings: Settings, workload: Workload, repo
     assert child.stdin is not None  # noqa: S101 - it was asked for
     with suppress(ProcessLookupError):
         restore_limit(child.pid)  # before it has its input, hence before it executes the tender
-    child.stdin.write(pickle.dumps((settings, workload)))
+    child.stdin.write(wanted)
     child.stdin.close()
     return child
 
 
-def _read(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as report:
-        return report.read(REPORT_LIMIT)
+async def _heard(descriptor: int, audience: Audience) -> Enters | Solo5Error:
+    """Follow a child's report, which ends when it executes the tender, or ends itself; its last words.
 
-
-def _error(report: bytes) -> Solo5Error:
+    Raises:
+        HostError: it is not whole.
+    """
+    lines, loop = asyncio.StreamReader(limit=LONGEST_LINE), asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(descriptor, "rb", buffering=0)
+    )
+    last: Enters | Solo5Error | None = None
     try:
-        words = json.loads(report)
-        return BY_DBUS_NAME[words["name"]](words["sentence"], words["hint"])
-    except (ValueError, KeyError, TypeError):
-        return HostError("the child that was to become the task's tender failed in a way that nobody foresaw.")
+        async for line in lines:
+            match decode(line):
+                case Begins(doing=doing):
+                    audience.begins(doing)
+                case Announcement() as told:
+                    audience.tell(told)
+                case said:
+                    last = said
+    except ValueError as error:  # of a line without an end
+        raise unforeseen() from error
+    finally:
+        transport.close()
+    if last is None:
+        raise unforeseen()
+    return last

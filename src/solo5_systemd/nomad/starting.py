@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad import announcements, consoles, convert, readiness
 from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.boot import boot_id
@@ -25,6 +24,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Endpoint, Line, Rule, Watched
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
+from solo5_systemd.nomad.steps import Steps
 from solo5_systemd.task import Started, Task
 from solo5_systemd.workload import UnitKind, Workload
 
@@ -93,13 +93,13 @@ class Starter:
         except Solo5Error:
             await consoles.dismiss(config)
             raise
-        with Announcer(self._events, config, partial(readiness.refuse, wish.options.ready)) as progress:
+        with Announcer(self._events, config) as progress:
             try:
                 async with asyncio.timeout(PATIENCE):
                     started = await self._start(config, wish, progress)
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
-            progress.started(started.unit, started.invocation)
+            progress.tell(announcements.started(started.unit, started.invocation))
             return await self._until_ready(config, wish, started, progress)
 
     async def _until_ready(self, config: wire.TaskConfig, wish: _Wish, started: Started, progress: Announcer) -> Begun:
@@ -112,7 +112,7 @@ class Starter:
                 progress.begins(f"waiting for {wanted}")
                 begun = time.monotonic()
                 how = await readiness.become(self._session, state, wanted, options.ready.deadline, ended)
-                self._events.publish(config, announcements.ready(how, time.monotonic() - begun))
+                progress.tell(announcements.ready(how, time.monotonic() - begun))
                 state = replace(state, ready=_watched(options.ready, wanted))
         except BaseException:
             await asyncio.shield(self._undo(state, ended))
@@ -139,12 +139,14 @@ class Starter:
         try:
             progress.begins("opening the log files' pipes")
             await consoles.connect(self._session, config, name, unit, since, wish.logging)
-            return await self._begin(engine, workload, since, progress)
+            return await self._begin(engine, workload, wish.options.ready, since, progress)
         except BaseException:
             await asyncio.shield(consoles.let_go(self._session, name, wish.logging))
             raise
 
-    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: Announcer) -> Started:
+    async def _begin(
+        self, engine: "Runtime", workload: Workload, rule: Rule | None, since: int, progress: Announcer
+    ) -> Started:
         """Start the unit, or find it there.
 
         An id is used for one start only: what has its name already is this very task, started by a driver that died
@@ -152,18 +154,14 @@ class Starter:
         """
         try:
             if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload, progress)
-            progress.begins("starting its scope")
-            await self._scopes.start(engine, self._session.settings(), workload)
+                return await engine.start(workload, Steps(progress, rule))
+            progress.begins("starting the process that becomes its tender")
+            return await self._scopes.start(engine, self._session.settings(), workload, rule, progress)
         except TakenError as error:  # of the name, or of a port or disk
             try:
                 return _started(await engine.task(workload.name), since)
             except NoSuchTaskError:
                 raise error from None
-        try:
-            return _started(await engine.task(workload.name), since)
-        except NoSuchTaskError:
-            return _ended_scope(workload.name, since)
 
 
 def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
@@ -213,19 +211,6 @@ def _started(task: Task, since: int) -> Started:
         started=task.started or since,
         control_group=task.control_group,
         reservation=task.reservation,
-    )
-
-
-def _ended_scope(name: TaskName, since: int) -> Started:
-    """Of a tender that has ended already: nothing keeps a scope, but its end is its parent's to tell."""
-    return Started(
-        name=name,
-        unit=task_scope(name),
-        invocation="",
-        pid=0,
-        started=since,
-        control_group="",
-        reservation=None,
     )
 
 

@@ -12,9 +12,11 @@ from tests.fast.host.test_facts import GOOD
 from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.facts import Host
+from solo5_systemd.nomad.report import Enters, encode
 from solo5_systemd.settings import Settings
 
 Becomes = Callable[[str], None]
+ENTERED = Enters(invocation="ab" * 16, control_group="/solo5.slice/scope")
 
 
 @pytest.fixture
@@ -55,12 +57,18 @@ def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
-    """Say what the child does that is to become the tender; `report` is its descriptor, `here` a directory."""
+    """Say what the child does that is to become the tender; `here` is a directory, `report` its descriptor.
+
+    `say` reports, and `enter` says that it is in its scope and executes the tender.
+    """
     program = tmp_path / "child"
 
     def becomes(does: str) -> None:
         program.write_text(
-            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n{does}\n"
+            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n"
+            "def say(line): os.write(report, line)\n"
+            f"def enter(): say({encode(ENTERED)!r}); os.close(report)\n"
+            f"{does}\n"
         )
         program.chmod(0o700)
 

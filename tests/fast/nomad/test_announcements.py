@@ -1,27 +1,13 @@
 """What events say: short, complete, and harmless on a terminal."""
 
 import pytest
-from tests.fakes.images import stored
+from tests.fakes.images import preflight
 from tests.fakes.tasks import LEASE
 
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.announcements import LAST_LINES, LONGEST_LINE, Announcement
-from solo5_systemd.task import Preflight
-from solo5_systemd.unit.tender import Tender
 
 END = Announcement(message="The guest aborted", annotations={"outcome": "aborted"})
-
-
-def preflight(nics: str = "", disks: str = "") -> Preflight:
-    return Preflight(
-        image="/srv/web.hvt",
-        sha256="5" * 64,
-        manifest=stored(nics=nics, disks=disks).facts.manifest,
-        tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2),
-        memory=32,
-        guest_memory=22,
-    )
 
 
 @pytest.mark.parametrize(

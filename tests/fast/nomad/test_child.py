@@ -1,6 +1,5 @@
-"""The process that becomes a scope's tender tells the driver what keeps it from it."""
+"""The process that becomes a scope's tender tells the driver how far it is, and what keeps it from it."""
 
-import json
 import os
 import pickle
 import sys
@@ -10,11 +9,17 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 from tests.fakes.engine import FakeRuntime
+from tests.fakes.images import preflight
+from tests.fakes.tasks import LEASE
 
-from solo5_systemd.errors import TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad import child
+from solo5_systemd.network.plan import Protocol
+from solo5_systemd.nomad import announcements, child
+from solo5_systemd.nomad.ready import Port, Rule
+from solo5_systemd.nomad.report import Begins, Enters, Said, decode
 from solo5_systemd.settings import Settings
+from solo5_systemd.task import Entered, Progress, Silence
 from solo5_systemd.workload import UnitKind, Workload
 
 SETTINGS = Settings(tender_paths=("/opt/tenders",))
@@ -28,51 +33,89 @@ class Engine(FakeRuntime):
         super().__init__()
         self.failure = failure
 
-    async def start_scope(self, workload: Workload, pid: int) -> tuple[str, ...]:
+    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
+        progress = progress or Silence()
+        progress.begins("checking")
+        progress.checked(preflight())
         if self.failure is not None:
             raise self.failure
+        progress.leased([LEASE])
         await super().start_scope(workload, pid)
-        return ("/proc/self/no-tender", "--", workload.image)
+        return Entered(line=("/proc/self/no-tender",), invocation="ab" * 16, control_group="/web.scope")
 
 
-def told(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> dict[str, str]:
-    """What the driver reads."""
+@pytest.fixture(autouse=True)
+def _signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is this very process."""
+    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED", ())
 
+
+def told(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[Said]:
+    """What the driver hears."""
+    reading, writing = os.pipe()
+    run(monkeypatch, engine, rule, writing)
+    with open(reading, "rb") as report:  # noqa: PTH123 - a descriptor
+        return [decode(line) for line in report]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None, writing: int) -> None:
     @asynccontextmanager
     async def connect(settings: Callable[[], Settings]) -> AsyncGenerator[Engine, None]:
         assert settings() == SETTINGS
         yield engine
 
-    reading, writing = os.pipe()
     monkeypatch.setattr(child, "connect", connect)
     monkeypatch.setattr(sys, "argv", ["child", str(writing)])
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(pickle.dumps((SETTINGS, WORKLOAD)))))
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(pickle.dumps((SETTINGS, WORKLOAD, rule)))))
     with pytest.raises(SystemExit) as exit_:
         child.main()
     os.close(writing)
-    with open(reading) as report:  # noqa: PTH123 - a descriptor
-        words = json.load(report)
     assert exit_.value.code == 125
-    assert isinstance(words, dict)
-    return words
 
 
-def test_a_tender_that_cannot_be_executed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_is_told_in_the_words_of_an_event_and_then_that_the_tender_is_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = Engine()
-    assert told(monkeypatch, engine) == {
-        "name": "org.solo5.Error.NotFound",
-        "sentence": "/proc/self/no-tender cannot be executed: No such file or directory.",
-        "hint": "",
-    }
+    assert told(monkeypatch, engine)[:-1] == [
+        Begins(doing="checking"),
+        announcements.checked(preflight()),
+        announcements.leased([LEASE]),
+        Enters(invocation="ab" * 16, control_group="/web.scope"),
+    ]
     assert (engine.workloads, engine.calls) == ([WORKLOAD], [("scope", os.getpid())])
 
 
+def test_a_tender_that_cannot_be_executed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, last = told(monkeypatch, Engine())
+    assert isinstance(last, NotFoundError)
+    assert last.sentence == "/proc/self/no-tender cannot be executed: No such file or directory."
+
+
 def test_an_error_of_ours_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = told(monkeypatch, Engine(TakenError("port 80 is taken.", "Choose another.")))
-    assert words == {"name": TakenError.dbus_name, "sentence": "port 80 is taken.", "hint": "Choose another."}
+    *_, last = told(monkeypatch, Engine(TakenError("port 80 is taken.", "Choose another.")))
+    assert isinstance(last, TakenError)
+    assert (last.sentence, last.hint) == ("port 80 is taken.", "Choose another.")
 
 
 def test_what_nobody_foresaw_is_told_and_not_taken_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = told(monkeypatch, Engine(ZeroDivisionError("oops")))
-    assert words["sentence"] == "the task's tender was not reached: ZeroDivisionError('oops')."
-    assert words["name"] == "org.solo5.Error.Host"
+    *_, last = told(monkeypatch, Engine(ZeroDivisionError("oops")))
+    assert isinstance(last, HostError)
+    assert last.sentence == "the task's tender was not reached: ZeroDivisionError('oops')."
+
+
+def test_an_image_that_can_never_be_ready_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    first, last = told(monkeypatch, engine, Rule(by=Port(protocol=Protocol.TCP, name="80")))
+    assert first == Begins(doing="checking")
+    assert isinstance(last, InvalidRequestError)
+    assert "the image has no NIC" in last.sentence
+    assert engine.calls == []
+
+
+def test_a_start_goes_on_though_the_driver_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    reading, writing = os.pipe()
+    os.close(reading)
+    run(monkeypatch, engine, None, writing)
+    assert engine.calls == [("scope", os.getpid())]

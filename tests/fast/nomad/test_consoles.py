@@ -25,7 +25,7 @@ async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos
 
 
 async def test_a_scopes_console_is_forwarded_by_the_scopes_name(machine: Machine, fifos: Fifos, child: Becomes) -> None:
-    child("os.close(report)")
+    child("enter()")
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config(unit="scope")))
     assert machine.relay.units == [task_scope(NAME)]

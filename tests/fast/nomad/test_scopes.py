@@ -1,7 +1,6 @@
 """Tenders in scopes are the driver's children: started, waited for, and never left half-way."""
 
 import asyncio
-import json
 import os
 import pickle
 import sys
@@ -11,20 +10,43 @@ import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.conftest import ENTERED, Becomes
 from tests.fast.nomad.values import task_config
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.plan import Reservation
+from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scopes import Scopes
+from solo5_systemd.nomad.ready import Line, Rule
+from solo5_systemd.nomad.report import Begins, Said, encode
+from solo5_systemd.nomad.scopes import LONGEST_LINE, Scopes
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.settings import Settings
+from solo5_systemd.task import Started
 from solo5_systemd.workload import UnitKind, Workload
 
 WEB = TaskName("web")
 SETTINGS = Settings(tender_paths=("/opt/tenders",))
 WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
+RULE = Rule(by=Line(pattern="ready"))
+
+
+class Heard:
+    """An audience, and what it heard."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[Said] = asyncio.Queue()
+
+    def begins(self, doing: str) -> None:
+        self.said.put_nowait(Begins(doing=doing))
+
+    def tell(self, announcement: Announcement) -> None:
+        self.said.put_nowait(announcement)
+
+
+async def start(scopes: Scopes, engine: Runtime, audience: Heard | None = None) -> Started:
+    return await scopes.start(engine, SETTINGS, WORKLOAD, RULE, audience or Heard())
 
 
 @pytest.fixture
@@ -36,9 +58,9 @@ def engine(machine: Machine) -> Runtime:
     ("does", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGTERM)", -15), ("sys.exit(0)", 0)]
 )
 async def test_the_end_of_a_child_is_known(engine: Runtime, child: Becomes, does: str, status: int) -> None:
-    child(f"os.close(report); {does}")
+    child(f"enter(); {does}")
     scopes = Scopes()
-    await scopes.start(engine, SETTINGS, WORKLOAD)
+    await start(scopes, engine)
     assert await scopes.wait(WEB) == status
     assert await scopes.wait(WEB) == status
 
@@ -51,37 +73,64 @@ async def test_the_child_is_given_settings_and_workload_and_nothing_else_of_ours
         "held = [fd for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)]\n"
         "open(here + '/held', 'w').write(' '.join(sorted(held, key=int)))\n"
         "open(here + '/report', 'w').write(str(report))\n"
-        "open(here + '/streams', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))"
+        "open(here + '/streams', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))\n"
+        "enter()"
     )
     scopes = Scopes()
-    await scopes.start(engine, SETTINGS, WORKLOAD)
+    await start(scopes, engine)
     await scopes.wait(WEB)
-    assert pickle.loads((tmp_path / "workload").read_bytes()) == (SETTINGS, WORKLOAD)
+    assert pickle.loads((tmp_path / "workload").read_bytes()) == (SETTINGS, WORKLOAD, RULE)
     assert (tmp_path / "held").read_text().split() == ["0", "1", "2", (tmp_path / "report").read_text()]
     assert (tmp_path / "streams").read_text() == "/dev/null" * 2
 
 
-async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: Becomes) -> None:
-    words = {"name": TakenError.dbus_name, "sentence": "port 80 is taken.", "hint": "Choose another."}
-    child(f"os.write(report, {json.dumps(words).encode()!r})")
+async def test_what_the_child_reports_is_heard_as_it_comes(
+    machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
+) -> None:
+    steps: list[Said] = [Begins(doing="reserving"), Announcement(message="NIC a", annotations={"a": "b"})]
+    says = "; ".join(f"say({encode(each)!r})" for each in steps)
+    child(f"{says}\nwhile not os.path.exists(here + '/go'): time.sleep(0.01)\nenter()")
+    machine.networks.held[WEB] = Reservation(task=WEB)
+    audience = Heard()
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(start(Scopes(), engine, audience))
+        assert [await audience.said.get() for _ in steps] == steps
+        assert not starting.done()
+        (tmp_path / "go").touch()
+    started = starting.result()
+    assert (started.unit, started.invocation) == ("solo5-task-web.scope", ENTERED.invocation)
+    assert (started.control_group, started.reservation) == (ENTERED.control_group, Reservation(task=WEB))
+
+
+@pytest.mark.parametrize("before", ["", f"say({encode(ENTERED)!r}); "])
+async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: Becomes, before: str) -> None:
+    child(f"{before}say({encode(TakenError('port 80 is taken.', 'Choose another.'))!r})")
     scopes = Scopes()
     with pytest.raises(TakenError, match="port 80 is taken. Choose another."):
-        await scopes.start(engine, SETTINGS, WORKLOAD)
+        await start(scopes, engine)
     assert await scopes.wait(WEB) is None
 
 
-@pytest.mark.parametrize("said", [b"oops", b"{}", b'{"name": "x", "sentence": "", "hint": ""}', b"[1]", b"3"])
-async def test_an_answer_that_nobody_understands_is_a_failure(engine: Runtime, child: Becomes, said: bytes) -> None:
-    child(f"os.write(report, {said!r})")
+@pytest.mark.parametrize(
+    "does",
+    ["say(b'oops')", f"say(b' ' * {2 * LONGEST_LINE})", f"say({encode(Begins(doing='x'))!r}); os.kill(os.getpid(), 9)"],
+    ids=["nonsense", "no end", "killed before it could"],
+)
+async def test_a_child_that_does_not_say_that_it_executes_the_tender_has_failed_and_nothing_of_it_is_left(
+    machine: Machine, engine: Runtime, child: Becomes, does: str
+) -> None:
+    child(does)
+    machine.networks.held[WEB] = Reservation(task=WEB)
     with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
-        await Scopes().start(engine, SETTINGS, WORKLOAD)
+        await start(Scopes(), engine)
+    assert machine.holds == (set(), set())
 
 
 async def test_a_start_that_is_called_off_kills_its_child_and_leaves_nothing(
     machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
     child("open(here + '/pid', 'w').write(str(os.getpid()))\ntime.sleep(60)")
-    async with Background(Scopes().start(engine, SETTINGS, WORKLOAD)) as starting:
+    async with Background(start(Scopes(), engine)) as starting:
         pid = await _written(tmp_path / "pid")
     assert starting.cancelled()
     assert not _lives(int(pid))
@@ -109,7 +158,7 @@ async def test_a_child_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
-        await Scopes().start(engine, SETTINGS, WORKLOAD)
+        await start(Scopes(), engine)
 
 
 async def test_what_is_no_child_has_no_end_here() -> None:
@@ -121,7 +170,7 @@ async def test_what_is_no_child_has_no_end_here() -> None:
 async def test_a_tender_that_ended_before_anybody_could_look_is_a_task_that_ended(
     machine: Machine, child: Becomes
 ) -> None:
-    child("os.close(report); sys.exit(3)")
+    child("enter(); sys.exit(3)")
     async with agent() as nomad:
         started = await nomad.start(task_config(unit="scope"))
         assert started.handle.state == wire.RUNNING

@@ -5,16 +5,19 @@ import asyncio
 import pytest
 from tests.fakes.backends import Machine, entry
 from tests.fakes.background import Background, yields
-from tests.fakes.images import stored
+from tests.fakes.images import preflight, stored
+from tests.fakes.tasks import LEASE
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.conftest import ENTERED, Becomes
 from tests.fast.nomad.values import TASK_ID, port, task_config
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.repair import Repair
+from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.report import Begins, encode
 from solo5_systemd.nomad.throttle import BURST
 from solo5_systemd.unit.state import MainCode
 
@@ -89,12 +92,37 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(
         assert not [said for said in await nomad.messages() if "slow" in said]
 
 
-async def test_a_scope_is_told_as_started(machine: Machine, child: Becomes) -> None:
-    child("os.close(report); sys.exit(3)")
+def steps() -> str:
+    """What a scope's child does: the steps of a service's start."""
+    return "\n".join(
+        f"say({encode(said)!r})"
+        for said in (announcements.checked(preflight("service")), announcements.leased([LEASE]), ENTERED)
+    )
+
+
+async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: Becomes) -> None:
+    child(f"{steps()}; sys.exit(3)")
     async with agent() as nomad:
         await nomad.start(task_config(unit="scope"))
         await nomad.wait()
-        assert (await nomad.messages())[0] == f"Started solo5-task-{NAME}.scope, invocation unknown"
+        checked, *told = await nomad.messages()
+        assert checked.startswith("Preflight passed: web.hvt (")
+        assert told == [
+            "NIC service has 10.89.0.2 in network default",
+            f"Started solo5-task-{NAME}.scope, invocation {ENTERED.invocation}",
+            "The guest exited with 3",
+        ]
+
+
+async def test_a_scopes_slow_step_is_told_like_a_services(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", [number / 20 for number in range(1, 200)])
+    child(f"say({encode(Begins(doing='attaching its network'))!r}); time.sleep(60)")
+    async with agent() as nomad, Background(nomad.start(task_config(unit="scope"))):
+        said: list[str] = []
+        while not said or not said[-1].endswith(" s it is still attaching its network"):
+            said += await nomad.messages()
 
 
 # --- nothing twice -------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""What a child reports is what the driver hears, and nothing else is."""
+
+import pytest
+
+from solo5_systemd.errors import BY_DBUS_NAME, HostError, TakenError
+from solo5_systemd.nomad.announcements import Announcement
+from solo5_systemd.nomad.report import Begins, Enters, Said, decode, encode
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Begins(doing="reserving addresses"),
+        Announcement(message="NIC service has “10.89.0.2”\nand more", annotations={"nic.service.mac": "02:00"}),
+        Announcement(message="plain"),
+        Enters(invocation="ab" * 16, control_group="/solo5.slice/a.scope"),
+    ],
+)
+def test_a_step_is_one_line_and_arrives_as_it_was(said: Said) -> None:
+    line = encode(said)
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
+    assert decode(line) == said
+
+
+@pytest.mark.parametrize("kind", BY_DBUS_NAME.values())
+def test_an_error_arrives_with_its_class(kind: type[TakenError]) -> None:
+    told = decode(encode(kind("port 80 is taken.", "Choose another.")))
+    assert isinstance(told, kind)
+    assert (told.sentence, told.hint) == ("port 80 is taken.", "Choose another.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"oops",
+        b"\xff",
+        b"{}",
+        b"[1]",
+        b"3",
+        b'{"begins": 3}',
+        b'{"tells": "a", "annotations": {"b": 1}}',
+        b'{"enters": "/a"}',
+        b'{"fails": "x", "sentence": "", "hint": ""}',
+    ],
+)
+def test_anything_else_is_a_failure_that_nobody_foresaw(line: bytes) -> None:
+    with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
+        decode(line)
