@@ -1,11 +1,13 @@
-"""The process around a service: its log, its bus, its watchdog, its end."""
+"""The process around a service: its options, its log, its bus, its watchdog, its end."""
 
+import argparse
 import asyncio
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 
 from dbus_next import BusType
 from dbus_next.aio import MessageBus
@@ -15,6 +17,23 @@ from solo5_systemd.errors import HostError, Solo5Error
 
 NEEDED_AGAIN = 75
 """The exit status after which systemd starts us again (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
+
+
+def options(service: str, about: str, *, state: Path, holds: str, idle: float) -> argparse.ArgumentParser:
+    """The options that every service has.
+
+    Args:
+        service: its name.
+        about: its purpose, in a sentence.
+        state: the directory where it keeps what it needs after a restart.
+        holds: what that is, in a word.
+        idle: seconds.
+    """
+    parser = argparse.ArgumentParser(prog=service, description=about)
+    parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{holds} (%(default)s)")
+    leave = "leave after these without work (%(default)s)"
+    parser.add_argument("--idle", default=idle, type=float, metavar="SECONDS", help=leave)
+    return parser
 
 
 def run(serving: Coroutine[object, object, bool]) -> int:
@@ -45,6 +64,20 @@ async def connected() -> MessageBus:
         return await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
     except (OSError, EOFError) as error:
         raise HostError(f"the system bus cannot be reached: {error}.") from error
+
+
+async def beside(serving: Awaitable[bool], *companions: Coroutine[object, object, None]) -> bool:
+    """Serve to the end, with what runs for ever beside it; what fails of either ends all of it.
+
+    Raises:
+        ExceptionGroup: what failed.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(each) for each in companions]
+        needed = await serving
+        for each in running:
+            each.cancel()
+    return needed
 
 
 async def until_lost(bus: MessageBus) -> None:

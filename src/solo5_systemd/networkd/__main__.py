@@ -1,7 +1,6 @@
 """solo5-networkd: started by D-Bus at the first call, gone when no lease is left."""
 
 import argparse
-import asyncio
 import pwd
 import sys
 from pathlib import Path
@@ -22,17 +21,10 @@ def main() -> int:
 
 
 def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="solo5-networkd", description="The network service of Solo5 unikernels.")
+    about = "The network service of Solo5 unikernels."
+    parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_SECONDS)
     parser.add_argument("--owner", default="solo5", metavar="USER", help="who may attach to taps (%(default)s)")
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
-    parser.add_argument("--state", default=STATE, type=Path, metavar="DIR", help="leases (%(default)s)")
-    parser.add_argument(
-        "--idle",
-        default=IDLE_SECONDS,
-        type=float,
-        metavar="SECONDS",
-        help="leave after these without work (%(default)s)",
-    )
     return parser
 
 
@@ -49,13 +41,12 @@ async def _serve(options: argparse.Namespace) -> bool:
 
     bus = await process.connected()
     networkd = Networkd(bus, make_keeper, idle=options.idle)
-    async with asyncio.TaskGroup() as tasks:
+    needed = await process.beside(
+        networkd.serve(process.tell_ready, process.tell_stopping),
         # systemd's watchdog is told of our life only when the writer's thread has come round as well
-        work = (process.watchdog(networkd.breathe), process.until_lost(bus))
-        companions = [tasks.create_task(each) for each in work]
-        needed = await networkd.serve(process.tell_ready, process.tell_stopping)
-        for companion in companions:
-            companion.cancel()
+        process.watchdog(networkd.breathe),
+        process.until_lost(bus),
+    )
     bus.disconnect()
     return needed
 

@@ -1,9 +1,7 @@
 """solo5-relay: started by D-Bus with the first console to forward, gone when none is left."""
 
 import argparse
-import asyncio
 import sys
-from pathlib import Path
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.daemon.service import Service
@@ -17,20 +15,9 @@ IDLE_SECONDS = 10.0
 
 def main() -> int:
     """Serve; the exit status."""
-    return process.run(_serve(_options().parse_args()))
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="solo5-relay", description="The console relay of Solo5 unikernels.")
-    parser.add_argument("--state", default=STATE, type=Path, metavar="DIR", help="positions (%(default)s)")
-    parser.add_argument(
-        "--idle",
-        default=IDLE_SECONDS,
-        type=float,
-        metavar="SECONDS",
-        help="leave after these without work (%(default)s)",
-    )
-    return parser
+    about = "The console relay of Solo5 unikernels."
+    options = process.options("solo5-relay", about, state=STATE, holds="positions", idle=IDLE_SECONDS)
+    return process.run(_serve(options.parse_args()))
 
 
 async def _serve(options: argparse.Namespace) -> bool:
@@ -38,12 +25,13 @@ async def _serve(options: argparse.Namespace) -> bool:
     forwarder = Forwarder(Records(options.state))
     forwarder.restore(fdstore.restored())
     service = Service(bus, INTERFACE, Methods(forwarder).handlers, lambda: forwarder.is_needed)
-    async with asyncio.TaskGroup() as tasks:
-        work = (process.watchdog(), process.until_lost(bus), forwarder.run(), _tell_gaps(forwarder, service))
-        companions = [tasks.create_task(each) for each in work]
-        needed = await service.serve(options.idle, process.tell_ready, process.tell_stopping)
-        for companion in companions:
-            companion.cancel()
+    needed = await process.beside(
+        service.serve(options.idle, process.tell_ready, process.tell_stopping),
+        process.watchdog(),
+        process.until_lost(bus),
+        forwarder.run(),
+        _tell_gaps(forwarder, service),
+    )
     forwarder.close()
     bus.disconnect()
     return needed
