@@ -63,7 +63,7 @@ class Scene:
 
 
 def allocation(unit: UnitState) -> str:
-    """The directory of the allocation that a task was started for; empty for a task that is not Nomad's, or a scope."""
+    """The directory of the allocation that a task was started for; empty for a task that is not Nomad's."""
     shared = unit.log_fields.get("NOMAD_ALLOC_DIR", "")  # <agent's>/<allocation>/alloc, as in the task's environment
     return posixpath.dirname(shared)
 

@@ -77,7 +77,7 @@ class Task:
 
     @property
     def image(self) -> str:
-        """The path that the image had when the task was started; empty for a scope."""
+        """The path that the image had when the task was started; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE", "")
 
     @property

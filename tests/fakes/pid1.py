@@ -203,7 +203,7 @@ class FakeUnits:
             main_pid=now if unit.name.endswith(".service") else 0,
             started=now,
             control_group=f"/solo5.slice/{unit.name}",
-            log_fields=dict(field.decode().split("=", 1) for field in fields),
+            log_fields={**dict(field.decode().split("=", 1) for field in fields), **unit.marks},
         )
 
     def _begin_to_stop(self, unit: str) -> None:

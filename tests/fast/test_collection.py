@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.tasks import ended, running
-from tests.fast.test_orphans import ALLOCATION, WEB, holding
+from tests.fast.test_orphans import ALLOCATION, TASKS, WEB, holding
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import HoldingState
@@ -45,7 +44,7 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, run
     assert await runtime.collect(dry_run=False) == told
 
 
-@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+@TASKS
 async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine, runtime: Runtime, task: Task) -> None:
     forgotten(machine, task)
     machine.relay.held[WEB] = (task.unit, 1)

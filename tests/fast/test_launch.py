@@ -310,6 +310,7 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
     state = machine.units.loaded[unit.name]
     assert (entered.invocation, entered.control_group) == (state.invocation, state.control_group)
+    assert state.log_fields["SOLO5_TASK"] == "web"
     (lock,) = machine.disks.locks
     assert os.get_inheritable(lock)  # by what the caller executes
     os.close(lock)

@@ -9,6 +9,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Holding, HoldingState, Reservation
 from solo5_systemd.orphans import Scene, orphans
 from solo5_systemd.task import Task
+from solo5_systemd.workload import UnitKind
 
 WEB = TaskName("web")
 ALLOCATION = "/var/lib/nomad/alloc/3fa85f64"
@@ -36,7 +37,12 @@ def found(scene: Scene) -> list[str]:
     return list(map(str, orphans(scene)))
 
 
-@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+TASKS = pytest.mark.parametrize(
+    "task", [running(), ended(), running(kind=UnitKind.SCOPE)], ids=["running", "ended", "scope"]
+)
+
+
+@TASKS
 def test_a_task_of_nomads_is_nobodys_when_its_allocation_is_removed(task: Task) -> None:
     scene = of_nomad(task)
     assert found(scene) == []
@@ -45,7 +51,7 @@ def test_a_task_of_nomads_is_nobodys_when_its_allocation_is_removed(task: Task) 
     ]
 
 
-@pytest.mark.parametrize("task", [running(), ended()], ids=["running", "ended"])
+@TASKS
 def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
     assert found(replace(EMPTY, units=(task.state,), outcomes=frozenset({WEB}), gone=frozenset({"", "/"}))) == []
 

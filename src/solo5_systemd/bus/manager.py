@@ -12,6 +12,7 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
 from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
+from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -52,11 +53,13 @@ class Manager:
     Args:
         connection: the system bus.
         exports: what of many units is read from files; None: this machine's.
+        marks: what scopes say of their tasks; None: this machine's.
     """
 
-    def __init__(self, connection: Connection, exports: Exports | None = None) -> None:
+    def __init__(self, connection: Connection, exports: Exports | None = None, marks: Marks | None = None) -> None:
         self._connection = connection
         self._exports = exports or Exports()
+        self._marks = marks or Marks()
         self._jobs = Jobs(connection)
         self._watches = Watches(connection, self._jobs, self._glances)
 
@@ -72,7 +75,10 @@ class Manager:
             result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
-        return await self._begun(unit.name)
+        begun = await self._begun(unit.name)
+        if unit.marks and begun.control_group:
+            self._marks.write(begun.control_group, unit.marks)
+        return begun
 
     async def stop(self, unit: str) -> None:
         # "replace", since a start that is still under way is to be stopped as well.
@@ -146,7 +152,7 @@ class Manager:
     async def runs(self) -> Sequence[UnitState]:
         rows = [row for row in await self._listing() if not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
-        told = [unit_state(row.unit, exported[row.unit]) for row in rows if row.unit in exported]
+        told = [self._told(row, exported[row.unit]) for row in rows if row.unit in exported]
         asked = await self._read_all(row for row in rows if row.unit not in exported)
         return [*filter(None, told), *asked]
 
@@ -190,7 +196,7 @@ class Manager:
             if not row.over and row.unit in control_groups:
                 properties = self._exports.properties(row.unit, control_groups[row.unit])
                 if {name for _, name in row.wanted()} - {STARTED, "LoadState"} <= properties.keys():
-                    found[row.unit] = {**properties, **row.properties()}
+                    found[row.unit] = properties
         return found
 
     async def _timed(self, row: "_Row", exported: Mapping[str, object] | None) -> UnitState | None:
@@ -198,9 +204,9 @@ class Manager:
         if exported is None:
             return await self._read(row)
         if row.kind is UnitKind.SCOPE:
-            return unit_state(row.unit, exported)
+            return self._told(row, exported)
         started = await self._get(row.path, INTERFACES[row.kind], STARTED)
-        return unit_state(row.unit, {**exported, STARTED: started}) if started else await self._read(row)
+        return self._told(row, {**exported, STARTED: started}) if started else await self._read(row)
 
     async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
         states = await asyncio.gather(*map(self._read, rows))
@@ -215,7 +221,14 @@ class Manager:
         properties = await self._properties(row.path, row.wanted())
         if properties.pop("LoadState", None) != "loaded":
             return None  # unloaded meanwhile: systemd describes any name that it is asked for
-        return unit_state(row.unit, {**properties, **row.properties()})
+        return self._told(row, properties)
+
+    def _told(self, row: "_Row", properties: Mapping[str, object]) -> UnitState | None:
+        """What was found out of a unit; of a scope, what it says of its task is not systemd's to tell."""
+        state = unit_state(row.unit, {**properties, **row.properties()})
+        if state is None or row.kind is not UnitKind.SCOPE or not state.control_group:
+            return state
+        return replace(state, log_fields=self._marks.read(state.control_group))
 
     async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
         """Those of the wanted (interface, name) that there are."""

@@ -6,7 +6,7 @@ systemd.resource-control(5) and systemd.exec(5), because that is what people typ
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import SLICE
@@ -31,10 +31,12 @@ class TransientUnit:
     Attributes:
         name: the unit's.
         properties: in the order in which they are sent.
+        marks: what a scope is to say of its task. systemd has no LogExtraFields= for it.
     """
 
     name: str
     properties: tuple[Property, ...]
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, name: str) -> object:
         return next((p.value for p in self.properties if p.name == name), None)

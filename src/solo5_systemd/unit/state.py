@@ -132,7 +132,7 @@ class UnitState:
 
     @property
     def tender(self) -> str:
-        """`hvt` or `spt`; empty for a scope, which has no fields of its own in the journal."""
+        """`hvt` or `spt`; empty for a scope that is over, of which nothing is kept."""
         return self.log_fields.get("SOLO5_TENDER", "")
 
     @property

@@ -102,7 +102,11 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND)),
         *_resources(parts.workload),
     )
-    return TransientUnit(name=task_scope(parts.workload.name), properties=_overlay(properties, parts.workload))
+    return TransientUnit(
+        name=task_scope(parts.workload.name),
+        properties=_overlay(properties, parts.workload),
+        marks=log_fields(parts),
+    )
 
 
 def _unexpanded(line: Iterable[str]) -> list[str]:
@@ -146,7 +150,7 @@ def _console(parts: Parts) -> Iterator[Property]:
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
-    """What every line of the task's console carries in the journal, and what `ps` later reads from the unit."""
+    """What `ps` later reads from the unit, and what every line of a service's console carries in the journal."""
     return {
         "SOLO5_TASK": parts.workload.name,
         "SOLO5_IMAGE": parts.workload.image,

@@ -4,12 +4,14 @@ from pathlib import Path
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, pid1
 from tests.contract.netservice import PrivateBus
+from tests.fakes.attributes import Attributes
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.cgroup.marks import Marks
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -49,5 +51,12 @@ def exports(tmp_path: Path) -> Exports:
 
 
 @pytest.fixture
-def manager(connection: Connection, exports: Exports) -> Manager:
-    return Manager(connection, exports)
+def marks(exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Marks:
+    """The cgroups of the same machine."""
+    Attributes(monkeypatch)
+    return Marks(tmp_path / "cgroup")
+
+
+@pytest.fixture
+def manager(connection: Connection, exports: Exports, marks: Marks) -> Manager:
+    return Manager(connection, exports, marks)

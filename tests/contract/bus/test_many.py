@@ -12,6 +12,7 @@ from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus import watch as watch_module
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16
@@ -64,12 +65,15 @@ async def test_a_task_alone_is_always_asked_for(systemd: FakeSystemd, manager: M
 
 
 async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
-    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+    systemd: FakeSystemd, manager: Manager, marks: Marks, tmp_path: Path
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE)
     write(tmp_path, SCOPE)
     (state,) = await manager.runs()
     assert (state.unit, state.invocation, state.main_pid, state.log_fields) == (SCOPE, RUN, 0, {})
+    marks.write(state.control_group, {"A": "b"})
+    for (marked,) in (await manager.runs(), await manager.states()):
+        assert (marked.invocation, marked.log_fields) == (RUN, {"A": "b"})
     assert systemd.read == []
 
 

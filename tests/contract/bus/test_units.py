@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import (
+    NO_FILES,
     PROMPT,
     SCOPE,
     UNIT,
@@ -25,6 +27,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.watch import unit_path
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 # --- states --------------------------------------------------------------------------------------------------
@@ -58,7 +61,31 @@ async def test_a_scope_is_a_task_too(systemd: FakeSystemd, manager: Manager) -> 
     systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "/x")})
     state = await manager.state(WEB)
     assert state is not None
-    assert (state.unit, state.control_group) == (SCOPE, "/x")
+    assert (state.unit, state.control_group, state.log_fields) == (SCOPE, "/x", {})
+
+
+async def test_what_a_scope_says_of_its_task_is_in_its_cgroup(
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup/x").mkdir()
+    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "/x")})
+    unit = TransientUnit(name=SCOPE, properties=(Property("PIDs", "au", [1]),), marks={"NOMAD_ALLOC_ID": "3fa8"})
+    await manager.start(unit, NO_FILES)
+    assert systemd.called("StartTransientUnit")[0][2] == [["PIDs", Variant("au", [1])]]
+    state = await manager.state(WEB)
+    assert state is not None
+    assert state.log_fields == {"NOMAD_ALLOC_ID": "3fa8"}
+
+
+async def test_a_scope_that_is_over_before_its_start_was_answered_is_not_marked(
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+) -> None:
+    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "")})
+    await manager.start(TransientUnit(name=SCOPE, properties=(), marks={"A": "b"}), NO_FILES)
+    systemd.units[SCOPE].properties["ControlGroup"] = Variant("s", "/")
+    state = await manager.state(WEB)
+    assert state is not None
+    assert state.log_fields == {}
 
 
 async def test_a_name_that_is_not_loaded_has_no_state(systemd: FakeSystemd, manager: Manager) -> None:

@@ -14,15 +14,16 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config import Dangling
 from solo5_systemd.nomad.dangling import DanglingTasks
 from solo5_systemd.unit.state import UnitState
+from solo5_systemd.workload import UnitKind
 
 LOST = TaskName("lost")
 NOW = Dangling(creation_grace=0.0)
 
 
-def stranger(task: str = "another", alloc: str = "another") -> UnitState:
+def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
     """Of the same agent, which keeps its allocations in /."""
     fields = {"NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": task, "NOMAD_ALLOC_DIR": "/lost/alloc"}
-    return replace(running(LOST).state, log_fields=fields)
+    return replace(running(LOST, kind=kind).state, log_fields=fields)
 
 
 def sweeper(nomad: Agent) -> DanglingTasks:
@@ -33,12 +34,13 @@ def lives(machine: Machine) -> bool:
     return any(state.task == LOST and not state.over for state in machine.units.loaded.values())
 
 
+@pytest.mark.parametrize("kind", UnitKind)
 async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
-    machine: Machine, caplog: pytest.LogCaptureFixture
+    machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
 ) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        machine.units.put(stranger())
+        machine.units.put(stranger(kind=kind))
         sweep = sweeper(nomad)
         await sweep.sweep(Dangling(creation_grace=0.02))
         assert lives(machine), "it was seen for the first time"

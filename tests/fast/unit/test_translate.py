@@ -176,3 +176,4 @@ def test_a_scope_accounts_limits_and_connects_and_confines_nothing() -> None:
     ]
     assert Property("PIDs", "au", [4711]) in unit.properties
     assert unit.value("TasksMax") == 32
+    assert unit.marks == log_fields(NETWORKED)
