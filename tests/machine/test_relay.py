@@ -114,6 +114,20 @@ def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consol
     assert numbers(stuck.got) == list(range(1, 20001))
 
 
+def test_killed_relay_comes_back_though_its_tasks_are_many_and_their_names_long(
+    machine: Machine, consoles: Consoles
+) -> None:
+    """systemd hands the names of all descriptors back in one variable, and the kernel has a limit for each."""
+    machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
+    names = [f"{number:04}-{'long' * 30}" for number in range(260)]
+    readers = {name: consoles.forward(name, reads=False)[0] for name in names}
+    killed = relay_pid()
+    os.kill(killed, signal.SIGKILL)
+    eventually(lambda: relay_pid() not in (0, killed), "systemd starts it again")
+    shell_task(names[-1], "echo still there")
+    eventually(lambda: readers[names[-1]].now() == b"still there\n", "a line comes")
+
+
 def test_reader_that_came_back_goes_on_where_the_old_one_was(consoles: Consoles) -> None:
     before = Reader(consoles._directory / "back.stdout.fifo")
     errors = consoles.reader("back", "stderr")

@@ -34,9 +34,10 @@ class Console:
         keep: Callable[["Console"], None],
         open_journal: OpenJournal,
     ) -> None:
-        self.task, self.unit, self.since, self.ended = record.task, record.unit, record.since, record.ended
+        self.task, self.unit, self.since = record.task, record.unit, record.since
+        self.number, self.ended = record.number, record.ended
         self.outlets = {
-            stream: self._outlet(stream, delivery, gap, kept.take_staging(self.task, stream), lambda: keep(self))
+            stream: self._outlet(stream, delivery, gap, kept.take_staging(self.number, stream), lambda: keep(self))
             for stream, delivery in record.streams.items()
         }
         self._refills = [
@@ -47,7 +48,9 @@ class Console:
     @property
     def record(self) -> Record:
         streams = {stream: outlet.delivery for stream, outlet in self.outlets.items()}
-        return Record(task=self.task, unit=self.unit, since=self.since, streams=streams, ended=self.ended)
+        return Record(
+            task=self.task, unit=self.unit, since=self.since, streams=streams, number=self.number, ended=self.ended
+        )
 
     @property
     def is_open(self) -> bool:
@@ -105,7 +108,7 @@ class Console:
         self, stream: Stream, delivery: Delivery, gap: Place | None, staging: Staging | None, keep: Callable[[], None]
     ) -> Outlet:
         if staging is None:
-            staging, delivery = new_staging(self.task, stream), Delivery(sure=delivery.sure)
+            staging, delivery = new_staging(self.number, stream), Delivery(sure=delivery.sure)
         return Outlet(delivery, gap, staging, keep)
 
     def close(self) -> None:

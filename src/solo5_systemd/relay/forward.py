@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from dataclasses import replace
+from itertools import count, islice
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.journal.lines import Line, Place
@@ -67,11 +68,13 @@ class Forwarder:
     def restore(self, kept: Mapping[str, int]) -> None:
         """Go on from the records, with the descriptors that systemd has kept, which are ours now."""
         descriptors = Kept(kept)
-        for record in self._records.load():
+        for record in sorted(self._records.load(), key=lambda record: record.number == 0):
+            if record.number == 0:  # an earlier version's
+                record = replace(record, number=self._free_number())
             console = self._add(record, self._last.place if self._last else None, descriptors)
             self._records.save(console.record)
             for stream, outlet in console.outlets.items():
-                fifo = descriptors.take_fifo(record.task, stream)
+                fifo = descriptors.take_fifo(record.number, stream)
                 if fifo is not None:
                     outlet.open(fifo)
         descriptors.drop()
@@ -81,17 +84,19 @@ class Forwarder:
 
         A task that is known goes on after the last byte that it was given; of another one, the lines from `since`
         (microseconds since the epoch) on are written.
+
+        Raises:
+            HostError: its record cannot be written; nothing of it is left.
         """
         console = self._consoles.get(task)
         if console is None or console.unit != unit:
-            streams = dict.fromkeys(Stream, Delivery())
-            record = Record(task=task, unit=unit, since=since, streams=streams)
-            console = self._add(record, self._passed(since), Kept({}))
-        self._set_ended(console, ended=False)
+            console = self._begin(task, unit, since)
+        else:
+            self._set_ended(console, ended=False)
         for stream, fd in fds.items():
             mine = os.dup(fd)
             os.set_blocking(mine, False)
-            keeping.store_fifo(task, stream, mine)
+            keeping.store_fifo(console.number, stream, mine)
             console.outlets[stream].open(mine)
         self._behind.add(console)
 
@@ -186,6 +191,23 @@ class Forwarder:
         """Up to where lines of this time or later may have been read already, while nobody wanted them."""
         return self._last.place if self._last is not None and self._last.realtime >= since else None
 
+    def _begin(self, task: TaskName, unit: str, since: int) -> Console:
+        record = Record(
+            task=task, unit=unit, since=since, streams=dict.fromkeys(Stream, Delivery()), number=self._free_number()
+        )
+        console = self._add(record, self._passed(since), Kept({}))
+        try:
+            self._records.save(record)
+        except Solo5Error:
+            self._forget(console)
+            raise
+        return console
+
+    def _free_number(self) -> int:
+        """One that no record has; small, since it stands in names."""
+        taken = {console.number for console in self._consoles.values()}
+        return next(number for number in count(1) if number not in taken)
+
     def _add(self, record: Record, gap: Place | None, kept: Kept) -> Console:
         """A console that goes on from a record, with the staging pipes that were kept for it."""
         if record.task in self._consoles:
@@ -229,5 +251,5 @@ class Forwarder:
         self._behind.discard(console)
         self._ended.discard(console)
         console.close()
-        keeping.forget(console.task)
+        keeping.forget(console.number)
         self._records.remove(console.task)

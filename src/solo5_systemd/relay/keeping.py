@@ -1,12 +1,17 @@
-"""What systemd keeps for the relay over its restarts: the FIFOs, and the pipes that lead to them."""
+"""What systemd keeps for the relay over its restarts: the FIFOs, and the pipes that lead to them.
+
+Their names are a letter and the record's number. systemd hands all names back in one environment variable, for which
+the kernel has 128 KiB: with tasks' names in them, a relay of a thousand tasks could not be executed again.
+"""
 
 import os
 from collections.abc import Mapping
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.relay.staging import Staging
+
+_LETTERS = {Stream.STDOUT: "o", Stream.STDERR: "e"}
 
 
 class Kept:
@@ -15,11 +20,11 @@ class Kept:
     def __init__(self, descriptors: Mapping[str, int]) -> None:
         self._left = dict(descriptors)
 
-    def take_fifo(self, task: TaskName, stream: Stream) -> int | None:
-        return self._left.pop(_fifo(task, stream), None)
+    def take_fifo(self, number: int, stream: Stream) -> int | None:
+        return self._left.pop(_fifo(number, stream), None)
 
-    def take_staging(self, task: TaskName, stream: Stream) -> Staging | None:
-        fd = self._left.pop(_staging(task, stream), None)
+    def take_staging(self, number: int, stream: Stream) -> Staging | None:
+        fd = self._left.pop(_staging(number, stream), None)
         return None if fd is None else Staging(fd)
 
     def drop(self) -> None:
@@ -29,28 +34,28 @@ class Kept:
             fdstore.forget(name)
 
 
-def store_fifo(task: TaskName, stream: Stream, fd: int) -> None:
+def store_fifo(number: int, stream: Stream, fd: int) -> None:
     """Have a FIFO kept in the place of an earlier one."""
-    fdstore.forget(_fifo(task, stream))
-    fdstore.store(_fifo(task, stream), fd)
+    fdstore.forget(_fifo(number, stream))
+    fdstore.store(_fifo(number, stream), fd)
 
 
-def new_staging(task: TaskName, stream: Stream) -> Staging:
+def new_staging(number: int, stream: Stream) -> Staging:
     """A pipe that is kept from now on."""
     staging = Staging()
-    fdstore.store(_staging(task, stream), staging.fd)
+    fdstore.store(_staging(number, stream), staging.fd)
     return staging
 
 
-def forget(task: TaskName) -> None:
+def forget(number: int) -> None:
     for stream in Stream:
-        fdstore.forget(_fifo(task, stream))
-        fdstore.forget(_staging(task, stream))
+        fdstore.forget(_fifo(number, stream))
+        fdstore.forget(_staging(number, stream))
 
 
-def _fifo(task: TaskName, stream: Stream) -> str:
-    return f"{stream}-{task}"
+def _fifo(number: int, stream: Stream) -> str:
+    return f"{_LETTERS[stream]}{number}"
 
 
-def _staging(task: TaskName, stream: Stream) -> str:
-    return f"{stream}.staging-{task}"
+def _staging(number: int, stream: Stream) -> str:
+    return f"{_LETTERS[stream].upper()}{number}"

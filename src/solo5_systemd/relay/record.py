@@ -7,7 +7,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, task_name
 
-VERSION = 2
+VERSION = 3
 _EVER = (1 << 63) - 1
 
 
@@ -39,13 +39,16 @@ class Delivery:
 class Record:
     """One task: the lines of `unit` from `since` (microseconds since the epoch) on, and how far each stream is.
 
-    `ended`: no more lines will come, and the console is to be closed when all are delivered.
+    Attributes:
+        number: what its descriptors are kept under; no other record has it, and zero is none.
+        ended: no more lines will come, and the console is to be closed when all are delivered.
     """
 
     task: TaskName
     unit: str
     since: int
     streams: Mapping[Stream, Delivery]
+    number: int = 0
     ended: bool = False
 
 
@@ -55,6 +58,7 @@ def document(record: Record) -> dict[str, object]:
         "task": record.task,
         "unit": record.unit,
         "since": record.since,
+        "number": record.number,
         "ended": record.ended,
         "progress": {stream.value: _delivered(delivery) for stream, delivery in record.streams.items()},
     }
@@ -66,7 +70,7 @@ def _delivered(delivery: Delivery) -> dict[str, object]:
 
 
 def parse(value: object) -> Record:
-    """Read a document; version 1 knew neither `staged` nor `ended`.
+    """Read a document; version 1 knew neither `staged` nor `ended`, version 2 no `number`.
 
     Raises:
         InvalidRequestError: it is not one of ours.
@@ -79,6 +83,7 @@ def parse(value: object) -> Record:
         unit=fields.text("unit"),
         since=fields.integer("since", low=0, high=_EVER),
         streams={stream: _delivery(progress.table(stream.value)) for stream in Stream},
+        number=fields.integer("number", low=0, high=_EVER) if fields.has("number") else 0,
         ended=fields.boolean("ended", default=False),
     )
 

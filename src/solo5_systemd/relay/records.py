@@ -69,8 +69,13 @@ class Records:
     @staticmethod
     def _made(path: Path, page: bytes) -> int:
         new = path.with_name(f"{path.name}.new")
-        new.write_bytes(page)
-        new.replace(path)
+        try:
+            new.write_bytes(page)
+            new.replace(path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+            raise
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _path(self, task: TaskName) -> Path:

@@ -18,9 +18,9 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
     read_end, write_end = os.pipe()
-    fdstore.store("stdout-web", write_end)
+    fdstore.store("o7", write_end)
     message, fds, _, _ = socket.recv_fds(systemd, 100, 4)
-    assert message == b"FDSTORE=1\nFDNAME=stdout-web\nFDPOLL=0"
+    assert message == b"FDSTORE=1\nFDNAME=o7\nFDPOLL=0"
     os.write(fds[0], b"same")
     assert os.read(read_end, 10) == b"same"
     for fd in (read_end, write_end, *fds):
@@ -28,14 +28,14 @@ def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
 
 
 def test_systemd_is_told_to_close_it(systemd: socket.socket) -> None:
-    fdstore.forget("stdout-web")
-    assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=stdout-web"
+    fdstore.forget("o7")
+    assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=o7"
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    fdstore.store("stdout-web", 0)
-    fdstore.forget("stdout-web")
+    fdstore.store("o7", 0)
+    fdstore.forget("o7")
     assert fdstore.restored() == {}
 
 
@@ -47,8 +47,8 @@ def test_what_was_kept_comes_back_by_name_and_of_two_the_later(monkeypatch: pyte
     monkeypatch.setattr(fdstore, "FIRST", fds[0])
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
     monkeypatch.setenv("LISTEN_FDS", "3")
-    monkeypatch.setenv("LISTEN_FDNAMES", "stdout-web:stderr-web:stdout-web")
-    assert fdstore.restored() == {"stdout-web": fds[2], "stderr-web": fds[1]}
+    monkeypatch.setenv("LISTEN_FDNAMES", "o7:e7:o7")
+    assert fdstore.restored() == {"o7": fds[2], "e7": fds[1]}
     assert not os.get_inheritable(fds[2])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fds[0])

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -6,8 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.fakes.kernel import failing
 from tests.fast.relay.fakejournal import Journal
 
+from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.names import TaskName
@@ -168,13 +171,13 @@ async def test_a_relay_that_is_started_anew_goes_on(tmp_path: Path) -> None:
         out, err = relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
-        kept = {"stdout-web": os.dup(out.write_end), "stderr-web": os.dup(err.write_end), "stdout-x": os.dup(0)}
+        kept = {"o1": os.dup(out.write_end), "e1": os.dup(err.write_end), "o2": os.dup(0)}
         rest = os.dup(out.read_end)
     journal.write("2\n")
     async with running(journal, tmp_path) as relay:
         relay.forwarder.restore(kept)
         with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(kept["stdout-x"])
+            os.fstat(kept["o2"])
         journal.write("3\n")
         await until(lambda: _read(rest), "2\n3\n")
     os.close(rest)
@@ -347,6 +350,45 @@ async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(
     assert got.count("line") == came
     first = got.count("line") - (len(lines) - LIMIT // 500)
     assert got == "".join(lines[:first] + lines[LIMIT // 500 :])
+
+
+async def test_each_task_has_a_number_of_its_own_also_where_an_earlier_version_gave_it_none(tmp_path: Path) -> None:
+    async with running(Journal(), tmp_path) as relay:
+        for name in ("a", "b", "c"):
+            relay.forward(TaskName(name))
+        await relay.forwarder.drain(TaskName("b"))
+        relay.forward(TaskName("d"))
+    assert numbers(tmp_path) == {"a": 1, "c": 3, "d": 2}
+    path = tmp_path / "a.json"
+    path.write_text(path.read_text().replace('"number": 1, ', ""))
+    async with running(Journal(), tmp_path) as relay:
+        relay.forwarder.restore({})
+    assert numbers(tmp_path) == {"a": 1, "c": 3, "d": 2}
+
+
+def numbers(directory: Path) -> dict[str, int]:
+    return {str(record.task): record.number for record in Records(directory).load()}
+
+
+async def test_of_a_task_whose_record_cannot_be_written_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        before = descriptors()
+        with monkeypatch.context() as full:
+            full.setattr(Path, "replace", failing(errno.ENOSPC))
+            with pytest.raises(HostError, match="No space left"):
+                relay.forwarder.forward(WEB, "solo5-task-web.service", 0, {})
+        assert descriptors() == before
+        assert list(tmp_path.iterdir()) == []
+        out, _ = relay.forward()
+        journal.write("1\n")
+        await until(out.read, "1\n")
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_drain_of_a_task_whose_fifos_were_lost_forgets_it(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ RECORD = Record(
         Stream.STDOUT: Delivery(sure=Progress(cursor="s=1;i=2", written=3), staged=Progress(cursor="s=1;i=9")),
         Stream.STDERR: Delivery(),
     },
+    number=7,
     ended=True,
 )
 
@@ -55,7 +56,7 @@ def test_what_was_removed_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"version": 3}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
+    "text", ["", "[]", "{", '{"version": 4}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
 )
 def test_a_file_that_cannot_be_read_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
     with closing(Records(tmp_path)) as records:
@@ -81,4 +82,4 @@ def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(document))
     stdout = Delivery(sure=Progress(cursor="s=1;i=2", written=3))
     streams = {Stream.STDOUT: stdout, Stream.STDERR: Delivery()}
-    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, ended=False)]
+    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, number=0, ended=False)]

@@ -1,0 +1,24 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.daemon import fdstore
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.relay import keeping
+
+UNIT = Path(__file__).parents[3] / "units/solo5-relay.service"
+MAX_ARG_STRLEN = 128 << 10
+"""execve(2): bytes of one environment variable, its name and the final zero among them."""
+
+
+def test_the_names_of_all_that_systemd_may_keep_fit_into_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(fdstore, "_notify", lambda text, *_: names.extend(re.findall("FDSTORE=1\nFDNAME=(.*)", text)))
+    most = int(re.findall("(?m)^FileDescriptorStoreMax=([0-9]+)$", UNIT.read_text())[0])
+    for number in range(1, most // 4 + 1):
+        for stream in Stream:
+            keeping.store_fifo(number, stream, 0)
+            keeping.new_staging(number, stream).close()
+    assert len(names) == len(set(names)) == most
+    assert len(f"LISTEN_FDNAMES={':'.join(names)}\0") <= MAX_ARG_STRLEN
