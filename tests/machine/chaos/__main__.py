@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from random import SystemRandom
 
 from tests.machine.conftest import Outside, cable, left_as_found
-from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.agent import WATCHFUL, Agent
 
 from .run import ChaosError, run
 
@@ -22,7 +22,7 @@ def main() -> int:
         wires = ExitStack()
         wires.enter_context(cable(Outside()))
         agent = Agent()
-        agent.install()
+        agent.install(WATCHFUL)
         try:
             run(options.seed, options.operations, agent, say=lambda line: print(line, flush=True), clear=False)
         except ChaosError as error:

@@ -89,6 +89,7 @@ network "management" {{
   bridge = "management"
 }}
 """
+WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
 
 
 def api(path: str, method: str = "GET", body: object = None) -> Any:
@@ -110,12 +111,12 @@ class Agent:
     node: str = ""
     since: dict[str, str] = field(default_factory=dict)
 
-    def install(self) -> None:
+    def install(self, config: str = USUAL) -> None:
         assert shutil.which("nomad"), "nomad is not in this machine: boot it with --with nomad"
         _CONFIG.mkdir(exist_ok=True)
         server = _COMMON.format(data=f"{DATA}-server") + _SERVER.format(port=SERVER_HTTP_PORT)
         (_CONFIG / "server.hcl").write_text(server)
-        self.configure(USUAL)
+        self.configure(config)
         (_UNITS / SERVER_UNIT).write_text(_SERVICE.format(config=_CONFIG / "server.hcl"))
         (_UNITS / UNIT).write_text(_SERVICE.format(config=_CONFIG / "client.hcl"))
         ok("systemctl", "daemon-reload")

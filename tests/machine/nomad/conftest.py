@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, sh
-from tests.machine.nomad.agent import Agent
+from tests.machine.nomad.agent import USUAL, WATCHFUL, Agent
 from tests.machine.nomad.jobs import Jobs
 
 
@@ -31,6 +31,19 @@ def installed(outside: Outside) -> Iterator[Agent]:
         yield subject
     finally:
         subject.remove()
+
+
+@pytest.fixture(scope="module")
+def watchful(installed: Agent) -> Iterator[None]:
+    """The agent, with an eye on what it has forgotten."""
+    installed.stop()
+    installed.configure(WATCHFUL)
+    installed.start()
+    yield
+    installed.stop()
+    installed.configure(USUAL)
+    installed.start()
+    eventually(lambda: installed.driver().get("Healthy"), "the driver works")
 
 
 @pytest.fixture
