@@ -1,6 +1,7 @@
 """`--scope`: the tender takes the caller's place, accounted and limited like any task."""
 
 import subprocess
+from pathlib import Path
 
 from .conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
 
@@ -19,6 +20,7 @@ def test_scope_is_the_callers_own_child(machine: Machine) -> None:
         assert unit_property("solo5-task-mine.scope", "Slice") == "solo5.slice"
         assert unit_property("solo5-task-mine.scope", "MemoryMax") == str(32 << 20)
         assert inspect("mine")["phase"] == "running"
+        assert inspect("mine")["image"] == f"{GUESTS}/sleeper.hvt"
         ok("solo5ctl", "stop", "mine")
         tender.communicate(timeout=60)
     assert tender.returncode == 1, "hvt's own answer to TERM"
@@ -42,3 +44,23 @@ def test_scope_with_a_network_gives_it_back(machine: Machine) -> None:
         eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
         tender.kill()
         tender.communicate()
+
+
+def test_scope_runs_until_its_allocation_is_removed(machine: Machine, tmp_path: Path) -> None:
+    directory = tmp_path / "alloc/3fa85f64"
+    directory.mkdir(parents=True)
+    place = f"{directory}/alloc"
+    said = ("--log-field", f"NOMAD_ALLOC_DIR={place}")
+    with subprocess.Popen(
+        ["solo5ctl", "run", "--scope", "--name", "lost", *said, f"{GUESTS}/sleeper.spt"], stdout=-1
+    ) as tender:
+        eventually(lambda: place in sh("solo5ctl", "inspect", "--json", "lost").stdout, "it says whose it is")
+        ok("solo5ctl", "gc")
+        assert inspect("lost")["phase"] == "running"
+        directory.rmdir()
+        told = f"task lost: Nomad has removed its allocation ({directory})"
+        assert told in ok("solo5ctl", "gc", "--dry-run").splitlines()
+        assert tender.poll() is None
+        assert told in ok("solo5ctl", "gc").splitlines()
+        tender.communicate(timeout=60)
+    assert sh("solo5ctl", "inspect", "lost").returncode == 125

@@ -1,5 +1,7 @@
 """Jobs: written as an operator writes them, submitted, watched, and purged when a test is over."""
 
+import json
+import os
 import re
 import textwrap
 import urllib.parse
@@ -7,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
 from tests.machine.nomad.agent import DATA, api
 
+TASKS = ("solo5-task-*.service", "solo5-task-*.scope")
 TERMINAL = ("complete", "failed", "lost")
 NEVER_AGAIN = """
 restart {
@@ -35,6 +38,9 @@ reschedule {
 """
 ONE_START = 'restart {\n  attempts = 0\n  mode = "fail"\n}\n'
 ADDRESSES = '"--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"'
+
+SERVICE, SCOPE = "", 'unit = "scope"\n'
+"""What a task's unit is, in its config: as it is without a word, and otherwise."""
 
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
 SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
@@ -204,15 +210,28 @@ def unit(alloc: str) -> str:
 
 
 def _units(wanted: Callable[[str], bool]) -> list[str]:
-    names = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
+    names = systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
     units = [line.split()[0] for line in names]
     return [name for name in units if wanted(_alloc_of(name))]
 
 
 def _alloc_of(name: str) -> str:
+    if name.endswith(".scope"):
+        return _marks(name).get("NOMAD_ALLOC_ID", "")
     fields = systemctl("show", "--property=LogExtraFields", "--value", name)
     _, _, rest = fields.partition("NOMAD_ALLOC_ID=")
     return rest[:36]
+
+
+def _marks(scope: str) -> dict[str, str]:
+    """What a scope's cgroup says of its task."""
+    try:
+        text = os.getxattr(f"/sys/fs/cgroup{unit_property(scope, 'ControlGroup')}", "user.solo5.log_fields")
+    except OSError:  # it has just begun, or ended
+        return {}
+    fields = json.loads(text)
+    assert isinstance(fields, dict)
+    return fields
 
 
 def port(alloc: str, label: str) -> int:

@@ -1,12 +1,29 @@
 """What `nomad alloc status` tells of a task's life: all of it, once, and never in a flood."""
 
 import os
+import re
 import signal
 
-from tests.machine.conftest import GUESTS, Machine, eventually, ok
+import pytest
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
 from tests.machine.nomad.agent import Agent, plugins
-from tests.machine.nomad.jobs import SERVER, SLEEPER, Jobs, ended, events, happens, hcl, says, unit
+from tests.machine.nomad.jobs import (
+    SCOPE,
+    SERVER,
+    SERVICE,
+    SLEEPER,
+    Jobs,
+    allocations,
+    ended,
+    events,
+    happens,
+    hcl,
+    running,
+    says,
+    unit,
+)
 
+NETWORKD = "solo5-networkd.service"
 BURST = 4
 """Events of a task that may follow each other at once."""
 
@@ -16,17 +33,34 @@ def ours(alloc: str) -> list[str]:
     return [said for kind, _, said in (event.partition(": ") for event in events(alloc)) if kind == "Driver"]
 
 
-def test_start_is_told_step_by_step_and_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
+@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
+def test_start_is_told_step_by_step(jobs: Jobs, kind: str) -> None:
+    [alloc] = jobs.run(hcl("told", kind + SERVER))
+    happens(alloc, "Started solo5-task-")
+    preflight, address, started = ours(alloc)
+    assert "Preflight passed: net.hvt (" in preflight
+    assert preflight.endswith("NIC service")
+    assert re.fullmatch(r"NIC service has [0-9.]+ in network default", address)
+    assert started == f"Started {unit(alloc)}, invocation {unit_property(unit(alloc), 'InvocationID')}"
+
+
+def test_scopes_start_that_is_slow_says_which_step_it_is_at(jobs: Jobs) -> None:
+    ok("systemctl", "start", NETWORKD)
+    ok("systemctl", "kill", "--signal=STOP", NETWORKD)
+    try:
+        jobs.submit(hcl("slow", SCOPE + SERVER))
+        eventually(lambda: any(each["TaskStates"] for each in allocations("slow")), "its start is under way")
+        happens(allocations("slow")[0]["ID"], "The start is slow: after 5 s it is still reserving addresses")
+    finally:
+        ok("systemctl", "kill", "--signal=CONT", NETWORKD)
+    running("slow")
+
+
+def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("told", SERVER))
-    service = unit(alloc)
-    happens(alloc, f"Started {service}")
+    happens(alloc, f"Started {unit(alloc)}")
     told = ours(alloc)
-    assert [said.partition(" ")[0] for said in told] == ["Preflight", "NIC", "Started"]
-    assert "Preflight passed: net.hvt (" in told[0]
-    assert told[0].endswith("NIC service")
-    invocation = ok("systemctl", "show", "--property=InvocationID", "--value", service).strip()
-    assert told[2] == f"Started {service}, invocation {invocation}"
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
     eventually(lambda: first not in plugins() != [], "another driver is there")

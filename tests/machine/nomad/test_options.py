@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import USUAL, Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
+    SCOPE,
     SERVER,
     SLEEPER,
     Jobs,
@@ -22,19 +23,26 @@ from tests.machine.nomad.jobs import (
     task,
 )
 
-SCOPE = 'unit = "scope"'
-
 
 def scopes() -> list[str]:
     return ok("systemctl", "list-units", "--plain", "--no-legend", "solo5-task-*.scope").split()[:1]
 
 
-def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs) -> None:
+def _status(process: str, key: str) -> str:
+    """A line of proc(5), status."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{key}:")).split()[1]
+
+
+def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs, agent: Agent) -> None:
     [alloc] = jobs.run(hcl("scoped", f"{SERVER}\n{SCOPE}"))
     says(alloc, "serving")
     [unit] = scopes()
-    tender = ok("systemctl", "show", "--property=ControlGroup", "--value", unit).strip()
-    assert "solo5.slice" in tender
+    control_group = unit_property(unit, "ControlGroup")
+    assert "solo5.slice" in control_group
+    tender = Path("/sys/fs/cgroup", control_group[1:], "cgroup.procs").read_text().strip()
+    assert int(_status(tender, "PPid")) == agent.plugin()
+    assert int(_status(tender, "SigIgn"), 16) == 0, "a console's reader that goes ends it"
     ok("nomad", "job", "stop", "-detach", "scoped")
     happens(alloc, "Stopped on request")
     eventually(lambda: not scopes(), "the scope is gone")

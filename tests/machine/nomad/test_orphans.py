@@ -1,11 +1,13 @@
 """A unit that the agent has forgotten is ended by the driver, and nothing of anybody else's."""
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from tests.machine.conftest import Machine, eventually, ok, sh
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
 from tests.machine.nomad.agent import DATA, USUAL, Agent
-from tests.machine.nomad.jobs import SLEEPER, Jobs, allocations, hcl, running, task, unit
+from tests.machine.nomad.jobs import SCOPE, SLEEPER, TASKS, Jobs, allocations, hcl, running, task, unit
 
 WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
 LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "20s"\n}'
@@ -24,20 +26,35 @@ def watchful(installed: Agent) -> Iterator[None]:
     eventually(lambda: installed.driver().get("Healthy"), "the driver works")
 
 
+class Strangers:
+    """The units that a test starts by itself; they say such things of themselves."""
+
+    def __init__(self, children: ExitStack) -> None:
+        self.units: list[str] = []
+        self._children = children
+
+    def service(self, name: str, *fields: str) -> str:
+        self.units.append(f"solo5-task-{name}.service")
+        said = (f"--property=LogExtraFields={field}" for field in fields)
+        ok("systemd-run", "--quiet", f"--unit={self.units[-1]}", *said, "sleep", "infinity")
+        return self.units[-1]
+
+    def scope(self, name: str, *fields: str) -> str:
+        unit = f"solo5-task-{name}.scope"
+        self.units.append(unit)
+        said = (word for field in fields for word in ("--log-field", field))
+        command = ("solo5ctl", "run", "--scope", "--name", name, *said, f"{GUESTS}/sleeper.spt")
+        self._children.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        eventually(lambda: is_active(unit), f"{unit} runs")
+        return unit
+
+
 @pytest.fixture
-def strangers(machine: Machine) -> Iterator[list[str]]:
-    """The units that a test starts by itself."""
-    units: list[str] = []
-    yield units
-    sh("systemctl", "stop", *units)
-
-
-def started(units: list[str], name: str, *fields: str) -> str:
-    """A unit that says such things of itself."""
-    units.append(f"solo5-task-{name}.service")
-    said = (f"--property=LogExtraFields={field}" for field in fields)
-    ok("systemd-run", "--quiet", f"--unit={units[-1]}", *said, "sleep", "infinity")
-    return units[-1]
+def strangers(machine: Machine) -> Iterator[Strangers]:
+    with ExitStack() as children:
+        subject = Strangers(children)
+        yield subject
+        sh("systemctl", "stop", *subject.units)
 
 
 def is_active(name: str) -> bool:
@@ -45,42 +62,50 @@ def is_active(name: str) -> bool:
 
 
 def units() -> list[str]:
-    lines = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
+    lines = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
     return [line.split()[0] for line in lines]
 
 
 @pytest.mark.usefixtures("watchful")
-def test_a_unit_whose_start_was_never_answered_is_ended_for_the_one_in_its_place(
+def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
     """A plugin that dies alone is asked for the same start again; with its agent, for another one."""
     machine.expect("failed to reattach to plugin|is ended: Nomad runs .* in its place")
     jobs.submit(hcl("unheard", LATE))
-    eventually(lambda: len(units()) == 1 and is_active(units()[0]), "its unit runs, and waits to be ready")
-    [lost] = units()
+    jobs.submit(hcl("unheard-scope", SCOPE + LATE))
+    eventually(lambda: len(units()) == 2 and all(map(is_active, units())), "their units run, and wait to be ready")
+    lost = set(units())
     agent.kill_with_plugin()
-    assert is_active(lost)
+    assert all(map(is_active, lost))
     agent.start()
-    eventually(lambda: any(name != lost for name in units()), "another start of it")
-    eventually(lambda: lost not in units(), "the first is ended")
-    assert len(units()) == 1
-    assert f"Task {lost.removeprefix('solo5-task-').removesuffix('.service')} is ended" in agent.log()
+    eventually(lambda: len(set(units()) - lost) == 2, "another start of each")
+    eventually(lambda: not lost & set(units()), "the first are ended")
+    assert len(units()) == 2
+    for name in lost:
+        assert f"Task {name.removeprefix('solo5-task-').rpartition('.')[0]} is ended" in agent.log()
 
 
 @pytest.mark.usefixtures("watchful")
-def test_a_task_that_stays_unknown_is_ended_and_those_of_others_are_not(
-    agent: Agent, jobs: Jobs, machine: Machine, strangers: list[str]
+def test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not(
+    agent: Agent, jobs: Jobs, machine: Machine, strangers: Strangers
 ) -> None:
     machine.expect("is ended: Nomad's agent does not know it")
     [alloc] = jobs.run(hcl("own", SLEEPER))
-    here = f"NOMAD_ALLOC_DIR={DATA}/alloc/{alloc}/alloc"
-    lost = started(strangers, "lost", "NOMAD_ALLOC_ID=another", "NOMAD_TASK_NAME=guest", here)
-    theirs = started(strangers, "theirs", "NOMAD_ALLOC_ID=x", "NOMAD_ALLOC_DIR=/opt/other/alloc/x/alloc")
-    persons = started(strangers, "persons", "SOLO5_TASK=persons")
-    eventually(lambda: not is_active(lost), "the forgotten one is ended", 30)
-    assert is_active(theirs)
-    assert is_active(persons)
-    running("own")
-    assert task(alloc)["Restarts"] == 0
-    assert [each["ID"] for each in allocations("own")] == [alloc]
-    assert is_active(unit(alloc))
+    [scope] = jobs.run(hcl("own-scope", SCOPE + SLEEPER))
+    own = [unit(alloc), unit(scope)]
+    here = ("NOMAD_ALLOC_ID=another", "NOMAD_TASK_NAME=guest", f"NOMAD_ALLOC_DIR={DATA}/alloc/{alloc}/alloc")
+    theirs = ("NOMAD_ALLOC_ID=x", "NOMAD_ALLOC_DIR=/opt/other/alloc/x/alloc")
+    lost = [strangers.service("lost", *here), strangers.scope("lost-scope", *here)]
+    others = [
+        strangers.service("theirs", *theirs),
+        strangers.scope("theirs-scope", *theirs),
+        strangers.service("persons", "SOLO5_TASK=persons"),
+        strangers.scope("persons-scope"),
+    ]
+    eventually(lambda: not any(map(is_active, lost)), "the forgotten ones are ended", 30)
+    assert all(map(is_active, (*others, *own)))
+    for job, id_ in (("own", alloc), ("own-scope", scope)):
+        running(job)
+        assert task(id_)["Restarts"] == 0
+        assert [each["ID"] for each in allocations(job)] == [id_]
