@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,10 +85,10 @@ STOPS = [
 
 def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
     signals = {}
-    for how, signal in STOPS:
+    for how, number in STOPS:
         for name in asleep(run, *TARGETS):
             ok(*how.replace("NAME", name).split())
-            signals[name] = signal
+            signals[name] = number
     for name, told in waited(*signals).items():
         assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signals[name], True), told
         assert told["exit_status"] == 128 + signals[name], "the same for both tenders"
@@ -94,20 +96,32 @@ def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
 
 def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:
     signals = {}
-    for signal, number in (("TERM", 15), ("INT", 2), ("KILL", 9)):
+    for sent, number in (("TERM", 15), ("INT", 2), ("KILL", 9)):
         for name in asleep(run, *TARGETS):
-            ok("kill", f"-{signal}", tender(name))
-            signals[name] = (signal, number)
+            ok("kill", f"-{sent}", tender(name))
+            signals[name] = (sent, number)
     for name, told in waited(*signals).items():
-        signal, number = signals[name]
+        sent, number = signals[name]
         assert (told["ending"], told["signal"], told["clean"]) == ("killed", number, False), told
-        assert told["sentence"] == f"killed by SIG{signal}, which systemd did not send"
+        assert told["sentence"] == f"killed by SIG{sent}, which systemd did not send"
 
 
 def test_a_kill_that_systemd_was_asked_for_says_so(run: Runner) -> None:
     [name] = asleep(run, "spt")
     ok("solo5ctl", "kill", name)
     assert waited(name)[name]["sentence"] == "killed by SIGKILL, as systemd was asked to"
+
+
+def test_what_systemd_said_is_waited_for_where_journald_is_just_being_restarted(run: Runner) -> None:
+    [name] = asleep(run, "spt")
+    journald = int(unit_property("systemd-journald.service", "MainPID"))
+    with subprocess.Popen(["solo5ctl", "wait", "--json", name], stdout=subprocess.PIPE, text=True) as waiting:
+        os.kill(journald, signal.SIGSTOP)
+        ok("solo5ctl", "kill", name)
+        time.sleep(1)  # and so it asks the one that is about to die
+        os.kill(journald, signal.SIGKILL)
+        [told] = json.loads(waiting.communicate(timeout=60)[0])
+    assert told["outcome"]["sentence"] == "killed by SIGKILL, as systemd was asked to"
 
 
 def test_a_hung_tender_is_killed_by_who_waits_and_that_is_said(run: Runner) -> None:

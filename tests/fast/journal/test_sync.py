@@ -1,9 +1,12 @@
 import asyncio
+import errno
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.fakes.kernel import failing
 
 from solo5_systemd.journal import sync
 from solo5_systemd.journal.sync import synchronize
@@ -43,13 +46,39 @@ async def test_it_returns_when_journald_has_written_all(place: str) -> None:
     assert asked == [b'{"method":"io.systemd.Journal.Synchronize"}\0']
 
 
-async def test_a_journald_that_hangs_up_or_is_not_there_is_not_waited_for(place: str) -> None:
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def done(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b'{"parameters":{}}\0')
+    writer.close()
+
+
+async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> None:
+    """It ends while it is asked, its socket is there and nobody listens; then the next one answers."""
+    asked = asyncio.Event()
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\0")
+        asked.set()
         writer.close()
 
-    await asyncio.wait_for(synchronize(), 1)
     async with journald(place, hang_up):
-        await asyncio.wait_for(synchronize(), 1)
+        waiting = asyncio.ensure_future(synchronize())
+        await asyncio.wait_for(asked.wait(), 5)
+    with socket.socket(socket.AF_UNIX) as dead:
+        Path(place).unlink(missing_ok=True)
+        dead.bind(place)
+    over, _ = await asyncio.wait((waiting,), timeout=0.2)
+    assert not over
+    Path(place).unlink()
+    async with journald(place, done):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_journald_that_is_not_there_or_may_not_be_asked_is_not_waited_for(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.wait_for(synchronize(), 1)
+    monkeypatch.setattr(asyncio, "open_unix_connection", failing(errno.EACCES))
+    await asyncio.wait_for(synchronize(), 1)
 
 
 async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
