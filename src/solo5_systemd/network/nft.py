@@ -18,6 +18,9 @@ _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets 
 _GEN_ID = 1
 _NFGENMSG = struct.Struct("=BBH")
 
+_TRIES = 3
+"""So often our tables are made anew at once; afterwards they are in doubt, and looked at again with the next change."""
+
 
 class Tables:
     """Our tables in the kernel, and whether anybody else touched them.
@@ -30,14 +33,20 @@ class Tables:
         self._nft = nftables.Nftables()
         self._nft.set_stateless_output(True)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
-        self._generation: int | None = None
+        self._generation: int | None = None  # None: what stands there is in doubt
         self._built: Mapping[str, list[object]] = {}
 
     def replace(self, elements: Iterable[Element]) -> None:
-        """Make our tables exactly so, in one transaction."""
-        self._run(ruleset.replace(elements))
-        self._generation = self._current_generation()
-        self._built = self._listing()[0]
+        """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
+        commands = ruleset.replace(elements)
+        self._generation = None
+        for _ in range(_TRIES):
+            before = self._current_generation()
+            self._run(commands)
+            built = self._listing()[0]
+            if self._current_generation() == before + 1:
+                self._generation, self._built = before + 1, built
+                return
 
     def remove(self) -> None:
         self._run(ruleset.remove())
@@ -70,11 +79,12 @@ class Tables:
     def _change(self, commands: str) -> None:
         if not commands:
             return
+        known, self._generation = self._generation, None
         before = self._current_generation()
         self._run(commands)
         after = self._current_generation()
         # Another commit in between leaves it open what that one did.
-        self._generation = after if before == self._generation and after == before + 1 else None
+        self._generation = after if before == known and after == before + 1 else None
 
     def _run(self, commands: str) -> str:
         code, output, error = self._nft.cmd(commands)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import netlink, ruleset, sysctls
 from solo5_systemd.network.book import Book
@@ -138,7 +138,7 @@ class Keeper:
         attached = holding.state is HoldingState.ATTACHED
         self._save(replace(holding, state=HoldingState.RELEASING))
         if attached:
-            self._tables.delete(ruleset.elements_for(holding.reservation))
+            self._take_from_tables(ruleset.elements_for(holding.reservation))
         return holding.reservation
 
     def end_release(self, task: TaskName) -> None:
@@ -254,8 +254,20 @@ class Keeper:
             self._bring_up(self._networks[lease.network])
         for lease in reservation.leases:
             self._links.make_tap(reservation.task, lease)
-        self._tables.add(ruleset.elements_for(reservation))
+        self._add_to_tables(ruleset.elements_for(reservation))
         self._save(replace(holding, state=HoldingState.ATTACHED))
+
+    def _add_to_tables(self, elements: Sequence[Element]) -> None:
+        try:
+            self._tables.add(elements)
+        except HostError:  # another program may have taken them away since we looked
+            self._tables.replace((*self._elements(), *elements))
+
+    def _take_from_tables(self, elements: Sequence[Element]) -> None:
+        try:
+            self._tables.delete(elements)
+        except HostError:  # as above
+            self._tables.replace(self._elements())
 
     def _undo_attach(self, reservation: Reservation) -> None:
         if self._up:

@@ -271,10 +271,10 @@ class Networkd:
         self._suspects = orphans
 
     async def _without_unit(self) -> frozenset[TaskName]:
-        """The tasks whose network is attached and has no unit, though the time to start one is over."""
-        due = (h for h in self._keeper.holdings if h.state is HoldingState.ATTACHED and h.expires <= now())
-        attached = [holding.reservation.task for holding in due]
-        return await without_unit(self._bus, attached) if attached else frozenset()
+        """The tasks whose network has no unit, though the time to start one is over; their release may have failed."""
+        due = (h for h in self._keeper.holdings if h.state is not HoldingState.RESERVED and h.expires <= now())
+        tasks = [holding.reservation.task for holding in due]
+        return await without_unit(self._bus, tasks) if tasks else frozenset()
 
     @asynccontextmanager
     async def _turn(self, task: TaskName) -> AsyncIterator[None]:

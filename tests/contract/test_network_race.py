@@ -1,0 +1,127 @@
+"""What another program does to our tables in the very moment that we change them, and a release that fails halfway."""
+
+import pytest
+from tests.contract.netns import run
+from tests.contract.netservice import Service, host_state, udp, until
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.network.nft import Tables
+from solo5_systemd.network.ruleset import Element
+
+HERE, THERE = (Element(family="bridge", name="reflected", key=(f'"{tap}"', f'"{tap}"')) for tap in ("s5-a", "s5-b"))
+
+
+class Disturbed(Tables):
+    """Ours, with another program that commits something right after each of our first commits."""
+
+    def __init__(self, *harms: str) -> None:
+        super().__init__()
+        self._harms = list(harms)
+
+    def _run(self, commands: str) -> str:
+        said = super()._run(commands)
+        if self._harms:
+            run("nft", self._harms.pop(0))
+        return said
+
+
+@pytest.fixture
+def no_tables(namespace: None) -> None:
+    assert run("nft", "list", "ruleset") == ""
+
+
+async def test_tables_that_are_taken_away_before_they_were_looked_at_are_made_again(no_tables: None) -> None:
+    tables = Disturbed("delete table bridge solo5", "flush ruleset")
+    tables.replace([HERE])
+    assert tables.are_intact(lambda: [HERE])
+    assert HERE.key[0] in run("nft", "list", "table", "bridge", "solo5")
+    tables.close()
+
+
+async def test_tables_that_are_taken_away_again_and_again_are_never_taken_for_intact(no_tables: None) -> None:
+    tables = Disturbed(*["delete table bridge solo5"] * 9)
+    tables.replace([HERE])
+    assert not tables.are_intact(lambda: [HERE])
+    tables.close()
+
+
+async def test_what_others_do_to_their_own_tables_leaves_ours_intact(no_tables: None) -> None:
+    tables = Disturbed("add table ip other", *["delete table ip other; add table ip other"] * 2)
+    tables.replace([HERE])
+    tables.replace([HERE])
+    assert tables.are_intact(lambda: [HERE])
+    tables.close()
+
+
+async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> None:
+    tables = Tables()
+    tables.replace([HERE])
+    with pytest.raises(HostError, match="nftables refused a change"):
+        tables.delete([HERE, THERE])
+    assert not tables.are_intact(list)
+    assert tables.are_intact(lambda: [HERE])
+    tables.close()
+
+
+_FLUSHED_AMID = """
+import subprocess, sys
+from solo5_systemd.network.nft import Tables
+from solo5_systemd.networkd import __main__ as program
+
+def meddled(change):
+    def meddle(self, elements):
+        for family in ("ip", "bridge"):
+            subprocess.run(["nft", "delete", "table", family, "solo5"], check=True)
+        change(self, elements)
+    return meddle
+
+Tables.add, Tables.delete = meddled(Tables.add), meddled(Tables.delete)
+sys.exit(program.main())
+"""
+"""The service, whose tables are taken away each time that it has found them whole."""
+
+
+async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_be(service: Service) -> None:
+    service.start(program=("-c", _FLUSHED_AMID))
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("a", udp(5301))
+        before = host_state()
+        await client.lease("b", udp(5302))
+        assert "5302" in run("nft", "list", "table", "ip", "solo5")
+        await client.drop("b")
+        assert host_state() == before
+        await client.drop("a")
+
+
+_FAILS_ONCE = """
+import sys
+from solo5_systemd.errors import HostError
+from solo5_systemd.network import netlink
+from solo5_systemd.networkd import __main__ as program, keeper, service
+
+async def without_unit(bus, tasks):
+    return frozenset(tasks)
+
+def fail(links):
+    netlink.delete_links = delete
+    raise HostError("not now.")
+
+delete, netlink.delete_links = netlink.delete_links, fail
+keeper.RESERVATION_SECONDS = service.SWEEP_SECONDS = 1
+service.without_unit = without_unit
+sys.exit(program.main())
+"""
+"""The service, which fails to delete links once, and sweeps every second; of no task there is a unit."""
+
+
+async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) -> None:
+    before = host_state()
+    service.start(program=("-c", _FAILS_ONCE))
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("a", udp(5301))
+        with pytest.raises(HostError, match=r"not now\."):
+            await client.drop("a")
+        assert host_state() != before
+        await until(lambda: host_state() == before, 10)
