@@ -8,7 +8,7 @@ from solo5_systemd.journal.lines import Place
 from solo5_systemd.relay.keeping import Kept, new_staging
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Delivery, Record
-from solo5_systemd.relay.refill import OpenJournal, Refill
+from solo5_systemd.relay.refill import OpenJournal, Refill, matches
 from solo5_systemd.relay.staging import Staging
 
 
@@ -34,14 +34,14 @@ class Console:
         keep: Callable[["Console"], None],
         open_journal: OpenJournal,
     ) -> None:
-        self.task, self.unit, self.since = record.task, record.unit, record.since
+        self.task, self.unit, self.since, self.began = record.task, record.unit, record.since, record.began
         self.number, self.ended = record.number, record.ended
         self.outlets = {
             stream: self._outlet(stream, delivery, gap, kept.take_staging(self.number, stream), lambda: keep(self))
             for stream, delivery in record.streams.items()
         }
         self._refills = [
-            (outlet, Refill(outlet.lane, self.unit, stream, self.since, open_journal))
+            (outlet, Refill(outlet.lane, matches(self.unit, stream), (self.since, self.began), open_journal))
             for stream, outlet in self.outlets.items()
         ]
 
@@ -49,7 +49,13 @@ class Console:
     def record(self) -> Record:
         streams = {stream: outlet.delivery for stream, outlet in self.outlets.items()}
         return Record(
-            task=self.task, unit=self.unit, since=self.since, streams=streams, number=self.number, ended=self.ended
+            task=self.task,
+            unit=self.unit,
+            since=self.since,
+            began=self.began,
+            streams=streams,
+            number=self.number,
+            ended=self.ended,
         )
 
     @property

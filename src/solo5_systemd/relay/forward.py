@@ -15,7 +15,7 @@ from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import keeping
+from solo5_systemd.relay import clocks, keeping
 from solo5_systemd.relay.console import Console
 from solo5_systemd.relay.keeping import Kept
 from solo5_systemd.relay.outlet import Outlet
@@ -173,7 +173,7 @@ class Forwarder:
         """Give a line to its outlet, if it has one."""
         self._last = line
         console = self._by_unit.get(line.unit)
-        if console is None or line.realtime < console.since:
+        if console is None or line.place.monotonic < console.began:
             return None
         outlet = console.outlets[line.stream]
         outlet.offer(line)
@@ -187,15 +187,20 @@ class Forwarder:
         self._behind = {console for console in self._behind if console.is_behind}
         return any(busy)
 
-    def _passed(self, since: int) -> Place | None:
+    def _passed(self, began: int) -> Place | None:
         """Up to where lines of this time or later may have been read already, while nobody wanted them."""
-        return self._last.place if self._last is not None and self._last.realtime >= since else None
+        return self._last.place if self._last is not None and self._last.place.monotonic >= began else None
 
     def _begin(self, task: TaskName, unit: str, since: int) -> Console:
         record = Record(
-            task=task, unit=unit, since=since, streams=dict.fromkeys(Stream, Delivery()), number=self._free_number()
+            task=task,
+            unit=unit,
+            since=since,
+            began=max(0, clocks.monotonic(since)),
+            streams=dict.fromkeys(Stream, Delivery()),
+            number=self._free_number(),
         )
-        console = self._add(record, self._passed(since), Kept({}))
+        console = self._add(record, self._passed(record.began), Kept({}))
         try:
             self._records.save(record)
         except Solo5Error:

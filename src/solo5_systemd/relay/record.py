@@ -40,6 +40,7 @@ class Record:
     """One task: the lines of `unit` from `since` (microseconds since the epoch) on, and how far each stream is.
 
     Attributes:
+        began: the same in microseconds since boot; zero where an earlier version did not say.
         number: what its descriptors are kept under; no other record has it, and zero is none.
         ended: no more lines will come, and the console is to be closed when all are delivered.
     """
@@ -47,6 +48,7 @@ class Record:
     task: TaskName
     unit: str
     since: int
+    began: int = 0
     streams: Mapping[Stream, Delivery]
     number: int = 0
     ended: bool = False
@@ -58,6 +60,7 @@ def document(record: Record) -> dict[str, object]:
         "task": record.task,
         "unit": record.unit,
         "since": record.since,
+        "began": record.began,
         "number": record.number,
         "ended": record.ended,
         "progress": {stream.value: _delivered(delivery) for stream, delivery in record.streams.items()},
@@ -70,7 +73,7 @@ def _delivered(delivery: Delivery) -> dict[str, object]:
 
 
 def parse(value: object) -> Record:
-    """Read a document; version 1 knew neither `staged` nor `ended`, version 2 no `number`.
+    """Read a document; version 1 knew neither `staged` nor `ended`, version 2 neither `number` nor `began`.
 
     Raises:
         InvalidRequestError: it is not one of ours.
@@ -82,6 +85,7 @@ def parse(value: object) -> Record:
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
         since=fields.integer("since", low=0, high=_EVER),
+        began=fields.integer("began", low=0, high=_EVER) if fields.has("began") else 0,
         streams={stream: _delivery(progress.table(stream.value)) for stream in Stream},
         number=fields.integer("number", low=0, high=_EVER) if fields.has("number") else 0,
         ended=fields.boolean("ended", default=False),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import LEFT_OUT
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader, console
+from solo5_systemd.relay import clocks
 from solo5_systemd.relay.lane import Lane
 
 if TYPE_CHECKING:
@@ -27,12 +28,19 @@ def matches(unit: str, stream: Stream) -> Sequence[str]:
 
 
 class Refill:
-    """Reads the lines of one stream of a unit, from `since` (microseconds since the epoch) or where the lane is."""
+    """Reads the lines of one stream of a unit.
 
-    def __init__(self, lane: Lane, unit: str, stream: Stream, since: int, open_journal: OpenJournal) -> None:
+    Args:
+        lane: where they go; its place is where reading begins.
+        wanted: what matches them.
+        since: where reading begins for a lane that has come nowhere, in microseconds since the epoch and since boot.
+        open_journal: given matches, a reader of the journal.
+    """
+
+    def __init__(self, lane: Lane, wanted: Sequence[str], since: tuple[int, int], open_journal: OpenJournal) -> None:
         self._lane = lane
-        self._matches = matches(unit, stream)
-        self._since = since
+        self._matches = wanted
+        self._since, self._began = since
         self._open_journal = open_journal
         self._journal: JournalReader | None = None
         self._lines: Iterator[Line] = iter(())
@@ -59,4 +67,8 @@ class Refill:
 
     def _open(self, after: str) -> None:
         self._journal = self._open_journal(self._matches)
-        self._lines = self._journal.lines_after(after) if after else self._journal.lines_from(self._since)
+        self._lines = self._journal.lines_after(after) if after else self._from_the_beginning(self._journal)
+
+    def _from_the_beginning(self, journal: JournalReader) -> "Iterator[Line]":
+        lines = journal.lines_from(clocks.earliest(self._since, self._began))
+        return (line for line in lines if line.place.monotonic >= self._began)

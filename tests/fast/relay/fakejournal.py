@@ -11,19 +11,20 @@ from solo5_systemd.relay.refill import ALL, matches
 
 
 class Journal:
-    """What is written; `open` makes a reader of it."""
+    """What is written; `open` makes a reader of it. The first line is written `booted` microseconds after boot."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
         self.kept_from = 0
+        self.booted = 0
 
     def write(
         self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, left_out: int = 0
     ) -> Line:
         """Several lines have one time, as they have where journald reads a stream."""
         number = len(self.lines)
-        place = Place(cursor=f"c{number}", monotonic=number // 3)
+        place = Place(cursor=f"c{number}", monotonic=self.booted + number // 3)
         line = Line(
             unit=unit, stream=stream, data=text.encode(), place=place, realtime=1000 + number, left_out=left_out
         )

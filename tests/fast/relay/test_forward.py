@@ -14,6 +14,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.names import TaskName
+from solo5_systemd.relay import clocks
 from solo5_systemd.relay import forward as module
 from solo5_systemd.relay.forward import Forwarder
 from solo5_systemd.relay.lane import LIMIT
@@ -135,6 +136,22 @@ async def test_lines_before_since_are_not_forwarded(tmp_path: Path) -> None:
         out, _ = relay.forward(since=1004)
         journal.write("6\n")
         await until(out.read, "4\n5\n6\n")
+
+
+@pytest.mark.parametrize("later", [1_000, 9_000], ids=["back", "forward"])
+async def test_a_clock_that_is_set_while_a_task_runs_hides_none_of_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    journal = Journal()
+    journal.booted = 60
+    async with running(journal, tmp_path) as relay:
+        monkeypatch.setattr(clocks, "now", lambda: (5_000, 70))
+        journal.write("before\n")
+        web, _ = relay.forward(WEB, since=4_990)
+        monkeypatch.setattr(clocks, "now", lambda: (later, 80))
+        for number in range(3):
+            journal.write(f"{number}\n")
+        await until(web.read, "before\n0\n1\n2\n")
 
 
 async def test_a_fifo_that_is_not_read_keeps_nobody_waiting_and_gets_all_in_the_end(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ RECORD = Record(
     task=TaskName("web"),
     unit="solo5-task-web.service",
     since=1_700_000_000_000_000,
+    began=5_000_000,
     streams={
         Stream.STDOUT: Delivery(sure=Progress(cursor="s=1;i=2", written=3), staged=Progress(cursor="s=1;i=9")),
         Stream.STDERR: Delivery(),
@@ -82,4 +83,4 @@ def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(document))
     stdout = Delivery(sure=Progress(cursor="s=1;i=2", written=3))
     streams = {Stream.STDOUT: stdout, Stream.STDERR: Delivery()}
-    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, number=0, ended=False)]
+    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, began=0, number=0, ended=False)]
