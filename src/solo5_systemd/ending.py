@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
-NOTICE = 1.0
-"""Seconds that PID 1 has to begin a stop before its unit is killed; it takes it some milliseconds."""
+NOTICE = 5.0
+"""Seconds that PID 1 has to begin a stop before its unit is killed. It takes it some milliseconds; where it is busy,
+reading its units anew, nobody is killed sooner by asking it for both at once, and the end would be told as a kill."""
 
 
 class Ends:

@@ -16,8 +16,8 @@ from solo5_systemd.unit.tender import Tender
 REMEMBERED = Path("/run/solo5/tenders")
 """A link for each tender seen, named by its file's identity; its target is what `--version` said."""
 
-VERSION_TIMEOUT = 2.0
-"""Seconds. A tender answers in one millisecond."""
+VERSION_TIMEOUT = 10.0
+"""Seconds. A tender answers in one millisecond, and from a disk that is busy with a boot in a few thousand."""
 
 _VERSION = re.compile(r"\bversion (\S+)")
 _ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
