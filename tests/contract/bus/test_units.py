@@ -309,7 +309,7 @@ async def test_a_property_that_nobody_answered_for_is_no_end(
 ) -> None:
     monkeypatch.setattr(watch_module, "LISTING", 0.05)
     systemd.units[UNIT] = service()
-    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
+    async with asyncio.timeout(10 * PROMPT), aclosing(following(manager)) as states:
         await anext(states)
         systemd.errors["Get"] = error
         systemd.changed(UNIT)
