@@ -4,6 +4,8 @@ Read in this process: a journalctl for each would cost a listing of ended tasks 
 """
 
 from contextlib import closing
+from functools import cache
+from pathlib import Path
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line
@@ -16,6 +18,7 @@ COUNT = 20
 """Lines of the console that are looked at, and remarks of PID 1's, of which one run has fewer."""
 
 BY_ROOT = "_UID=0"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def last_words(state: UnitState) -> LastWords:
@@ -36,9 +39,20 @@ def last_words(state: UnitState) -> LastWords:
 
 def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
     """Lines since the run began, oldest first: journald does not put the invocation on every last one."""
-    with closing(JournalReader(matches)) as reader:
+    with closing(JournalReader((*matches, f"_BOOT_ID={_boot_id()}"))) as reader:
         lines = reader.last(count)
-    return [line for line in reversed(lines) if line.realtime >= state.started]
+    return [line for line in reversed(lines) if _is_of(line, state)]
+
+
+def _is_of(line: Line, state: UnitState) -> bool:
+    """By the clock that nobody sets, where it is known: the other one may have been set back during the run."""
+    return line.place.monotonic >= state.main_start if state.main_start else line.realtime >= state.started
+
+
+@cache
+def _boot_id() -> str:
+    """As journald has it on its lines: without dashes."""
+    return BOOT_ID.read_text().strip().replace("-", "")
 
 
 def _text(line: Line) -> str:

@@ -57,6 +57,7 @@ TYPE_END_PROPERTIES = {
         "Result",
         "ExecMainCode",
         "ExecMainStatus",
+        "ExecMainStartTimestampMonotonic",
         "ExecMainExitTimestamp",
         "ExecMainExitTimestampMonotonic",
         "MemoryPeak",
@@ -114,6 +115,7 @@ class UnitState:
     main_status: int = 0
     started: int = 0
     ended: int = 0
+    main_start: int = 0
     main_exit: int = 0
     active_exit: int = 0
     memory_peak: int | None = None
@@ -176,6 +178,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         main_status=_integer(properties, "ExecMainStatus"),
         started=_integer(properties, "ExecMainStartTimestamp"),
         ended=_integer(properties, "ExecMainExitTimestamp"),
+        main_start=_integer(properties, "ExecMainStartTimestampMonotonic"),
         main_exit=_integer(properties, "ExecMainExitTimestampMonotonic"),
         active_exit=_integer(properties, "ActiveExitTimestampMonotonic"),
         memory_peak=_amount(properties, "MemoryPeak"),

@@ -1,0 +1,47 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.journal import lastwords
+from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import ActiveState, UnitState
+
+UNIT = "solo5-task-web.service"
+
+
+def line(text: str, realtime: int, since_boot: int) -> Line:
+    place = Place(cursor=text, monotonic=since_boot)
+    return Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode(), place=place, realtime=realtime)
+
+
+class Reader:
+    """A journal whose clock was set back during the run of `web` that began at 5000, or 70 since boot."""
+
+    asked: Sequence[str] = ()
+
+    def __init__(self, matches: Sequence[str]) -> None:
+        Reader.asked = matches
+
+    def last(self, count: int) -> list[Line]:
+        lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
+        return lines[:count] if f"_SYSTEMD_UNIT={UNIT}" in self.asked else []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("main_start", "said"), [(70, ["run", "set back"]), (0, ["run"])], ids=["a service", "of which nobody says more"]
+)
+def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch, main_start: int, said: list[str]
+) -> None:
+    monkeypatch.setattr(lastwords, "JournalReader", Reader)
+    state = UnitState(
+        task=TaskName("web"), unit=UNIT, active=ActiveState.FAILED, started=5000, main_start=main_start, log_fields={}
+    )
+    assert lastwords.last_words(state).guest == said
+    assert f"_BOOT_ID={Path('/proc/sys/kernel/random/boot_id').read_text().strip().replace('-', '')}" in Reader.asked
