@@ -56,15 +56,15 @@ _DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Fai
 """What systemctl says of PID 1 while that executes itself anew; systemctl does not ask again."""
 
 
-def systemctl(*question: str) -> str:
-    """PID 1's answer to a question, asked again as long as it has no ear for any."""
+def systemctl(*words: str) -> str:
+    """PID 1's answer to what may be said twice, said again as long as it has no ear for anything."""
     end = time.monotonic() + PATIENCE
     while True:
-        done = sh("systemctl", *question)
+        done = sh("systemctl", *words)
         if done.returncode == 0:
             return done.stdout
         deaf = any(word in done.stderr for word in _DEAF) and time.monotonic() < end
-        assert deaf, f"systemctl {' '.join(question)} → {done.returncode}\n{done.stdout}{done.stderr}"
+        assert deaf, f"systemctl {' '.join(words)} → {done.returncode}\n{done.stdout}{done.stderr}"
         time.sleep(0.05)
 
 

@@ -1,13 +1,13 @@
 """Whatever of ours or of the system's dies, what runs goes on, and nothing is forgotten."""
 
-from .conftest import Machine, Runner, eventually, inspect, ok, says, sh
+from .conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl
 
 
 def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:
     name = run("hello.spt", "exit=4")
     ok("solo5ctl", "wait", name)
     before = inspect(name)["outcome"]
-    ok("systemctl", "daemon-reexec")
+    systemctl("daemon-reexec")
     assert inspect(name)["outcome"] == before
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Machine, Outside, Runner, cable, console, eventually, inspect, ok, says, unit_property
+from .conftest import Machine, Outside, Runner, cable, console, eventually, inspect, ok, says, systemctl, unit_property
 from .test_package import deb
 from .traffic import Traffic, traffic
 
@@ -34,19 +34,19 @@ def networkd_is_killed() -> None:
 
 
 def systemd_executes_itself_anew() -> None:
-    ok("systemctl", "daemon-reexec")
+    systemctl("daemon-reexec")
 
 
 def systemd_reads_its_units_anew() -> None:
-    ok("systemctl", "daemon-reload")
+    systemctl("daemon-reload")
 
 
 def bus_is_restarted() -> None:
-    ok("systemctl", "restart", "dbus")
+    systemctl("restart", "dbus")
 
 
 def journald_is_restarted() -> None:
-    ok("systemctl", "restart", "systemd-journald")
+    systemctl("restart", "systemd-journald")
 
 
 def package_is_installed_again() -> None:
