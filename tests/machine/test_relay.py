@@ -61,7 +61,7 @@ def test_last_line_is_there_when_drain_returns(run: Runner, consoles: Consoles) 
         over(name)
         consoles.drain(name)
         assert stdout.now() == b"arguments: ''\nSolo5: solo5_exit(0) called\n"
-        eventually(stdout.is_over, "the FIFO ends", 1)
+        eventually(stdout.is_over, "the FIFO ends")
 
 
 def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
@@ -79,7 +79,7 @@ def test_reader_that_does_not_read_delays_nobody_and_loses_nothing(run: Runner, 
     run("flood.spt", "lines=60000", "bytes=100", name="stuck", options=UNLIMITED_OPTIONS)
     other, _ = consoles.forward("other")
     run("hello.spt", name="other")
-    eventually(lambda: b"solo5_exit(0)" in other.got, "another task's line comes", 3)
+    eventually(lambda: b"solo5_exit(0)" in other.got, "another task's line comes")
     over("stuck")
     assert resident_mib() < 64
     stuck.start()

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
@@ -43,7 +43,8 @@ LOOKS = (
 
 ROUNDS = 10
 SOON = 10
-"""Seconds for a start and a stop one of whose calls died; shorter than any time-out of theirs."""
+"""Seconds that a call that died may cost a start and a stop, shorter than any time-out of theirs; on a busy machine, a
+few times what they take there undisturbed besides."""
 
 LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")
@@ -222,7 +223,7 @@ def test_a_stop_killed_at_any_step_can_be_made_again(ground: Machine, lives: Liv
         life = point.life
         engine(life.start)
         told("stop", life, point.number, point.moment)
-        eventually(lambda: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 10)
+        eventually(lambda: is_whole_or_nothing(life), f"{life.name} is whole or nothing")
         engine(life.stop)
         nothing_is_left_of(life)
 
@@ -236,15 +237,21 @@ def test_a_service_killed_while_it_is_called_does_its_work_or_says_that_it_did_n
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
+    undisturbed = duration(lives.one(f"{service}-alive"), None)
     for number in range(ROUNDS):
         life = lives.one(f"{service}-{number}")
         killer = Killer(f"{service}.service", chance.uniform(0, 0.3))
-        begun = time.monotonic()
-        with killer, suppress(HostError):  # the call was lost, and said so: a start undoes itself, a stop is made again
-            engine(life.start, life.stop)
-        engine(life.stop)
-        assert time.monotonic() - begun < SOON, "nobody waits for who waits for him"
+        assert duration(life, killer) < SOON + 4 * undisturbed, "nobody waits for who waits for him"
         nothing_is_left_of(life)
+
+
+def duration(life: Life, killer: Killer | None) -> float:
+    """Seconds that a start and a stop take. A call that is lost says so: a start undoes itself, a stop is repeated."""
+    begun = time.monotonic()
+    with killer or nullcontext(), suppress(HostError):
+        engine(life.start, life.stop)
+    engine(life.stop)
+    return time.monotonic() - begun
 
 
 def test_what_is_left_alone_is_whole_or_goes_by_itself(left_alone: list[Point]) -> None:
