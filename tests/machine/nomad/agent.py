@@ -6,6 +6,7 @@ import shutil
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,8 @@ class Agent:
 
     def _is_ready(self) -> bool:
         self.node = api("/v1/agent/self")["stats"]["client"]["node_id"]
-        return bool(_answers(f"/v1/node/{self.node}")) and self.about()["Status"] == "ready"
+        node = _answers(f"/v1/node/{self.node}")
+        return bool(node) and node["Status"] == "ready"
 
     def about(self) -> dict[str, Any]:
         """The node as the server has it."""
@@ -175,9 +177,8 @@ class Agent:
         self.kill()
 
     def plugin(self) -> int:
-        """The process id of the plugin that serves tasks."""
-        [found] = plugins()
-        return found
+        """The process id of the plugin that serves tasks, as soon as those before it are dead."""
+        return one(plugins)
 
     def log(self, since: str = "") -> str:
         """The agent's log, from `since` on (a time of journalctl's)."""
@@ -202,6 +203,18 @@ def _state(pid: int) -> str:
 def plugins() -> list[int]:
     """The processes of the driver."""
     return [int(word) for word in sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()]
+
+
+def one(find: Callable[[], list[int]]) -> int:
+    """The only process that is found, as soon as it is that: a fork has its parent's command line for a moment."""
+    found: list[int] = []
+
+    def is_one() -> bool:
+        found[:] = find()
+        return len(found) == 1
+
+    eventually(is_one, "there is one process")
+    return found[0]
 
 
 def _answers(path: str) -> Any:

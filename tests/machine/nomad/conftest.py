@@ -27,7 +27,7 @@ def installed(outside: Outside) -> Iterator[Agent]:
     subject = Agent()
     try:
         subject.install()
-        eventually(lambda: subject.driver().get("Healthy"), "the driver works", 20)
+        eventually(lambda: subject.driver().get("Healthy"), "the driver works")
         yield subject
     finally:
         subject.remove()

@@ -5,7 +5,6 @@ import os
 import re
 import textwrap
 import urllib.parse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,21 +197,25 @@ def logs(alloc: str, *options: str) -> str:
 
 
 def says(alloc: str, text: str, *options: str) -> None:
-    """Wait until the task's log contains a text."""
+    """Wait until the task's log contains a text; Nomad's collector writes some time after it has read."""
     eventually(lambda: text in logs(alloc, *options), f"the log of {alloc} contains {text!r}")
 
 
 def unit(alloc: str) -> str:
-    """The systemd unit of an allocation's task."""
-    found = _units(lambda fields: fields == alloc)
-    assert len(found) == 1, f"one unit of {alloc} was expected: {found}"
+    """The systemd unit of an allocation's task, as soon as the one before it is removed."""
+    found: list[str] = []
+
+    def is_one() -> bool:
+        found[:] = _units(alloc)
+        return len(found) == 1
+
+    eventually(is_one, f"{alloc} has one unit")
     return found[0]
 
 
-def _units(wanted: Callable[[str], bool]) -> list[str]:
+def _units(alloc: str) -> list[str]:
     names = systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
-    units = [line.split()[0] for line in names]
-    return [name for name in units if wanted(_alloc_of(name))]
+    return [name for name in (line.split()[0] for line in names) if _alloc_of(name) == alloc]
 
 
 def _alloc_of(name: str) -> str:

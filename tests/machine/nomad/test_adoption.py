@@ -13,6 +13,7 @@ def counted(text: str) -> list[str]:
 
 def said(name: str) -> list[str]:
     """By the journal."""
+    ok("journalctl", "--sync")
     return counted(ok("journalctl", "--quiet", "--output=cat", "--unit", name))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, plugins
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, hcl, says, unit
+from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, one, plugins
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, allocations, ended, hcl, says, unit
 
 LINES = 60_000
 FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]'
@@ -41,7 +41,7 @@ def collectors() -> list[int]:
 
 def kill(find: Callable[[], list[int]]) -> None:
     """SIGKILL, and wait for the next one."""
-    [pid] = find()
+    pid = one(find)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: find() not in ([], [pid]), "another comes in its place")
 
@@ -51,8 +51,11 @@ def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
 ) -> None:
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)|Failed to start solo5-relay.service")
     machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
-    [alloc] = jobs.run(hcl("flood", FLOOD, kind="batch"))
-    eventually(lambda: relay(), "the relay runs")
+    jobs.run(hcl("beside", f'unikernel = "{GUESTS}/sleeper.spt"'))  # as long as it runs, the relay does
+    jobs.submit(hcl("flood", FLOOD, kind="batch"))
+    eventually(lambda: allocations("flood"), "it is placed")
+    alloc = allocations("flood")[0]["ID"]
+    eventually(lambda: log(alloc), "it speaks")
     kill(relay)
     kill(plugins)
     ok("systemctl", "restart", "systemd-journald")
@@ -100,8 +103,7 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
     talker.speak(3)
     talker.is_whole()
     time.sleep(0.5)
-    [collector] = collectors()
-    os.kill(collector, signal.SIGKILL)
+    os.kill(one(collectors), signal.SIGKILL)
     talker.speak(5)
     agent.stop()
     talker.speak(2)
@@ -128,6 +130,7 @@ def test_every_line_says_whose_it_is_and_is_found_with_nomad_stopped(agent: Agen
     name = unit(talker.alloc)
     agent.stop()
     talker.speak(2)
+    ok("journalctl", "--sync")
     lines = [json.loads(line) for line in _journal("NOMAD_JOB_NAME=talker", f"NOMAD_ALLOC_ID={talker.alloc}")]
     agent.start()
     said = [line for line in lines if "to port 7" in line["MESSAGE"]]
@@ -158,4 +161,4 @@ def test_nothing_of_a_console_is_left(agent: Agent, jobs: Jobs) -> None:
     jobs.run(hcl("left", f'unikernel = "{GUESTS}/sleeper.spt"'))
     jobs.purge()
     assert not list(Path("/run/solo5/relay").iterdir())
-    assert unit_property("solo5-relay.service", "NFileDescriptorStore") == "0"
+    eventually(lambda: unit_property("solo5-relay.service", "NFileDescriptorStore") == "0", "systemd keeps nothing")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Outside, ok
+from tests.machine.conftest import GUESTS, Outside, eventually, ok
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS
-from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running
+from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status
 
 EXAMPLES = Path("/srv/examples/nomad")
 
@@ -17,9 +17,11 @@ def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
     ok("nomad", "job", "run", "-detach", *options, str(EXAMPLES / f"{example}.nomad.hcl"))
 
 
-def console(alloc: str) -> str:
-    assert allocation(alloc)["ClientStatus"] == "complete", ok("nomad", "alloc", "status", alloc)
-    return ok("nomad", "alloc", "logs", alloc)
+def completes(name: str, text: str) -> None:
+    """A job's task ends well, and has said something."""
+    alloc = ended(name)
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    eventually(lambda: text in ok("nomad", "alloc", "logs", alloc), f"its log contains {text!r}")
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.hcl")), ids=lambda path: path.name.partition(".")[0])
@@ -31,18 +33,18 @@ def test_is_a_valid_job(jobs: Jobs, example: Path) -> None:
 
 def test_hello(jobs: Jobs) -> None:
     submit(jobs, "hello", "hello")
-    assert "arguments: 'from hello'" in console(ended("hello"))
+    completes("hello", "arguments: 'from hello'")
 
 
 def test_greet(jobs: Jobs) -> None:
     submit(jobs, "greet", "greet")
-    assert "--greeting=hi" in console(ended(jobs.dispatch("greet", "greeting=hi")))
+    completes(jobs.dispatch("greet", "greeting=hi"), "--greeting=hi")
 
 
 def test_artifact(jobs: Jobs, web: str) -> None:
     checksum = hashlib.sha256((GUESTS / "hello.spt").read_bytes()).hexdigest()
     submit(jobs, "artifact", "artifact", "-var", f"source={web}/hello.spt", "-var", f"sha256={checksum}")
-    assert "arguments: ''" in console(ended("artifact"))
+    completes("artifact", "arguments: ''")
 
 
 @pytest.fixture
@@ -58,11 +60,12 @@ def storage() -> Iterator[Path]:
 
 def test_disk(jobs: Jobs, storage: Path) -> None:
     submit(jobs, "disk", "disk")
-    assert "on the disk" in console(ended("disk"))
+    completes("disk", "on the disk")
 
 
 @pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway")])
 def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str, name: str) -> None:
     submit(jobs, example, name)
     running(name)
-    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(allocations(name)[0]["ID"], "http"))
+    web = port(allocations(name)[0]["ID"], "http")
+    eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")

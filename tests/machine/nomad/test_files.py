@@ -3,7 +3,7 @@
 import hashlib
 
 from tests.machine.conftest import GUESTS, ok
-from tests.machine.nomad.jobs import Jobs, allocation, ended, hcl, logs, status
+from tests.machine.nomad.jobs import Jobs, allocation, ended, hcl, says, status
 
 
 def artifact(source: str, checksum: str) -> str:
@@ -24,7 +24,7 @@ def test_image_comes_by_artifact(jobs: Jobs, web: str) -> None:
     config = 'unikernel = "local/hello.spt"\nargs = ["fetched"]'
     alloc = ended(jobs.submit(hcl("fetch", config, kind="batch", task=artifact(f"{web}/hello.spt", checksum))))
     assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
-    assert "fetched" in logs(alloc)
+    says(alloc, "fetched")
     assert "hello.spt" in ok("nomad", "alloc", "fs", alloc, "guest/local/")
 
 
@@ -36,8 +36,8 @@ def test_artifact_with_another_checksum_is_not_run(jobs: Jobs, web: str) -> None
 
 
 def test_template_becomes_a_disk(jobs: Jobs) -> None:
-    said = "rendered for render "
-    padding = "x" * (512 - len(said) - 1)  # a template's text ends with a newline
+    text = "rendered for render "
+    padding = "x" * (512 - len(text) - 1)  # a template's text ends with a newline
     template = f"""
 template {{
   data        = <<-END
@@ -48,5 +48,4 @@ END
 }}
 """
     config = f'unikernel = "{GUESTS}/disk.spt"\nargs = ["read"]\nblock "storage" {{\n  source = "local/sector.img"\n}}'
-    alloc = ended(jobs.submit(hcl("render", config, kind="batch", task=template)))
-    assert said in logs(alloc), status(alloc)
+    says(ended(jobs.submit(hcl("render", config, kind="batch", task=template))), text)

@@ -27,7 +27,7 @@ def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(hcl("good", hello("well", "done"), kind="batch")))
     assert allocation(alloc)["ClientStatus"] == "complete"
     assert "Exit Code: 0" in status(alloc)
-    assert "argument 1: 'well'\nargument 2: 'done'\n" in logs(alloc)
+    says(alloc, "argument 1: 'well'\nargument 2: 'done'\n")
 
 
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
@@ -35,7 +35,7 @@ def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
     assert allocation(alloc)["ClientStatus"] == "failed"
     assert task(alloc)["Restarts"] == 1
     assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
-    assert logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles"
+    eventually(lambda: logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles")
 
 
 def test_abort_is_told_in_words(jobs: Jobs) -> None:
@@ -49,7 +49,7 @@ def test_abort_is_told_in_words(jobs: Jobs) -> None:
 def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:
     parameters = 'parameterized {\n  meta_required = ["greeting"]\n}\n'
     jobs.submit(hcl("greet", hello("--greeting=${NOMAD_META_greeting}"), kind="batch", job=parameters))
-    assert "--greeting=good morning" in logs(ended(jobs.dispatch("greet", "greeting=good morning")))
+    says(ended(jobs.dispatch("greet", "greeting=good morning")), "--greeting=good morning")
 
 
 def test_system_job_runs_on_every_node(jobs: Jobs) -> None:

@@ -35,7 +35,7 @@ def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent, machi
     agent.configure('image_paths = ["relative"]')
     try:
         agent.start()
-        eventually(lambda: not agent.driver()["Detected"], "the driver is undetected")
+        eventually(lambda: agent.driver().get("Detected") is False, "the driver is undetected")
         assert "plugin.solo5.config.image_paths" in ok("nomad", "node", "status", "-self", "-verbose")
     finally:
         agent.stop()
@@ -51,7 +51,7 @@ def test_misspelt_key_is_named_by_the_agent(agent: Agent, machine: Machine) -> N
     try:
         sh("systemctl", "start", UNIT)
         eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent gives up")
-        assert "image_path" in agent.log()
+        eventually(lambda: "image_path" in agent.log(), "and says why")
     finally:
         ok("systemctl", "reset-failed", UNIT)
         agent.configure(USUAL)

@@ -23,9 +23,9 @@ from tests.machine.nomad.jobs import (
     file,
     happens,
     hcl,
-    logs,
     refusal,
     running,
+    says,
     status,
     task,
     unit,
@@ -52,16 +52,16 @@ def deployment(job: str) -> str:
 
 
 def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
-    jobs.submit(hcl("speaks", counting(500) + ready('console = "^count [4-9]$"'), job=UPDATE))
+    jobs.submit(hcl("speaks", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
     eventually(lambda: allocations("speaks"), "it is placed")
     alloc = allocations("speaks")[0]["ID"]
     console = file(alloc, "alloc/logs/guest.stdout.0")  # `nomad alloc logs` shows it later
     eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it speaks")
     assert allocation(alloc)["ClientStatus"] == "pending"
     eventually(lambda: deployment("speaks") == "successful", "the deployment is over")
-    assert "count 4\n" in logs(alloc)
+    says(alloc, "count 6\n")
     [said] = [event for event in events(alloc) if "Ready after" in event]
-    assert said.endswith("its console says count 4")
+    assert said.endswith("its console says count 6")
 
 
 def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> None:
@@ -74,7 +74,8 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert "“count " in said
     eventually(lambda: deployment("late") == "failed", "the deployment is over")
     assert services() == []
-    assert "count 1\n" in file(alloc, "alloc/logs/guest.stdout.0").read_text(), "what it said is kept"
+    console = file(alloc, "alloc/logs/guest.stdout.0")
+    eventually(lambda: "count 1\n" in console.read_text(), "what it said is kept")
 
 
 def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs: Jobs) -> None:
@@ -97,7 +98,7 @@ def test_scope_is_ready_by_what_it_says_first(jobs: Jobs) -> None:
 
 def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error|failed to stop|failed to destroy")
-    jobs.submit(hcl("waiting", counting(500) + ready('console = "^count 6$"')))
+    jobs.submit(hcl("waiting", counting(500) + ready('console = "^count 10$"')))
     eventually(lambda: services() != [], "it runs")
     [first] = services()
     agent.kill()

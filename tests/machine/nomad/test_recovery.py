@@ -94,14 +94,14 @@ def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machin
 def test_agent_stops_in_time_and_takes_its_plugin_along(agent: Agent, guest: Guest) -> None:
     plugin = agent.plugin()
     agent.stop()
-    assert plugins() == []
+    eventually(lambda: not plugins(), "the plugin is dead")
     agent.start()
     assert agent.plugin() != plugin
     guest.is_the_same()
 
 
 def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=3"]'
+    config = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=6"]'
     [alloc] = jobs.run(hcl("unseen", config, kind="batch"))
     ends = unit(alloc)
     agent.stop()

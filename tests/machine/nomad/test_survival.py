@@ -46,7 +46,7 @@ class Guest:
         self.client.flows()
         assert self._what_runs() == self._process
         said = len(counted(logs(self._alloc)))
-        eventually(lambda: len(counted(logs(self._alloc))) > said, "its log goes on", 20)
+        eventually(lambda: len(counted(logs(self._alloc))) > said, "its log goes on")
         assert complete(logs(self._alloc)), logs(self._alloc)
         running(JOB)
         assert [alloc["ID"] for alloc in allocations(JOB)] == [self._alloc]
@@ -135,4 +135,4 @@ def test_a_running_allocation_survives(
     guest.notices_nothing()
     disturb(agent)
     guest.notices_nothing()
-    eventually(lambda: agent.driver()["Healthy"], "Nomad has heard that the driver is well", 20)
+    eventually(lambda: agent.driver().get("Healthy"), "Nomad has heard that the driver is well")
