@@ -72,9 +72,13 @@ def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place
     assert all(map(is_active, lost))
     agent.start()
     eventually(lambda: not lost & set(units()), "the first are ended")
-    told = dict(re.findall(r"Task (\S+) is ended: Nomad runs (\S+) in its place", agent.log()))
-    successors = {told.get(name_of(each)) for each in lost}
-    assert len(successors - {None}) == 2
+    names = {name_of(each) for each in lost}
+    eventually(lambda: len({by for name, by in replaced(agent) if name in names}) == 2, "and that is told")
+
+
+def replaced(agent: Agent) -> list[tuple[str, str]]:
+    """Tasks, and those in their place, by the agent's log."""
+    return re.findall(r"Task (\S+) is ended: Nomad runs (\S+) in its place", agent.log())
 
 
 def test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not(
