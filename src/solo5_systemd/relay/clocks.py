@@ -9,8 +9,9 @@ import time
 
 
 def now() -> tuple[int, int]:
-    """Since the epoch, and since boot."""
-    return time.time_ns() // 1000, time.monotonic_ns() // 1000
+    """Since the epoch, and since boot. Who is held up between the two readings takes a moment for earlier, not later."""
+    since_boot = time.monotonic_ns() // 1000
+    return time.time_ns() // 1000, since_boot
 
 
 def monotonic(realtime: int) -> int:
