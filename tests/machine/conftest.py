@@ -110,14 +110,13 @@ def _mounts() -> list[str]:
 
 
 def _units() -> list[str]:
-    """Loaded units of ours; services may stay a while after they were last needed, the slice for ever."""
+    """Loaded units of ours; services may stay a while after they were last needed, slices for ever."""
     listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5*")
     units = {line.split()[0] for line in listed.splitlines() if line.split()}
     return [
         unit
         for unit in units
-        if unit not in ("solo5-networkd.service", "solo5-relay.service", "solo5.slice", "system-solo5.slice")
-        and not unit.startswith("system-")
+        if unit not in ("solo5-networkd.service", "solo5-relay.service") and not unit.endswith(".slice")
     ]
 
 

@@ -44,6 +44,9 @@ QUESTIONS = 25
 PAUSE = 0.2
 """So often, and so many seconds apart, PID 1 is asked again while it is not there."""
 
+STOPPING = 10
+"""So often it is asked to start what needs something that it is just stopping; at a shutdown it will never."""
+
 _ANY = TaskName("*")
 
 
@@ -72,13 +75,24 @@ class Manager:
                 fds.append(fd)
         body = [unit.name, "fail", properties, []]
         with _translated():
-            result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
+            result = await self._dispatched(body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
         begun = await self._begun(unit.name)
         if unit.marks and begun.control_group:
             self._marks.write(begun.control_group, unit.marks)
         return begun
+
+    async def _dispatched(self, body: Sequence[Any], fds: Sequence[int]) -> str:
+        """How a start ended; tried again while a stop is queued that it would cancel, such as a slice's."""
+        for _ in range(STOPPING):
+            try:
+                return await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
+            except RemoteError as error:
+                if error.name.rpartition(".")[2] != "TransactionIsDestructive":
+                    raise
+            await asyncio.sleep(PAUSE)
+        return await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
 
     async def stop(self, unit: str) -> None:
         # "replace", since a start that is still under way is to be stopped as well.

@@ -52,6 +52,7 @@ class FakeSystemd:
         files: device and inode of every descriptor that came with a call.
         units: what is loaded, by name.
         errors: the D-Bus error name that a member answers with.
+        passing: the members that answer with their error once.
         report: when jobs are reported.
         result: how jobs end.
         one_job: every call that makes a job is answered with the same one, as merged jobs are.
@@ -66,6 +67,7 @@ class FakeSystemd:
         self.files: list[tuple[int, int]] = []
         self.units: dict[str, Unit] = {}
         self.errors: dict[str, str] = {}
+        self.passing: set[str] = set()
         self.report = Report.AFTER
         self.result = "done"
         self.one_job = False
@@ -130,7 +132,10 @@ class FakeSystemd:
         if message.member in self.silent:
             return True
         if message.member in self.errors:
-            return Message.new_error(message, self.errors[message.member], "the reason.")
+            error = self.errors[message.member]
+            if message.member in self.passing:
+                del self.errors[message.member]
+            return Message.new_error(message, error, "the reason.")
         answer: Message = getattr(self, f"_{message.member}", self._done)(message)
         return answer
 

@@ -69,6 +69,26 @@ async def test_a_start_tells_what_has_begun_without_a_listing(systemd: FakeSyste
     assert {member for member, _ in systemd.calls} == {"Subscribe", "StartTransientUnit"}
 
 
+DESTRUCTIVE = "org.freedesktop.systemd1.TransactionIsDestructive"
+
+
+async def test_a_start_waits_for_a_stop_that_it_would_cancel(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = service()
+    systemd.errors["StartTransientUnit"] = DESTRUCTIVE
+    systemd.passing.add("StartTransientUnit")
+    assert (await manager.start(TRANSIENT, NO_FILES)).invocation == "01" * 16
+    assert len(systemd.called("StartTransientUnit")) == 2
+
+
+async def test_a_start_that_would_cancel_a_shutdown_is_refused(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.bus.manager.PAUSE", 0.001)
+    systemd.errors["StartTransientUnit"] = DESTRUCTIVE
+    with pytest.raises(HostError, match="TransactionIsDestructive: the reason"):
+        await manager.start(TRANSIENT, NO_FILES)
+
+
 async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd: FakeSystemd, manager: Manager) -> None:
     await manager.confine("solo5-shared.slice", [Property("AllowedCPUs", "ay", b"\x03")])
     calls = [(member, body) for member, body in systemd.calls if member != "Subscribe"]
