@@ -9,7 +9,7 @@ import time
 
 
 def now() -> tuple[int, int]:
-    """Since the epoch, and since boot. Who is held up between the two readings takes a moment for earlier, not later."""
+    """Since the epoch, and since boot. Who is held up between the two takes a moment for an earlier one."""
     since_boot = time.monotonic_ns() // 1000
     return time.time_ns() // 1000, since_boot
 
