@@ -52,7 +52,7 @@ def eventually(claim: Callable[[], object], what: str, patience: float = PATIENC
         time.sleep(0.05)
 
 
-_DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to bus", "Broken pipe")
+_DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to", "Broken pipe")
 """What systemctl says of PID 1 while that executes itself anew; systemctl does not ask again."""
 
 
