@@ -46,7 +46,7 @@ def test_a_pattern_that_would_never_end_finds_nothing_soon(pattern: str) -> None
     begun = time.monotonic()
     with closing(Pattern(pattern)) as wanted:
         assert not wanted.found_in(b"a" * 4000 + b"!")
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 20  # without a limit, hours
 
 
 def test_a_host_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
