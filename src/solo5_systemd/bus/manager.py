@@ -1,10 +1,10 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dbus_next import Variant
 
@@ -49,6 +49,8 @@ STOPPING = 10
 
 _ANY = TaskName("*")
 
+T = TypeVar("T")
+
 
 class Manager:
     """systemd's Manager over one connection; fulfils `backends.Units`.
@@ -85,14 +87,9 @@ class Manager:
 
     async def _dispatched(self, body: Sequence[Any], fds: Sequence[int]) -> str:
         """How a start ended; tried again while a stop is queued that it would cancel, such as a slice's."""
-        for _ in range(STOPPING):
-            try:
-                return await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
-            except RemoteError as error:
-                if error.name.rpartition(".")[2] != "TransactionIsDestructive":
-                    raise
-            await asyncio.sleep(PAUSE)
-        return await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds)
+        return await _again(
+            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds), _DESTRUCTIVE, STOPPING
+        )
 
     async def stop(self, unit: str) -> None:
         # "replace", since a start that is still under way is to be stopped as well.
@@ -264,14 +261,9 @@ class Manager:
 
     async def _question(self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         """What changes nothing and can be asked again: while PID 1 executes itself anew, it is off the bus."""
-        for _ in range(QUESTIONS):
-            try:
-                return await self._connection.call(SYSTEMD, path, interface, member, signature, body)
-            except RemoteError as error:
-                if error.name.removeprefix(_DBUS_ERROR) not in _AWAY:
-                    raise
-            await asyncio.sleep(PAUSE)
-        return await self._connection.call(SYSTEMD, path, interface, member, signature, body)
+        return await _again(
+            lambda: self._connection.call(SYSTEMD, path, interface, member, signature, body), _AWAY, QUESTIONS
+        )
 
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
@@ -338,9 +330,14 @@ def _plain(value: object) -> object:
     return value
 
 
-_DBUS_ERROR = "org.freedesktop.DBus.Error."
-_AWAY = ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
+_AWAY = frozenset(
+    f"org.freedesktop.DBus.Error.{word}"
+    for word in ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
+)
 """What the bus answers in the place of a peer that left it, or that it tries to start in vain."""
+
+_DESTRUCTIVE = frozenset({"org.freedesktop.systemd1.TransactionIsDestructive"})
+"""What systemd answers to a start that would cancel a stop."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 """The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""
@@ -354,6 +351,22 @@ _OURS: Mapping[str, type[Solo5Error]] = {
     "BadUnitSetting": InvalidRequestError,
 }
 """systemd's error names, by their last word (org.freedesktop.systemd1 and org.freedesktop.DBus.Error)."""
+
+
+async def _again(call: Callable[[], Awaitable[T]], passing: Collection[str], times: int) -> T:
+    """What a call returns; it is made again, so many times, where it fails with an error that will pass.
+
+    Raises:
+        RemoteError: another one, or the last.
+    """
+    for _ in range(times):
+        try:
+            return await call()
+        except RemoteError as error:
+            if error.name not in passing:
+                raise
+        await asyncio.sleep(PAUSE)
+    return await call()
 
 
 @contextmanager

@@ -4,9 +4,8 @@ Read in this process: a journalctl for each would cost a listing of ended tasks 
 """
 
 from contextlib import closing
-from functools import cache
-from pathlib import Path
 
+from solo5_systemd.boot import boot_id
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.journal.note import HUNG
@@ -18,7 +17,6 @@ COUNT = 20
 """Lines of the console that are looked at, and remarks of PID 1's, of which one run has fewer."""
 
 BY_ROOT = "_UID=0"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def last_words(state: UnitState) -> LastWords:
@@ -39,7 +37,8 @@ def last_words(state: UnitState) -> LastWords:
 
 def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
     """Lines since the run began, oldest first: journald does not put the invocation on every last one."""
-    with closing(JournalReader((*matches, f"_BOOT_ID={_boot_id()}"))) as reader:
+    this_boot = f"_BOOT_ID={boot_id().replace('-', '')}"  # as journald has it on its lines
+    with closing(JournalReader((*matches, this_boot))) as reader:
         lines = reader.last(count)
     return [line for line in reversed(lines) if _is_of(line, state)]
 
@@ -47,12 +46,6 @@ def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
 def _is_of(line: Line, state: UnitState) -> bool:
     """By the clock that nobody sets, where it is known: the other one may have been set back during the run."""
     return line.place.monotonic >= state.main_start if state.main_start else line.realtime >= state.started
-
-
-@cache
-def _boot_id() -> str:
-    """As journald has it on its lines: without dashes."""
-    return BOOT_ID.read_text().strip().replace("-", "")
 
 
 def _text(line: Line) -> str:

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.boot import boot_id
 from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad import announcements, consoles, convert, readiness
 from solo5_systemd.nomad.agent import agent_id
-from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.endings import End, Endings

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
+from solo5_systemd.boot import boot_id
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
 from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.boot import boot_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.endings import End, Endings
