@@ -9,9 +9,11 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+
+T = TypeVar("T")
 
 HTTP = "http://127.0.0.1:4646"
 SERVER_HTTP_PORT = 4746
@@ -178,7 +180,7 @@ class Agent:
 
     def plugin(self) -> int:
         """The process id of the plugin that serves tasks, as soon as those before it are dead."""
-        return one(plugins)
+        return one(plugins, "process")
 
     def log(self, since: str = "") -> str:
         """The agent's log, from `since` on (a time of journalctl's)."""
@@ -205,15 +207,15 @@ def plugins() -> list[int]:
     return [int(word) for word in sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()]
 
 
-def one(find: Callable[[], list[int]]) -> int:
-    """The only process that is found, as soon as it is that: a fork has its parent's command line for a moment."""
-    found: list[int] = []
+def one(find: Callable[[], list[T]], what: str) -> T:
+    """The only thing that is found, as soon as it is that: a fork has its parent's command line for a moment."""
+    found: list[T] = []
 
     def is_one() -> bool:
         found[:] = find()
         return len(found) == 1
 
-    eventually(is_one, "there is one process")
+    eventually(is_one, f"there is one {what}")
     return found[0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
-from tests.machine.nomad.agent import DATA, api
+from tests.machine.nomad.agent import DATA, api, one
 
 TASKS = ("solo5-task-*.service", "solo5-task-*.scope")
 TERMINAL = ("complete", "failed", "lost")
@@ -203,14 +203,7 @@ def says(alloc: str, text: str, *options: str) -> None:
 
 def unit(alloc: str) -> str:
     """The systemd unit of an allocation's task, as soon as the one before it is removed."""
-    found: list[str] = []
-
-    def is_one() -> bool:
-        found[:] = _units(alloc)
-        return len(found) == 1
-
-    eventually(is_one, f"{alloc} has one unit")
-    return found[0]
+    return one(lambda: _units(alloc), f"unit of {alloc}")
 
 
 def _units(alloc: str) -> list[str]:

@@ -41,7 +41,7 @@ def collectors() -> list[int]:
 
 def kill(find: Callable[[], list[int]]) -> None:
     """SIGKILL, and wait for the next one."""
-    pid = one(find)
+    pid = one(find, "process")
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: find() not in ([], [pid]), "another comes in its place")
 
@@ -104,7 +104,7 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
     talker.speak(3)
     talker.is_whole()
     time.sleep(0.5)
-    os.kill(one(collectors), signal.SIGKILL)
+    os.kill(one(collectors, "process"), signal.SIGKILL)
     talker.speak(5)
     agent.stop()
     talker.speak(2)
