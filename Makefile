@@ -4,21 +4,27 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
-VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } | sha256sum | head -c 16)
+VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } 2>/dev/null | sha256sum | head -c 16)
 BOOT := tests/machine/boot
 BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
-PYTEST := python3 -m pytest -p no:cacheprovider
+REPORTS := build/reports
+TIERS := nomad vm container lint fast pip
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
+
+# $(call pytest_in_machine,TIER,OPTIONS OF boot,ARGUMENTS OF pytest); the report of each tier is kept in $(REPORTS).
+pytest_in_machine = $(BOOT) $(2) --copy-out /tmp/report.xml:$(REPORTS)/$(1).xml -- \
+    /srv/tests/run-pytest /tmp/report.xml $(3)
 
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .PHONY: test
-test: lint fast pip container vm ## every check there is
+test: setup proto ## every check there is, several tiers at once
+	python3 -m tests.tiers $(TIERS)
 
 .PHONY: demo
 demo: setup ## show the main job in a throw-away machine
@@ -33,7 +39,7 @@ lint: proto ## style, types, and who may import whom
 
 .PHONY: fast
 fast: proto ## tests that need no machine: seconds
-	PATH="$(VENV)/bin:$$PATH" $(PYTEST) tests/fast
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.xml tests/fast
 
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
@@ -46,9 +52,14 @@ pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl
 	tests/pip-install $(VENV)/bin/python3
 
 .PHONY: container
-container: setup ## tests on a machine at native speed: all but the limits of cgroup v2
-	$(BOOT) --backend container --with nomad -- $(PYTEST) --timeout=300 -m 'not vm' $(addprefix /srv/tests/, \
-	    guests contract machine fast/goplugin/test_plugin.py)  # the last with Debian's gRPC, which is an older one
+container: setup ## tests on a machine at native speed: all but Nomad, and the limits of cgroup v2
+	$(call pytest_in_machine,$@,--backend container,--timeout=300 -m 'not vm' \
+	    --ignore=/srv/tests/machine/nomad $(addprefix /srv/tests/, guests contract machine \
+	    fast/goplugin/test_plugin.py))  # the last with Debian's gRPC, which is an older one
+
+.PHONY: nomad
+nomad: setup ## the same under a Nomad agent
+	$(call pytest_in_machine,$@,--backend container --with nomad,--timeout=300 -m 'not vm' /srv/tests/machine/nomad)
 
 OPERATIONS ?= 1000
 .PHONY: chaos
@@ -58,14 +69,14 @@ chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= fo
 
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
-	$(BOOT) --release bookworm --backend container -- $(PYTEST) --timeout=120 -m 'not vm' \
+	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=120 -m 'not vm' \
 	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py relay.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
-	        network.py::test_guest_reaches_the_outside_by_the_machines_address)
+	        network.py::test_guest_reaches_the_outside_by_the_machines_address))
 
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
-	$(BOOT) --backend vm --with nomad -- $(PYTEST) --timeout=900 -m 'vm or everywhere' /srv/tests/machine
+	$(call pytest_in_machine,$@,--backend vm --with nomad,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
 
 .PHONY: bench
 bench: setup ## figures beside their floor: a table, and JSON in build/bench.json
