@@ -143,6 +143,13 @@ def allocations(job: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda alloc: alloc["CreateIndex"], reverse=True)
 
 
+def deployment(job: str) -> dict[str, Any]:
+    """Return the job's latest deployment, empty where there is none yet."""
+    found = api(f"{_path(job)}/deployment") or {}
+    assert isinstance(found, dict)
+    return found
+
+
 def running(job: str, count: int = 1) -> None:
     def claim() -> bool:
         states = [alloc["ClientStatus"] for alloc in allocations(job)]

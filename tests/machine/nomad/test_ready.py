@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
-from tests.machine.nomad.agent import Agent, api, plugins
+from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
@@ -18,6 +18,7 @@ from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
     allocations,
+    deployment,
     ended,
     events,
     file,
@@ -45,12 +46,6 @@ def counting(milliseconds: int) -> str:
     return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}", {ADDRESSES}]'
 
 
-def deployment(job: str) -> str:
-    """How a job's latest deployment stands."""
-    found = api(f"/v1/job/{job}/deployment")
-    return str(found["Status"]) if found else ""
-
-
 def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
     jobs.submit(hcl("speaks", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
     eventually(lambda: allocations("speaks"), "it is placed")
@@ -58,7 +53,7 @@ def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) 
     console = file(alloc, "alloc/logs/guest.stdout.0")  # `nomad alloc logs` shows it later
     eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it speaks")
     assert allocation(alloc)["ClientStatus"] == "pending"
-    eventually(lambda: deployment("speaks") == "successful", "the deployment is over")
+    eventually(lambda: deployment("speaks").get("Status") == "successful", "the deployment is over")
     says(alloc, "count 6\n")
     [said] = [event for event in events(alloc) if "Ready after" in event]
     assert said.endswith("its console says count 6")
@@ -72,7 +67,7 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert "81: connection refused" in said
     assert "Last on its console: " in said
     assert "“count " in said
-    eventually(lambda: deployment("late") == "failed", "the deployment is over")
+    eventually(lambda: deployment("late").get("Status") == "failed", "the deployment is over")
     assert services() == []
     console = file(alloc, "alloc/logs/guest.stdout.0")
     eventually(lambda: "count 1\n" in console.read_text(), "what it said is kept")

@@ -1,0 +1,151 @@
+"""Deployments, reschedules and periodic jobs: Nomad's own rules, with this driver's tasks as their subject."""
+
+import itertools
+import json
+from typing import Any
+
+from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import api
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    ONE_START,
+    SERVER,
+    Jobs,
+    allocation,
+    allocations,
+    deployment,
+    ended,
+    events,
+    hcl,
+    says,
+    task,
+    unit,
+)
+
+READY = '\nready {\n  console = "^count 3$"\n}'
+NEVER_READY = '\nready {\n  console = "^never$"\n  deadline = "1s"\n}'
+WEB = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
+
+
+def counting(milliseconds: int) -> str:
+    return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}"]'
+
+
+def update(*lines: str) -> str:
+    usual = ('min_healthy_time = "0s"', 'healthy_deadline = "1m"', 'progress_deadline = "2m"')
+    return "update {\n" + "".join(f"  {line}\n" for line in (*usual, *lines)) + "}\n"
+
+
+def becomes(job: str, status: str, version: int) -> dict[str, Any]:
+    """Wait until the deployment of a job's version has a status, and return it."""
+
+    def claim() -> bool:
+        found = deployment(job)
+        return (found.get("JobVersion"), found.get("Status")) == (version, status)
+
+    eventually(claim, f"the deployment of version {version} of {job} is {status}")
+    return deployment(job)
+
+
+def versions(job: str, status: str = "running") -> list[int]:
+    """Return the job versions of the allocations that have a client status, in order."""
+    return sorted(alloc["JobVersion"] for alloc in allocations(job) if alloc["ClientStatus"] == status)
+
+
+def test_canary_runs_beside_the_old_version_until_it_is_promoted(jobs: Jobs) -> None:
+    rule = update("canary = 1", "max_parallel = 2")
+    jobs.run(hcl("canary", counting(100) + READY, job=rule, count=2), count=2)
+    becomes("canary", "successful", 0)
+    jobs.submit(hcl("canary", counting(101) + READY, job=rule, count=2))
+    eventually(lambda: versions("canary") == [0, 0, 1], "one canary runs beside both of the old version")
+    eventually(
+        lambda: deployment("canary")["TaskGroups"]["group"]["HealthyAllocs"] == 1, "the canary is healthy by `ready`"
+    )
+    [canary] = [alloc for alloc in allocations("canary") if alloc["JobVersion"] == 1]
+    assert allocation(canary["ID"])["DeploymentStatus"]["Canary"] is True
+    ok("nomad", "deployment", "promote", "-detach", deployment("canary")["ID"])
+    becomes("canary", "successful", 1)
+    eventually(lambda: versions("canary") == [1, 1], "the new version has replaced the old one")
+    assert canary["ID"] in [alloc["ID"] for alloc in allocations("canary") if alloc["ClientStatus"] == "running"]
+
+
+def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
+    rule = update("auto_revert = true")
+    jobs.run(hcl("revert", counting(100) + READY, job=rule))
+    becomes("revert", "successful", 0)
+    jobs.submit(hcl("revert", counting(100) + NEVER_READY, job=rule))
+    becomes("revert", "successful", 2)
+    [failed] = [item for item in api("/v1/job/revert/deployments") if item["JobVersion"] == 1]
+    assert failed["Status"] == "failed"
+    assert "rolling back to job version 0" in failed["StatusDescription"]
+    [unready] = [alloc["ID"] for alloc in allocations("revert") if alloc["JobVersion"] == 1]
+    assert any("was not ready within 1 s" in event for event in events(unready))
+    assert versions("revert") == [2]
+    says(next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running"), "count 3\n")
+
+
+def test_rolling_update_waits_for_each_guest_to_be_ready(jobs: Jobs) -> None:
+    rule = update("max_parallel = 1")
+    jobs.run(hcl("rolling", counting(100), job=rule, count=3), count=3)
+    becomes("rolling", "successful", 0)
+    jobs.submit(hcl("rolling", counting(200) + READY, job=rule, count=3))
+    becomes("rolling", "successful", 1)
+    eventually(lambda: versions("rolling") == [1, 1, 1], "all three are of the new version")
+    new = [allocation(alloc["ID"]) for alloc in allocations("rolling") if alloc["JobVersion"] == 1]
+    new.sort(key=lambda alloc: alloc["CreateIndex"])
+    for alloc in new:
+        assert any("Ready after" in event for event in events(alloc["ID"]))
+    for earlier, later in itertools.pairwise(new):
+        assert earlier["DeploymentStatus"]["ModifyIndex"] < later["CreateIndex"], "one at a time, each after its turn"
+
+
+def test_task_that_failed_is_rescheduled_as_often_as_its_job_allows(jobs: Jobs) -> None:
+    policy = ONE_START + 'reschedule {\n  attempts = 1\n  interval = "1h"\n  delay = "5s"\n  unlimited = false\n'
+    policy += '  delay_function = "constant"\n}\n'
+    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]'
+    first = ended(jobs.submit(hcl("again", config, kind="batch", group=policy)))
+    eventually(lambda: len(allocations("again")) == 2, "another allocation takes its place")
+    second = ended("again")
+    assert allocation(second)["PreviousAllocation"] == first
+    assert len(allocation(second)["RescheduleTracker"]["Events"]) == 1
+    for alloc in (first, second):
+        assert any("Exit Code: 3" in event for event in events(alloc))
+    assert allocation(first)["FollowupEvalID"]
+    assert not allocation(second).get("FollowupEvalID"), "no third one is planned"
+
+
+def registered(name: str) -> list[str]:
+    found = sh("nomad", "service", "info", "-json", name)
+    return [each["Address"] for each in json.loads(found.stdout)] if found.returncode == 0 else []
+
+
+def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jobs: Jobs) -> None:
+    service = 'shutdown_delay = "5s"\nservice {\n  name = "slow"\n  provider = "nomad"\n  port = "web"\n}\n'
+    [alloc] = jobs.run(hcl("slow", SERVER, group=NEVER_AGAIN + WEB, task=service))
+    eventually(lambda: len(registered("slow")) == 1, "the service is registered")
+    name = unit(alloc)
+    ok("nomad", "job", "stop", "-detach", "slow")
+    eventually(lambda: registered("slow") == [], "the service is deregistered")
+    assert unit_property(name, "ActiveState") == "active"
+    ended("slow")
+    times = {event["Type"]: event["Time"] / 1e9 for event in task(alloc)["Events"]}
+    assert times["Killed"] - times["Waiting for shutdown delay"] >= 5
+
+
+def test_periodic_job_runs_a_guest_each_time(jobs: Jobs) -> None:
+    period = 'periodic {\n  crons = ["*/1 * * * * * *"]\n  prohibit_overlap = true\n}\n'
+    jobs.submit(hcl("clock", f'unikernel = "{GUESTS}/hello.spt"', kind="batch", job=period))
+
+    def children() -> list[str]:
+        return [job["ID"] for job in api("/v1/jobs?prefix=clock/")]
+
+    def complete() -> list[str]:
+        found = [alloc for job in children() for alloc in allocations(job)]
+        return [alloc["ID"] for alloc in found if alloc["ClientStatus"] == "complete"]
+
+    eventually(lambda: len(complete()) >= 2, "two periods are over")
+    api("/v1/job/clock", "DELETE")
+    for job in children():
+        jobs.expect(job)
+    for alloc in complete():
+        says(alloc, "arguments: ''")
