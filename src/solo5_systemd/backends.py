@@ -4,7 +4,7 @@
 Every method raises only errors of `solo5_systemd.errors`.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
@@ -224,6 +224,9 @@ class Usages(Protocol):
 
     async def cpus(self, directory: str) -> str | None:
         """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none."""
+
+    async def controllers(self) -> Collection[str]:
+        """Return the controllers of the unified hierarchy; none on a legacy or hybrid one."""
 
     async def total_memory(self) -> int:
         """Bytes of memory that the host has."""

@@ -60,6 +60,12 @@ class Runtime:
         """
         return await self._launcher.preview(workload)
 
+    async def unenforced(self, workload: Workload) -> Mapping[str, str]:
+        """Return the limits of a workload that this kernel will not enforce, each with the controller that it needs."""
+        from solo5_systemd.unit.limits import unenforced
+
+        return unenforced(workload, await self._backends.usages.controllers())
+
     async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
         """Start a task as a service of PID 1.
 

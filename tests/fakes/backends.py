@@ -259,7 +259,7 @@ class FakeMeter:
 
 class FakeUsages:
     """`zombies`: the process ids of tenders that hang as zombie leaders. `cpusets`: others' processors, by directory.
-    `gone`: the control groups that are there no more. `running`: what is there."""
+    `gone`: the control groups that are there no more. `running`: what is there. `enabled`: the controllers."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -267,6 +267,7 @@ class FakeUsages:
         self.cpusets: dict[str, str] = {}
         self.gone: set[str] = set()
         self.running: dict[TaskName, Usage] = {}
+        self.enabled = ("cpu", "cpuset", "io", "memory", "pids")
 
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.gone)
@@ -278,6 +279,10 @@ class FakeUsages:
     async def cpus(self, directory: str) -> str | None:
         async with self._steps.step(f"cpus {directory}"):
             return self.cpusets.get(directory)
+
+    async def controllers(self) -> Sequence[str]:
+        async with self._steps.step("controllers"):
+            return self.enabled
 
     async def total_memory(self) -> int:
         async with self._steps.step("total_memory"):

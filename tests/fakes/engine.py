@@ -15,6 +15,7 @@ from solo5_systemd.orphans import Orphan
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.sampling import Sample
 from solo5_systemd.task import Entered, Phase, Progress, Started, Task
+from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
@@ -38,6 +39,7 @@ class FakeRuntime(Runtime):
         lines: every task's console.
         rounds: what tasks use, at each look.
         listens: a task that goes on ends when it is asked to.
+        enabled: the controllers of the unified hierarchy.
         on_start: called while a task starts, which then takes for ever.
         on_console: called when the console has been read so far.
     """
@@ -57,6 +59,7 @@ class FakeRuntime(Runtime):
         self.listens = False
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
+        self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
         self._over = asyncio.Event()
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
@@ -69,6 +72,9 @@ class FakeRuntime(Runtime):
         if name not in self.known:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
+
+    async def unenforced(self, workload: Workload) -> Mapping[str, str]:
+        return unenforced(workload, self.enabled)
 
     async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
         if self.refusal is not None:

@@ -50,6 +50,20 @@ def test_detached_task_is_what_systemd_says_it_is(run: Runner) -> None:
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
 
 
+def test_limits_that_the_kernel_will_not_enforce_are_named(machine: Machine) -> None:
+    """On this machine's own hierarchy; `solo5ctl doctor` names the same controllers."""
+    enabled = Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+    lacking = [name for name in ("memory", "pids") if name not in enabled]
+    options = ("--memory", "64M", "--property", "TasksMax=8")
+    done = sh("solo5ctl", "run", "--rm", *options, f"{GUESTS}/hello.spt")
+    named = f"MemoryMax, TasksMax will not hold: cgroup v2 has no {', '.join(lacking)} here"
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("will not hold") == bool(lacking)
+    assert not lacking or named in done.stderr
+    facts = {fact["name"]: fact for fact in json.loads(ok("solo5ctl", "doctor", "--json"))}
+    assert [name for name in lacking if name not in facts["cgroups"]["value"]] == []
+
+
 def test_task_outlives_its_launcher(run: Runner) -> None:
     attended = subprocess.Popen(["solo5ctl", "run", "--name", "orphan", f"{GUESTS}/sleeper.spt"], stdout=-1, stderr=-1)
     run.names.append("orphan")

@@ -1,7 +1,7 @@
 """Read units' cgroups, which may vanish at any moment."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from solo5_systemd.cgroup.files import read
@@ -46,6 +46,10 @@ class CgroupFs:
             directory: of the cgroup, an absolute path.
         """
         return (read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
+
+    async def controllers(self) -> Collection[str]:
+        """Return the controllers of the unified hierarchy; none on a legacy or hybrid one."""
+        return (read(f"{self._root}/cgroup.controllers") or b"").decode("ascii", "replace").split()
 
     async def total_memory(self) -> int:
         """Bytes that the host has (proc(5), meminfo: in units of 1024)."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.describe import lease_text, port, reservation_json
 from solo5_systemd.cli.directives import directive, plain_value
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.unenforced import warn
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def preview(workload: Workload, session: Session, *, json: bool) -> int:
     """
 
     async def story(engine: "Runtime") -> int:
+        await warn(engine, workload, session.screen)
         plan = await engine.preview(workload)
         if json:
             session.screen.json(_json(plan))

@@ -130,6 +130,9 @@ def _workload(arguments: Namespace) -> Workload:
 
 async def _start(engine: "Runtime", workload: Workload, arguments: Namespace, session: Session) -> int:
     from solo5_systemd.cli import foreground  # asyncio
+    from solo5_systemd.cli.unenforced import warn
+
+    await warn(engine, workload, session.screen)
 
     if arguments.replace:
         await foreground.make_room(engine, workload.name)

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.unenforced import warn
 from solo5_systemd.host.execution import execute
 from solo5_systemd.workload import Workload
 
@@ -21,6 +22,7 @@ def become(workload: Workload, session: Session) -> NoReturn:
     line: list[str] = []
 
     async def story(engine: "Runtime") -> int:
+        await warn(engine, workload, session.screen)
         line.extend((await engine.start_scope(workload, os.getpid())).line)
         return 0
 

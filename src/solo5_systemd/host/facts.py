@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
 
 SYSTEMD = 252
 """The oldest systemd: Debian 12's."""
-
-CONTROLLERS = ("cpu", "memory", "pids")
-"""Without these a task cannot be limited; io only accounts."""
-
 
 SPT_BASE = 0x10000
 """Where spt maps guest memory, in its own address space."""
@@ -108,7 +105,7 @@ def facts(host: Host) -> tuple[Fact, ...]:
     """What was found, judged."""
     return (
         _systemd(host),
-        _cgroup(host),
+        cgroups(host),
         _bus(host),
         _modules(host),
         _files(host),
@@ -131,23 +128,17 @@ def _systemd(host: Host) -> Fact:
     return Fact(name="systemd", value=value)
 
 
-def _cgroup(host: Host) -> Fact:
-    if host.controllers is None:
-        return Fact(
-            name="cgroups",
-            value="version 1",
-            verdict=Verdict.LIMITED,
-            advice="Memory and processor limits do not hold: boot with systemd.unified_cgroup_hierarchy=1.",
-        )
-    missing = [name for name in CONTROLLERS if name not in host.controllers]
-    if missing:
-        return Fact(
-            name="cgroups",
-            value=f"version 2 without {', '.join(missing)}",
-            verdict=Verdict.LIMITED,
-            advice="These limits do not hold: look for cgroup_disable= in /proc/cmdline.",
-        )
-    return Fact(name="cgroups", value="version 2")
+def cgroups(host: Host) -> Fact:
+    """Whether the limits of tasks hold: in a legacy or hybrid hierarchy the controllers belong to cgroup v1."""
+    lacking = missing(host.controllers)
+    if not lacking:
+        return Fact(name="cgroups", value="version 2")
+    return Fact(
+        name="cgroups",
+        value="version 1" if host.controllers is None else f"version 2 without {', '.join(lacking)}",
+        verdict=Verdict.LIMITED,
+        advice="Limits of tasks do not hold: boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable=.",
+    )
 
 
 def _bus(host: Host) -> Fact:
@@ -157,17 +148,17 @@ def _bus(host: Host) -> Fact:
 
 
 def _modules(host: Host) -> Fact:
-    missing = _missing(host.modules)
-    if missing:
-        return _broken("Python modules", f"without {', '.join(missing)}", "Install what the package depends on.")
+    lacking = _missing(host.modules)
+    if lacking:
+        return _broken("Python modules", f"without {', '.join(lacking)}", "Install what the package depends on.")
     return Fact(name="Python modules", value="complete")
 
 
 def _files(host: Host) -> Fact:
-    missing = _missing(host.files)
-    if missing:
-        advice = f"Install the Debian package; pip alone cannot install {', '.join(missing)}."
-        return _broken("units and policy", f"{len(missing)} missing", advice)
+    lacking = _missing(host.files)
+    if lacking:
+        advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
+        return _broken("units and policy", f"{len(lacking)} missing", advice)
     return Fact(name="units and policy", value="installed")
 
 

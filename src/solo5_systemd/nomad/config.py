@@ -100,6 +100,7 @@ class PluginConfig:
         stats_interval: seconds; samples of a task are at least so far apart.
         disable_log_collection: no console reaches Nomad's log files.
         allowed_properties: unit properties that a job may set.
+        allow_missing_controllers: the node is healthy though cgroup v2 lacks a controller, and limits do not hold.
     """
 
     enabled: bool = True
@@ -114,6 +115,7 @@ class PluginConfig:
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
     collection: Collection = field(default_factory=Collection)
+    allow_missing_controllers: bool = False
 
 
 def plugin_config(data: bytes) -> PluginConfig:
@@ -125,7 +127,7 @@ def plugin_config(data: bytes) -> PluginConfig:
     fields = unpack(data, WHERE, SettingsError)
     fields.allow(
         "enabled", "image_paths", "block_paths", "tender_paths", "networks", "network", "stats_interval",
-        "disable_log_collection", "allowed_properties", "defaults", "ceilings", "gc",
+        "disable_log_collection", "allowed_properties", "defaults", "ceilings", "gc", "allow_missing_controllers",
     )  # fmt: skip
     return PluginConfig(
         enabled=fields.boolean("enabled", default=True),
@@ -140,6 +142,7 @@ def plugin_config(data: bytes) -> PluginConfig:
         defaults=_defaults(fields.table("defaults")),
         ceilings=_ceilings(fields.table("ceilings")),
         collection=_collection(fields.table("gc")),
+        allow_missing_controllers=fields.boolean("allow_missing_controllers", default=False),
     )
 
 

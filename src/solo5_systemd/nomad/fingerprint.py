@@ -1,12 +1,12 @@
 """What this node offers to the scheduler, and whether it can be relied on now."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from solo5_systemd.host.facts import Fact, Host, Verdict, facts
+from solo5_systemd.host.facts import Fact, Host, Verdict, cgroups, facts
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.nomad.about import NAME
-from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.config import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings import Settings
@@ -36,7 +36,7 @@ def disabled(reason: str) -> Fingerprint:
 
 def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
     """Judge the machine as `solo5ctl doctor` does; what is broken for every task makes the driver unhealthy."""
-    broken = [fact for fact in (*facts(host), *_worse_here(host)) if fact.verdict is Verdict.BROKEN]
+    broken = [fact for fact in (*facts(host), *_worse_here(host, config)) if fact.verdict is Verdict.BROKEN]
     return Fingerprint(
         attributes=dict(_attributes(host, settings, config, version)),
         health=UNHEALTHY if broken else HEALTHY,
@@ -73,11 +73,16 @@ def _sentence(fact: Fact) -> str:
     return f"{fact.name}: {fact.value.rstrip('.')}. {fact.advice}".rstrip()
 
 
-def _worse_here(host: Host) -> Iterator[Fact]:
+def _worse_here(host: Host, config: PluginConfig) -> Iterator[Fact]:
     """What a person at the host can work around, and a scheduler cannot.
 
-    A node whose only tender is hvt can do nothing without KVM, and one without nftables gives no task its network.
+    A node whose only tender is hvt can do nothing without KVM, one without nftables gives no task its network, and on
+    one without controllers a task takes more than the scheduler has reserved for it.
     """
+    limits = cgroups(host)
+    if limits.verdict is Verdict.LIMITED and not config.allow_missing_controllers:
+        advice = f"{limits.advice.rstrip('.')}, or state that it is meant: {WHERE}.allow_missing_controllers = true."
+        yield replace(limits, verdict=Verdict.BROKEN, advice=advice)
     if host.kernel.drops is None:
         advice = "Install libnftables and its Python module, and load the module nf_tables."
         yield Fact(name="nftables", value="cannot be asked", verdict=Verdict.BROKEN, advice=advice)
@@ -104,6 +109,9 @@ def _attributes(
     if problem:
         yield _key("kvm.problem"), problem
     yield _key("cgroup"), "v2" if host.controllers is not None else "v1"
+    limits = cgroups(host)
+    if limits.verdict is Verdict.LIMITED:
+        yield _key("cgroup.problem"), f"limits do not hold: {limits.value}"
     yield _key("confinement"), CONFINEMENT
     yield _key("block"), True
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]

@@ -32,6 +32,7 @@ def plugin_schema() -> Spec:
             "defaults": block("defaults", _defaults()),
             "ceilings": block("ceilings", _ceilings()),
             "gc": block("gc", _gc()),
+            "allow_missing_controllers": attribute("allow_missing_controllers", BOOLEAN),
         }
     )
 

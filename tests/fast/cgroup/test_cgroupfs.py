@@ -98,3 +98,11 @@ async def test_a_dead_leader_with_live_threads_is_stalled(
 
 async def test_a_process_that_is_gone_is_not_stalled(tmp_path: Path) -> None:
     assert not await CgroupFs(tmp_path, proc=tmp_path).stalled(41)
+
+
+async def test_controllers_are_those_of_the_unified_hierarchy(root: Path) -> None:
+    subject = CgroupFs(root)
+    assert list(await subject.controllers()) == []
+    [procs] = root.rglob("cgroup.procs")
+    (procs.parent / "cgroup.controllers").write_text("cpuset cpu memory\n")
+    assert list(await subject.controllers()) == ["cpuset", "cpu", "memory"]

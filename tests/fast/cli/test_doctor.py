@@ -32,7 +32,7 @@ def test_what_is_only_limited_is_zero_too(solo5ctl: Solo5ctl, monkeypatch: pytes
     found(monkeypatch, replace(GOOD, controllers=None))
     result = solo5ctl("doctor")
     assert result.status == 0
-    assert "cgroups           limited  version 1\n    Memory and processor limits do not hold" in result.out
+    assert "cgroups           limited  version 1\n    Limits of tasks do not hold: boot with" in result.out
 
 
 def test_what_belongs_to_nobody_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

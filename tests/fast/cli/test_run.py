@@ -179,6 +179,34 @@ def test_a_scope_becomes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.Monk
     )
 
 
+LIMITED = "-m 64M --cpus 1 --cpu-weight 50 --property TasksMax=32 --property IOWeight=10 --property Nice=1"
+
+
+@pytest.mark.parametrize("way", ["", "-d "])
+def test_limits_that_will_not_hold_are_named_once(solo5ctl: Solo5ctl, way: str) -> None:
+    solo5ctl.engine.enabled = ("cpu", "cpuset")
+    result = solo5ctl("run", *f"{way}{LIMITED} a.spt".split())
+    assert (result.status, len(solo5ctl.engine.workloads)) == (0, 1)
+    assert result.err == (
+        "solo5ctl: warning: MemoryMax, TasksMax, IOWeight will not hold: cgroup v2 has no memory, pids, io "
+        "here; see solo5ctl doctor.\n"
+    )
+
+
+def test_limits_of_a_scope_that_will_not_hold_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.cli.scope.execute", lambda line: None)
+    solo5ctl.engine.enabled = ()
+    assert "CPUQuota will not hold" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
+
+
+@pytest.mark.parametrize(("enabled", "words"), [((), ""), (("cpu", "cpuset", "io", "memory", "pids"), LIMITED)])
+def test_nothing_is_said_where_no_limit_is_set_or_all_hold(
+    solo5ctl: Solo5ctl, enabled: tuple[str, ...], words: str
+) -> None:
+    solo5ctl.engine.enabled = enabled
+    assert solo5ctl("run", *words.split(), "a.spt").err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

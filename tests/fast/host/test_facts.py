@@ -44,7 +44,7 @@ def test_a_good_host_has_nothing_to_do() -> None:
         ({"systemd": None}, "systemd", "not found", Verdict.BROKEN),
         ({"booted": False}, "systemd", "257, not PID 1", Verdict.BROKEN),
         ({"controllers": None}, "cgroups", "version 1", Verdict.LIMITED),
-        ({"controllers": ("cpu", "pids")}, "cgroups", "version 2 without memory", Verdict.LIMITED),
+        ({"controllers": ("cpu", "pids")}, "cgroups", "version 2 without cpuset, memory", Verdict.LIMITED),
         ({"bus": False}, "system bus", "no socket", Verdict.BROKEN),
         ({"modules": {"nftables": False}}, "Python modules", "without nftables", Verdict.BROKEN),
         ({"files": {"/a": False, "/b": True, "/c": False}}, "units and policy", "2 missing", Verdict.BROKEN),

@@ -87,7 +87,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
 @pytest.mark.parametrize(
     "keys, words",
     [
-        ({"enable": True}, "enable is not a known key: expected one of allowed_properties,"),
+        ({"enable": True}, "enable is not a known key: expected one of allow_missing_controllers,"),
         ({"enabled": 1}, "enabled is 1: expected true or false"),
         ({"image_paths": ["images"]}, 'image_paths is \'images\': expected absolute directories, such as image'),
         ({"block_paths": "/srv"}, "block_paths is '/srv': expected a list of texts"),

@@ -69,6 +69,8 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
         ({"kernel": replace(GOOD.kernel, drops=None)}, "nftables: cannot be asked. Install libnftables"),
+        ({"controllers": None}, "cgroups: version 1. Limits of tasks do not hold: boot with systemd.unified"),
+        ({"controllers": ("cpu", "cpuset")}, "cgroups: version 2 without memory, pids. Limits of tasks do not hold"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
@@ -88,7 +90,6 @@ def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[s
         ),
         ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
-        ({"controllers": None}, {"driver.solo5.cgroup": "v1"}),
         (
             {"kernel": replace(GOOD.kernel, drops=("ip filter FORWARD",))},
             {"driver.solo5.networks.problem": "forwarding is dropped by ip filter FORWARD"},
@@ -101,6 +102,28 @@ def test_what_limits_a_node_is_an_attribute_and_no_sickness(
     found = look(replace(GOOD, **change))  # type: ignore[arg-type]
     assert found.health == HEALTHY
     assert attributes.items() <= found.attributes.items()
+
+
+@pytest.mark.parametrize(
+    ("controllers", "version", "problem"),
+    [
+        (None, "v1", "limits do not hold: version 1"),
+        ((), "v2", "limits do not hold: version 2 without cpu, cpuset, memory, pids"),
+        (("cpu", "io", "memory", "pids"), "v2", "limits do not hold: version 2 without cpuset"),
+    ],
+)
+def test_missing_controllers_are_an_attribute_where_the_operator_states_that_they_are_meant(
+    controllers: tuple[str, ...] | None, version: str, problem: str
+) -> None:
+    found = look(replace(GOOD, controllers=controllers), plugin=replace(PLUGIN, allow_missing_controllers=True))
+    assert (found.health, found.description) == (HEALTHY, "Healthy")
+    assert found.attributes["driver.solo5.cgroup"] == version
+    assert found.attributes["driver.solo5.cgroup.problem"] == problem
+
+
+def test_option_that_allows_missing_controllers_is_in_the_reason() -> None:
+    sentence = "or state that it is meant: plugin.solo5.config.allow_missing_controllers = true."
+    assert look(replace(GOOD, controllers=())).description.endswith(sentence)
 
 
 def test_a_tender_that_is_not_there_has_neither_version_nor_path() -> None:

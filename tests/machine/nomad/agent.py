@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
+from solo5_systemd.unit.limits import missing
+
 T = TypeVar("T")
 
 HTTP = "http://127.0.0.1:4646"
@@ -84,7 +86,10 @@ plugin "solo5" {{
 """
 
 DISKS = Path("/srv/disks")
-USUAL = f"""
+LACKS_CONTROLLERS = bool(missing(Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()))
+"""Of a container on a host whose controllers belong to cgroup v1."""
+
+STRICT = f"""
 image_paths = ["{GUESTS}"]
 block_paths = ["{DISKS}"]
 network "management" {{
@@ -92,6 +97,7 @@ network "management" {{
   bridge = "management"
 }}
 """
+USUAL = STRICT + ("allow_missing_controllers = true\n" if LACKS_CONTROLLERS else "")
 WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
 
 

@@ -1,9 +1,13 @@
 """What the node says of the driver."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.machine.conftest import Machine, eventually, ok, sh
-from tests.machine.nomad.agent import UNIT, USUAL, Agent
+from tests.machine.nomad.agent import STRICT, UNIT, USUAL, Agent, api
+from tests.machine.nomad.jobs import SLEEPER, Jobs, allocations, hcl, running
 
 TENDERS = [Path("/usr/local/bin/solo5-hvt"), Path("/usr/local/bin/solo5-spt")]
 
@@ -27,6 +31,51 @@ def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent, mac
         for path in away:
             path.rename(path.with_suffix(""))
     eventually(lambda: agent.driver()["Healthy"], "healthy again by itself")
+
+
+CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
+
+
+@contextmanager
+def controllers(names: str, tmp_path: Path) -> Iterator[None]:
+    """Mount a file with these names over the unified hierarchy's list of controllers."""
+    file = tmp_path / "controllers"
+    file.write_text(names)
+    ok("mount", "--bind", str(file), str(CONTROLLERS))
+    try:
+        yield
+    finally:
+        ok("umount", str(CONTROLLERS))
+
+
+def test_node_whose_limits_do_not_hold_gets_no_task(agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path) -> None:
+    """Missing controllers make the driver unhealthy with the reason, unless the operator states that they are meant."""
+    machine.expect("cgroups: version 2 without")
+    agent.stop()
+    agent.configure(STRICT)
+    try:
+        with controllers("cpuset io", tmp_path):
+            agent.start()
+            eventually(lambda: agent.driver().get("Healthy") is False, "the driver is unhealthy")
+            shown = ok("nomad", "node", "status", "-self", "-verbose")
+            assert "cgroups: version 2 without cpu, memory, pids. Limits of tasks do not hold" in shown
+            assert re.search(r"driver\.solo5\.cgroup\.problem += limits do not hold: version 2 without cpu", shown)
+            job = jobs.submit(hcl("unlimited", SLEEPER))
+            eventually(lambda: blocked(job), "the job waits for a node")
+            assert allocations(job) == []
+        with controllers("cpuset cpu io memory pids", tmp_path):
+            eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy")
+            running(job)
+    finally:
+        agent.stop()
+        agent.configure(USUAL)
+        agent.start()
+
+
+def blocked(job: str) -> bool:
+    """Tell whether the scheduler waits for a node that has the driver, healthy."""
+    found = api(f"/v1/job/{job}/evaluations")
+    return any(each["Status"] == "blocked" for each in found)
 
 
 def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent, machine: Machine) -> None:

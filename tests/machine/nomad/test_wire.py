@@ -21,7 +21,7 @@ TASK = {
 def test_every_claim_that_nomad_relies_on_holds(machine: Machine, tmp_path: Path) -> None:
     task = tmp_path / "task.json"
     task.write_text(json.dumps(TASK))
-    config = json.dumps({"image_paths": [str(GUESTS)]})
+    config = json.dumps({"image_paths": [str(GUESTS)], "allow_missing_controllers": True})
     done = sh("driver-client", "conformance", "--task", str(task), "--config", config, timeout=280)
     verdicts = json.JSONDecoder().raw_decode(done.stdout)[0]
     assert isinstance(verdicts, list), done.stdout
