@@ -84,6 +84,16 @@ def repaired(what: str) -> Announcement:
     return Announcement(message=f"Network repaired: {what}")
 
 
+def without_effect(signal: str) -> Announcement:
+    return Announcement(
+        message=(
+            f"{signal} was not sent: a unikernel has no signal handlers, and its tender would die of it. The task runs "
+            'on unchanged; a template takes effect with change_mode = "restart"'
+        ),
+        annotations={"signal_not_sent": signal},
+    )
+
+
 def gap(lines: int) -> Announcement:
     return Announcement(
         message=f"journald left out {lines} lines of the console: more than its rate limit lets pass",

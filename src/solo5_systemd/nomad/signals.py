@@ -1,6 +1,7 @@
-"""Signals as Nomad's users name them, and what each does to a unikernel."""
+"""Signals as Nomad's users and templates name them, and what each does to a unikernel."""
 
 import re
+import signal
 from enum import Enum, auto
 
 from solo5_systemd.errors import InvalidRequestError
@@ -8,8 +9,8 @@ from solo5_systemd.workload import StopSignal
 
 SIGKILL = 9
 
-_NAMES = {"INT": 2, "KILL": SIGKILL, "TERM": 15, "CONT": 18, "STOP": 19}
-_WORDS = _NAMES | {str(number): number for number in _NAMES.values()}
+_WORDS = {name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()}
+_WORDS |= {str(int(number)): int(number) for number in signal.valid_signals()}
 
 
 class Freezing(Enum):
@@ -19,11 +20,14 @@ class Freezing(Enum):
     THAW = auto()
 
 
-def action(text: str) -> int | Freezing:
-    """The signal to send, or the freezing that is meant.
+def action(text: str) -> int | Freezing | None:
+    """Return the signal to send, or the freezing that is meant; None: no effect.
+
+    A unikernel has no signal handlers, and the default action of any signal but these would kill its tender. Nomad
+    fails a task whose template cannot send its `change_signal`, hence no error.
 
     Raises:
-        InvalidRequestError: a signal that a tender does not take, or none at all.
+        InvalidRequestError: there is no such signal.
     """
     number = _number(text)
     match number:
@@ -33,16 +37,22 @@ def action(text: str) -> int | Freezing:
             return Freezing.FREEZE
         case 18:
             return Freezing.THAW
+        case 0:
+            raise InvalidRequestError(
+                f"signal {text!r} does not exist: expected a name or number of signal(7).",
+                "SIGINT, SIGTERM and SIGKILL end a unikernel, SIGSTOP and SIGCONT freeze and thaw it.",
+            )
         case _:
-            raise _refusal(text)
+            return None
 
 
-def _refusal(text: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"signal {text!r} cannot be sent to a unikernel: it has none of its own, and a tender knows SIGINT and "
-        "SIGTERM; any other ends it without a word.",
-        "Use SIGINT, SIGTERM or SIGKILL, and SIGSTOP or SIGCONT to freeze and thaw.",
-    )
+def name(text: str) -> str:
+    """The name of a signal that exists, however it is written."""
+    number = _number(text)
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 def stop_signal(text: str) -> StopSignal | None:
@@ -56,5 +66,5 @@ def is_kill(text: str) -> bool:
 
 
 def _number(text: str) -> int:
-    """With or without SIG, in any case, or as a number; 0 for what is none of those that mean something here."""
+    """With or without SIG, in any case, or as a number; 0 for what is no signal."""
     return _WORDS.get(re.sub("^SIG", "", text.strip().upper()), 0)

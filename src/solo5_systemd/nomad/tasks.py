@@ -263,14 +263,17 @@ class Tasks:
         return False
 
     async def signal(self, task_id: str, signal: str) -> None:
-        """Send a signal, or freeze and thaw.
+        """Send a signal, or freeze and thaw; an event names a signal that has no effect.
 
         Raises:
-            InvalidRequestError: no such signal for a unikernel.
+            InvalidRequestError: there is no such signal.
             NoSuchTaskError: no such task.
         """
         name = self.known(task_id).state.task
         wanted = signals.action(signal)
+        if wanted is None:
+            self.tell(name, announcements.without_effect(signals.name(signal)))
+            return
         engine = await self._session.engine()
         match wanted:
             case signals.Freezing.FREEZE:

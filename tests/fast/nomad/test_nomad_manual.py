@@ -68,6 +68,7 @@ EVENTS = [
     announcements.regained("tcp 10.89.0.2:80 answers", 12),
     announcements.repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
     announcements.gap(12),
+    announcements.without_effect("SIGHUP"),
     announcements.leased([LEASE]),
 ]
 

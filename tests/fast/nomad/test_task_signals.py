@@ -45,11 +45,15 @@ async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
         assert (await nomad.wait()).result.signal == 15
 
 
-async def test_a_signal_that_no_tender_knows_is_refused_and_not_sent(machine: Machine) -> None:
+async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(machine: Machine) -> None:
+    """An error would have Nomad fail a task whose template has this `change_signal`."""
     async with agent() as nomad:
         await nomad.start(task_config())
-        with pytest.raises(InvalidRequestError, match="signal 'SIGHUP' cannot be sent to a unikernel"):
-            await nomad.signal("SIGHUP")
+        await nomad.signal("SIGHUP")
+        told = await nomad.messages()
+        with pytest.raises(InvalidRequestError, match="signal 'SIGRELOAD' does not exist"):
+            await nomad.signal("SIGRELOAD")
+    assert told[-1].startswith("SIGHUP was not sent: a unikernel has no signal handlers")
     assert machine.units.sent == []
 
 

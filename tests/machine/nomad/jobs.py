@@ -47,7 +47,8 @@ SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
 
 def hcl(
     name: str, config: str, *, kind: str = "service", job: str = "", group: str = NEVER_AGAIN, task: str = "",
-    memory: int = 32, resources: str = "cpu = 20", count: int = 1,
+    memory: int = 32, resources: str = "cpu = 20", count: int = 1, ephemeral_disk: str = "",
+    logs: str = "max_files = 2\nmax_file_size = 5", kill_timeout: str = "2s",
 ) -> str:  # fmt: skip
     """A job of one group with one task, `guest`; each argument is HCL that goes where its name says."""
     return f"""
@@ -59,13 +60,13 @@ job "{name}" {{
 {textwrap.indent(group, "    ")}
     ephemeral_disk {{
       size = 20
+      {ephemeral_disk}
     }}
     task "guest" {{
       driver       = "solo5"
-      kill_timeout = "2s"
+      kill_timeout = "{kill_timeout}"
       logs {{
-        max_files     = 2
-        max_file_size = 5
+{textwrap.indent(logs, "        ")}
       }}
       config {{
 {textwrap.indent(config, "        ")}

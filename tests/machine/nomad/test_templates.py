@@ -1,0 +1,99 @@
+"""Templates that change while their task runs: what each change_mode does to a unikernel."""
+
+from contextlib import ExitStack
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, unit_property
+from tests.machine.nomad.jobs import (
+    SCOPE,
+    SERVICE,
+    SLEEPER,
+    TWO_STARTS,
+    Jobs,
+    ended,
+    events,
+    file,
+    happens,
+    hcl,
+    logs,
+    says,
+    task,
+    unit,
+)
+from tests.machine.nomad.variables import DATA, put, template, word
+
+HANGUP = '  change_mode = "signal"\n  change_signal = "SIGHUP"'
+USER_SIGNAL = '  change_mode = "signal"\n  change_signal = "SIGUSR1"'
+NOOP = '  change_mode = "noop"'
+NO_PROGRAM = "a unikernel has no shell and no processes: nothing can be executed in it"
+
+
+def script(*, fail: bool) -> str:
+    return f"""
+  change_mode = "script"
+  change_script {{
+    command       = "/bin/reload"
+    fail_on_error = {str(fail).lower()}
+  }}
+"""
+
+
+def rendered(alloc: str, name: str, text: str) -> None:
+    path = file(alloc, f"guest/local/{name}")
+    eventually(lambda: path.read_text().strip() == text, f"{name} of {alloc} is rendered anew")
+
+
+@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
+def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs, kind: str) -> None:
+    """Two signals that would end a tender, a script that nothing can execute: each is an event, and no end."""
+    modes = {"hangup": HANGUP, "user": USER_SIGNAL, "nothing": NOOP, "script": script(fail=False)}
+    with word("heedless", "one"):
+        templates = "".join(template("heedless", name, mode) for name, mode in modes.items())
+        [alloc] = jobs.run(hcl("heedless", f"{SLEEPER}\n{kind}", task=templates))
+        says(alloc, "sleeping")
+        before = unit_property(unit(alloc), "InvocationID")
+        put("heedless", "two")
+        for name in modes:
+            rendered(alloc, name, "two")
+        happens(alloc, "SIGHUP was not sent: a unikernel has no signal handlers")
+        happens(alloc, "SIGUSR1 was not sent: a unikernel has no signal handlers")
+        happens(alloc, NO_PROGRAM)
+        assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
+        assert unit_property(unit(alloc), "InvocationID") == before
+        assert logs(alloc).count("sleeping") == 1
+
+
+def test_restart_brings_a_rendered_environment_to_the_guest(jobs: Jobs) -> None:
+    data = f"GREETING={DATA}\n"
+    environment = template("greeter", "greeting.env", '  env = true\n  change_mode = "restart"', data=data)
+    config = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["--greeting=${{GREETING}}"]'
+    with word("greeter", "hello"):
+        [alloc] = jobs.run(hcl("greeter", config, task=environment))
+        says(alloc, "sleeping")
+        first = unit_property(unit(alloc), "InvocationID")
+        assert "--greeting=hello" in unit_property(unit(alloc), "ExecStart")
+        put("greeter", "goodbye")
+        happens(alloc, "Template with change_mode restart re-rendered")
+        eventually(lambda: "--greeting=goodbye" in unit_property(unit(alloc), "ExecStart"), "the guest is started anew")
+        assert unit_property(unit(alloc), "InvocationID") != first
+        eventually(lambda: task(alloc)["State"] == "running", "it runs again")
+
+
+def test_what_is_asked_for_as_an_end_is_one(jobs: Jobs) -> None:
+    """A signal that ends any program, and a script that has to succeed: the restart policy decides on the former."""
+    ending = template("ending", "word", '  change_mode = "signal"\n  change_signal = "SIGTERM"')
+    failing = template("failing", "word", script(fail=True))
+    with ExitStack() as words:
+        for job in ("ending", "failing"):
+            words.enter_context(word(job, "one"))
+        [stopped] = jobs.run(hcl("ending", SLEEPER, group=TWO_STARTS, task=ending))
+        [failed] = jobs.run(hcl("failing", SLEEPER, task=failing))
+        for alloc in (stopped, failed):
+            says(alloc, "sleeping")
+        for job in ("ending", "failing"):
+            put(job, "two")
+        happens(stopped, "Task restarting")
+        eventually(lambda: logs(stopped).count("sleeping") == 2, "it is started anew")
+        assert ended("failing") == failed
+        assert NO_PROGRAM in " ".join(events(failed))
+        assert "Stopped on request" in " ".join(events(failed))
