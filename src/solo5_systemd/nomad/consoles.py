@@ -52,15 +52,15 @@ async def connect(
     Raises:
         HostError: a FIFO has no reader, or the relay does not answer.
     """
-    if task.stdout_path in NOWHERE or task.stderr_path in NOWHERE:
-        return
-    async with _write_ends(task) as (stdout, stderr):
-        if wanted is Logging.NOMAD:
+    if wanted is not Logging.NOMAD:
+        await dismiss(task)  # with disable_log_collection there are neither readers nor FIFOs
+    elif task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
+        async with _write_ends(task) as (stdout, stderr):
             await (await session.relay()).forward(name, unit, since, stdout, stderr)
 
 
 async def dismiss(task: wire.TaskConfig) -> None:
-    """Let Nomad's readers go of a task that is not started: they wait to be opened, and Nomad seconds for them."""
+    """Open and close both FIFOs, where there are any: their readers wait for that, and Nomad seconds for these."""
     if task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
         with suppress(HostError):
             async with _write_ends(task):
