@@ -50,6 +50,9 @@ class Disks(Protocol):
     async def lock(self, disks: Sequence[Disk]) -> int:
         """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
 
+    async def open(self, disk: Disk) -> int:
+        """Open the very file or device that was inspected, as a place to open it anew and not to read or write."""
+
 
 class Networks(Protocol):
     async def reserve(

@@ -134,13 +134,13 @@ class Launcher:
     async def scope(self, workload: Workload, pid: int, progress: Progress) -> AsyncGenerator[Entered, None]:
         """A process in a scope of its own, and what it is to execute; as `service`."""
         async with self._prepared(workload, progress) as (checked, reservation):
-            parts = checked.parts(reservation)
-            line = argv(parts)
-            unit = scope(parts, pid)
-            async with self._locked(checked.disks), self._attached(reservation):
-                progress.begins("starting its unit")
-                async with self._launched(workload.name, unit, UnitFiles()) as begun:
-                    yield Entered(line=line, invocation=begun.invocation, control_group=begun.control_group)
+            unit = scope(checked.parts(reservation), pid)
+            async with self._held(checked.disks) as disks:
+                line = argv(replace(checked.parts(reservation), disks=disks))
+                async with self._attached(reservation):
+                    progress.begins("starting its unit")
+                    async with self._launched(workload.name, unit, UnitFiles()) as begun:
+                        yield Entered(line=line, invocation=begun.invocation, control_group=begun.control_group)
 
     @asynccontextmanager
     async def _prepared(
@@ -157,17 +157,27 @@ class Launcher:
             yield checked, reservation
 
     @asynccontextmanager
-    async def _locked(self, disks: Sequence[Disk]) -> AsyncGenerator[None, None]:
-        """Disks locked for as long as this process lives, whatever it executes; unlocked if the block fails."""
-        lock = await self._disks.lock(disks) if disks else None
+    async def _held(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
+        """Disks locked and open for as long as this process lives, whatever it executes; let go if the block fails.
+
+        Their paths are those of this process's descriptors: what it executes needs no way to the files as another user,
+        and finds no other file there.
+        """
+        held: list[int] = []
+        seen: list[Disk] = []
         try:
-            yield
+            if disks:
+                held.append(await self._disks.lock(disks))
+            for disk in disks:
+                held.append(await self._disks.open(disk))
+                seen.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
+            yield seen
         except BaseException:
-            if lock is not None:
-                os.close(lock)
+            for fd in held:
+                os.close(fd)
             raise
-        if lock is not None:
-            os.set_inheritable(lock, True)
+        for fd in held:
+            os.set_inheritable(fd, True)
 
     async def discard(self, name: TaskName) -> None:
         """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.

@@ -19,6 +19,11 @@ def place(descriptor: int) -> str:
         raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
 
 
+def below(path: str, roots: Sequence[str]) -> bool:
+    """Whether a path without symbolic links lies below one of some directories, with or without links."""
+    return any(PurePath(path).is_relative_to(os.path.realpath(root)) for root in roots)
+
+
 def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
     """Check that an open file lies below one of some directories.
 
@@ -35,9 +40,9 @@ def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
     """
     if not roots:
         return
-    path = PurePath(place(descriptor))
-    if not any(path.is_relative_to(os.path.realpath(root)) for root in roots):
-        there = "" if repr(str(path)) in what else f" leads to {str(path)!r}, which"
+    path = place(descriptor)
+    if not below(path, roots):
+        there = "" if repr(path) in what else f" leads to {path!r}, which"
         raise InvalidRequestError(
             f"{what}{there} may not be used: expected a file below {' or '.join(roots)}.",
             "Links are followed before that is checked.",

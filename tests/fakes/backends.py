@@ -66,7 +66,7 @@ class FakeTenders:
 
 
 class FakeDisks:
-    """`locks`: the descriptors that were given out; real ones, so that one that stays open is seen."""
+    """`locks`: the descriptors that were given out, a lock first; real ones, so that one that stays open is seen."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -78,6 +78,12 @@ class FakeDisks:
 
     async def lock(self, disks: Sequence[Disk]) -> int:
         async with self._steps.step("lock disks"):
+            pass
+        self.locks.append(os.open("/dev/null", os.O_RDONLY))
+        return self.locks[-1]
+
+    async def open(self, disk: Disk) -> int:
+        async with self._steps.step("open disk"):
             pass
         self.locks.append(os.open("/dev/null", os.O_RDONLY))
         return self.locks[-1]

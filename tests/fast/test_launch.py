@@ -311,12 +311,14 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     state = machine.units.loaded[unit.name]
     assert (entered.invocation, entered.control_group) == (state.invocation, state.control_group)
     assert state.log_fields["SOLO5_TASK"] == "web"
-    (lock,) = machine.disks.locks
-    assert os.get_inheritable(lock)  # by what the caller executes
-    os.close(lock)
+    lock, file = machine.disks.locks
+    assert f"--block:storage=/proc/self/fd/{file}" in entered.line
+    for descriptor in (lock, file):
+        assert os.get_inheritable(descriptor)  # by what the caller executes
+        os.close(descriptor)
 
 
-@pytest.mark.parametrize("step", ["reserve", "lock disks", "attach", "start unit"])
+@pytest.mark.parametrize("step", ["reserve", "lock disks", "open disk", "attach", "start unit"])
 async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
     machine.steps.errors[step] = HostError("broken.")
     with pytest.raises(HostError, match="broken"):

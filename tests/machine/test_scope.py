@@ -33,6 +33,17 @@ def test_scope_passes_the_guests_status_and_drops_privileges(machine: Machine) -
     assert "exit=5" in done.stdout
 
 
+def test_scope_has_disks_by_descriptor(machine: Machine, tmp_path: Path) -> None:
+    """No blank in a path and no directory that its user may not enter keeps the tender from them."""
+    disk = tmp_path / "a disk.img"
+    disk.write_bytes(b"found".ljust(512, b"\0"))
+    ok("chown", "solo5:", str(disk))
+    tmp_path.chmod(0o700)
+    block = ("--block", f"storage={disk}")
+    done = sh("solo5ctl", "run", "--scope", "--name", "disked", *block, f"{GUESTS}/disk.spt", "read")
+    assert "sector 0: 'found'" in done.stdout, done.stderr
+
+
 def test_scope_with_a_network_gives_it_back(machine: Machine) -> None:
     with subprocess.Popen(
         ["solo5ctl", "run", "--scope", "--name", "netscope", f"{GUESTS}/net.spt", "--ipv4={net.service.ipv4_cidr}"],

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.block.access import Person, may_write
+from solo5_systemd.block.owner import check_alone, give, of_allocation
 from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.openfile import check_place, place
@@ -41,9 +42,14 @@ class ImageFiles:
     async def lock(self, disks: Sequence[Disk]) -> int:
         return lock(disks, file=self._lock_file)
 
+    async def open(self, disk: Disk) -> int:
+        return await asyncio.to_thread(reopen, disk)
+
 
 def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
     """Check everything that a tender would refuse about a disk, and who may write it.
+
+    A file that Nomad brought into the task's allocation is made the user's, where it is not writable yet.
 
     Args:
         request: what was asked for.
@@ -51,7 +57,7 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
 
     Raises:
         InvalidRequestError: path, sector size or file size do not keep a tender's rules, it is no disk at all, or it
-            lies outside the request's roots.
+            lies outside the request's roots, or it is a file of the allocation that may be another's.
         NotFoundError: there is no such file.
         HostError: it cannot be opened for reading and writing by us or by the user.
     """
@@ -70,8 +76,24 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
         path=path,
         sector_size=sector,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
-        identity=(status.st_rdev, 0) if block else (status.st_dev, status.st_ino),
+        identity=_identity(status),
     )
+
+
+def reopen(disk: Disk) -> int:
+    """Open the file or device that `inspect` has found, by O_PATH: proc(5)'s link to it leads to no other.
+
+    Raises:
+        HostError: its path leads to another by now, or nowhere.
+    """
+    try:
+        descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
+    if _identity(os.fstat(descriptor)) != disk.identity:
+        os.close(descriptor)
+        raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
+    return descriptor
 
 
 def lock(disks: Sequence[Disk], *, file: Path = LOCK_FILE) -> int:
@@ -117,6 +139,10 @@ def _lock(descriptor: int, disk: Disk) -> None:
         ) from error
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
+
+
 def _offset(identity: tuple[int, int]) -> int:
     """A byte of its own for each disk, among 2⁶³."""
     digest = hashlib.blake2b(struct.pack("<QQ", *identity), digest_size=8).digest()
@@ -131,6 +157,8 @@ def _open(request: DiskRequest) -> int:
         try:
             _check_kind(request, os.fstat(found).st_mode)
             check_place(where, found, request.roots)
+            if of_allocation(request, place(found)):
+                check_alone(request, os.fstat(found))
             return os.open(f"/proc/self/fd/{found}", _OPEN)  # the very one that was looked at
         finally:
             os.close(found)
@@ -156,7 +184,12 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, user: str) -> 
     acl = None
     with suppress(OSError):  # it has none, or its file system knows none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if not may_write(_person(user), owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
+    person = _person(user)
+    if may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
+        return
+    if of_allocation(request, path):
+        give(request, path, descriptor, person.user)
+    else:
         raise HostError(
             f"disk {request.disk}: {request.path!r} cannot be written by user {user}, as whom tenders run.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",

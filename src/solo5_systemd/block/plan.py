@@ -22,12 +22,16 @@ class DiskRequest:
         path: of the file or device node, as the caller sees it.
         sector_size: in bytes, None: 512.
         roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
+        own: those of the roots that hold the files of this task alone; such a file is given to the tenders' user.
+        shared: those that the tasks of an allocation share; only root's files there are given to the tenders' user.
     """
 
     disk: DeviceName
     path: str
     sector_size: int | None = None
     roots: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +67,6 @@ def sector_size(request: DiskRequest) -> int:
             f"expected a power of two from {SECTOR_SIZE} to {MAX_SECTOR_SIZE}."
         )
     return size
-
-
-def check_path(disk: Disk) -> None:
-    """Check that a tender can be told the path itself: it reads an option's value only up to the first blank.
-
-    Only where the tender sees the host's own paths; a service sees its disks under names of our choosing.
-
-    Raises:
-        InvalidRequestError: it contains a blank.
-    """
-    if any(character.isspace() for character in disk.path):
-        raise InvalidRequestError(
-            f"disk {disk.disk}: path {disk.path!r} cannot be given to a tender: expected a path without blanks.",
-            "Run the task as a service, which hides the path, or rename the file.",
-        )
 
 
 def check_size(request: DiskRequest, size: int) -> None:

@@ -45,6 +45,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
     Raises:
         InvalidRequestError: the job asks for something that cannot be honoured.
     """
+    _check_name(task.name)
     _refuse_what_no_guest_has(task)
     _keep_below(options, task, plugin)
     defaults = plugin.defaults
@@ -82,9 +83,14 @@ def task_directory(task: wire.TaskConfig) -> str:
     return posixpath.join(task.alloc_dir, task.name)
 
 
+def shared_directory(task: wire.TaskConfig) -> str:
+    """The directory that all tasks of the allocation share: NOMAD_ALLOC_DIR."""
+    return posixpath.join(task.alloc_dir, "alloc")
+
+
 def image_roots(task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
     """Where a job's image may lie: below what Nomad brought for the task, and below what the operator offers."""
-    return (task_directory(task), posixpath.join(task.alloc_dir, "alloc"), *plugin.image_paths)
+    return (task_directory(task), shared_directory(task), *plugin.image_paths)
 
 
 def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
@@ -111,7 +117,16 @@ def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
     yield "NOMAD_GROUP_NAME", task.task_group_name
     yield "NOMAD_TASK_NAME", task.name
     yield "NOMAD_ALLOC_ID", task.alloc_id
-    yield "NOMAD_ALLOC_DIR", posixpath.join(task.alloc_dir, "alloc")
+    yield "NOMAD_ALLOC_DIR", shared_directory(task)
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that Nomad makes a directory of, and that is not one of the allocation's own."""
+    if name in ("", ".", "..", "alloc") or "/" in name:
+        raise InvalidRequestError(
+            f"task name {name!r} leads out of the task's directory: expected a name that is one of a directory.",
+            "Rename the task.",
+        )
 
 
 def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
@@ -224,12 +239,15 @@ def _nic(nic: NicOptions, plugin: PluginConfig) -> NicRequest:
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
+    own, shared = task_directory(task), shared_directory(task)
     for disk in options.disks:
         yield DiskRequest(
             disk=disk.disk,
             path=host_path(f'block "{disk.disk}".source', disk.source, task),
             sector_size=disk.sector_size,
-            roots=(task_directory(task), posixpath.join(task.alloc_dir, "alloc"), *plugin.block_paths),
+            roots=(own, shared, *plugin.block_paths),
+            own=(own,),
+            shared=(shared,),
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from solo5_systemd.block.plan import Disk, check_path
+from solo5_systemd.block.plan import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.network.plan import Lease
@@ -115,16 +115,6 @@ def command_line(
     return (*argv, f"--mem={memory_mib}", "--", image, *arguments)
 
 
-def host_path(disk: Disk) -> str:
-    """Where a tender without a sandbox sees its disk.
-
-    Raises:
-        InvalidRequestError: the path has blanks, which no tender can be told.
-    """
-    check_path(disk)
-    return disk.path
-
-
 def sandbox_path(disk: Disk) -> str:
-    """Where a task sees its disk: a name free of blanks, whatever the file is called outside."""
+    """Where a service sees its disk: a name free of blanks, whatever the file is called outside."""
     return f"/run/solo5-disks/{disk.disk}"

@@ -17,7 +17,7 @@ from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.console import FACILITY
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
-from solo5_systemd.unit.tender import Tender, command_line, guest_memory, host_path, sandbox_path
+from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
 
 SECOND = 1_000_000
@@ -46,7 +46,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """What is executed: the tender's whole command line, in a scope behind what lays privileges down.
 
     Raises:
-        InvalidRequestError: memory, arguments or a disk's path do not fit.
+        InvalidRequestError: memory or arguments do not fit.
     """
     alone = parts.workload.kind is UnitKind.SCOPE
     values = placeholders(parts.workload.name, parts.memory_mib, parts.reservation.leases)
@@ -56,7 +56,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
         memory_mib=parts.memory_mib,
         leases=parts.reservation.leases,
         disks=parts.disks,
-        place=host_path if alone else sandbox_path,
+        place=(lambda disk: disk.path) if alone else sandbox_path,
         arguments=expand(parts.workload.arguments, values),
     )
     return (*laying_down_privileges(parts.groups), *line) if alone else line

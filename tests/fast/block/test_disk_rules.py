@@ -1,16 +1,12 @@
 import pytest
 
-from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_path, check_size, sector_size
+from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:
     return DiskRequest(disk=DeviceName("storage"), path=path, sector_size=sector_size)
-
-
-def at(path: str) -> Disk:
-    return Disk(disk=DeviceName("storage"), path=path, sector_size=512, device=None, identity=(1, 2))
 
 
 def disk(name: str, *identity: int) -> Disk:
@@ -27,16 +23,6 @@ def test_a_sector_size_that_tenders_take_is_used(asked: int | None, used: int) -
 def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"sector size {size} does not exist: expected a power of two"):
         sector_size(request(sector_size=size))
-
-
-@pytest.mark.parametrize("path", ["/srv/my disk", "/srv/disk\n", "/srv/disk\t1", "/srv/\u2003"])
-def test_a_path_that_a_tender_would_cut_is_refused(path: str) -> None:
-    with pytest.raises(InvalidRequestError, match="expected a path without blanks"):
-        check_path(at(path))
-
-
-def test_an_ordinary_path_is_taken() -> None:
-    check_path(at("/srv/disk-1,a=b:ü"))
 
 
 @pytest.mark.parametrize("size, sector", [(512, None), (1 << 40, None), (8192, 4096)])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect, lock
+from solo5_systemd.block.imagefile import ImageFiles, inspect, lock, reopen
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
@@ -115,6 +115,23 @@ def test_a_disk_that_is_changed_for_a_link_while_it_is_looked_at_is_not_opened(
     inode = file.stat().st_ino
     monkeypatch.setattr("os.fstat", swapping)
     assert inspect(request(file)).identity[1] == inode
+
+
+def test_what_was_looked_at_is_opened_again_and_nothing_in_its_place(file: Path, tmp_path: Path) -> None:
+    looked_at = inspect(request(file))
+    descriptor = reopen(looked_at)
+    assert os.path.samestat(os.fstat(descriptor), file.stat())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.read(descriptor, 1)
+    os.close(descriptor)
+    before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
+    kept = file.rename(tmp_path / "kept")
+    with pytest.raises(HostError, match="cannot be opened: No such file or directory"):
+        reopen(looked_at)
+    file.symlink_to(kept)
+    with pytest.raises(HostError, match="was replaced during the start"):
+        reopen(looked_at)
+    assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
 
 
 def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,8 @@ def test_what_a_job_says_is_in_the_workload() -> None:
             path="/alloc/web/local/disk",
             sector_size=4096,
             roots=("/alloc/web", "/alloc/alloc", "/srv/disks"),
+            own=("/alloc/web",),
+            shared=("/alloc/alloc",),
         ),
     )
     assert (made.tender, made.kind, made.properties) == (Target.SPT, UnitKind.SCOPE, (("TasksMax", "16"),))
@@ -150,6 +152,14 @@ def test_what_cannot_be_honoured_is_refused_and_never_left_out(
     sentence = refusal(task)
     assert sentence.startswith("task web ")
     assert words in sentence
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "alloc", "a/b"])
+def test_a_name_whose_directory_would_be_another_is_refused(name: str) -> None:
+    """Nomad takes `..`: the files of all allocations would be the task's own."""
+    task = task_config()
+    task.name = name
+    assert f"task name {name!r} leads out of the task's directory" in refusal(task)
 
 
 # --- resources -----------------------------------------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""Files of an allocation are made the tenders' user's, and no other file ever is."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.block.imagefile import inspect
+from solo5_systemd.block.owner import give
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.names import DeviceName
+
+TENDER = 990
+Given = list[tuple[int, int, int]]
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwd.getpwnam", lambda _: SimpleNamespace(pw_uid=TENDER, pw_gid=TENDER))
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+
+
+@pytest.fixture(autouse=True)
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    """The inode, user and group of each file that is given away."""
+    calls: Given = []
+    monkeypatch.setattr("os.fchown", lambda fd, user, group: calls.append((os.fstat(fd).st_ino, user, group)))
+    return calls
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An allocation's disk as Nomad makes it, and directories beside its own."""
+    for directory in ("task/local", "task-2/local", "alloc", "elsewhere"):
+        (tmp_path / directory).mkdir(parents=True)
+    return made(tmp_path / "task/local/disk.img")
+
+
+def made(path: Path) -> Path:
+    path.write_bytes(bytes(4096))
+    path.chmod(0o644)
+    return path
+
+
+def request(path: Path, root: Path) -> DiskRequest:
+    own, shared, offered = str(root / "task"), str(root / "alloc"), str(root / "elsewhere")
+    disk = DeviceName("storage")
+    return DiskRequest(disk=disk, path=str(path), roots=(own, shared, offered), own=(own,), shared=(shared,))
+
+
+def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestError) -> str:
+    with pytest.raises(error) as caught:
+        inspect(request(path, root))
+    return str(caught.value)
+
+
+def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
+    """Whether the files of this test are root's, whose they are being up to the user that runs it."""
+    monkeypatch.setattr("solo5_systemd.block.owner.ROOT", os.getuid() if root else TENDER + 1)
+
+
+def test_a_file_of_the_tasks_own_is_given_whoever_owns_it(
+    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nomad moves a sticky disk to another host with the number of its owner there."""
+    for root in (True, False):
+        owned_by_root(monkeypatch, root=root)
+        assert inspect(request(file, tmp_path)).path == str(file)
+    assert given == [(file.stat().st_ino, TENDER, -1)] * 2
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
+def test_its_new_owner_may_write_it_and_it_is_no_program_of_theirs(file: Path, tmp_path: Path, mode: int) -> None:
+    with file.open("r+b") as opened:
+        file.chmod(mode)
+        give(request(file, tmp_path), str(file), opened.fileno(), TENDER)
+    assert stat.S_IMODE(file.stat().st_mode) == mode & 0o777 | 0o600
+
+
+def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: Path, given: Given) -> None:
+    file.chmod(0o666)
+    inspect(request(file, tmp_path))
+    assert given == []
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
+
+
+def test_of_what_tasks_share_only_roots_is_given(
+    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = made(tmp_path / "alloc" / "disk.img")
+    owned_by_root(monkeypatch, root=False)
+    assert f"belongs to user {os.getuid()}, in a directory that tasks share" in refusal(shared, tmp_path)
+    assert given == []
+    owned_by_root(monkeypatch, root=True)
+    inspect(request(shared, tmp_path))
+    assert given == [(shared.stat().st_ino, TENDER, -1)]
+
+
+def linked(link: Callable[[Path, Path], None]) -> Callable[[Path], Path]:
+    def make(root: Path) -> Path:
+        victim = made(root / "elsewhere" / "victim.img")
+        path = root / "alloc" / "link.img"
+        link(path, victim)
+        return path
+
+    return make
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], Path], type[Solo5Error], str]] = {
+    "symbolic link": (linked(Path.symlink_to), HostError, "cannot be written by user solo5"),
+    "hard link": (linked(Path.hardlink_to), InvalidRequestError, "has 2 names: expected a file with one"),
+    "dots": (lambda root: made(root / "task-2/local/disk.img"), InvalidRequestError, "may not be used"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_another_file_is_not_given(file: Path, tmp_path: Path, given: Given, kind: str) -> None:
+    plant, error, words = HOSTILE[kind]
+    path = plant(tmp_path)
+    dotted = Path(os.path.join(tmp_path / "task/local", os.path.relpath(path, tmp_path / "task/local")))  # noqa: PTH118
+    assert words in refusal(dotted, tmp_path, error)
+    assert given == []
+
+
+def test_a_hard_link_is_refused_though_it_could_be_written(file: Path, tmp_path: Path) -> None:
+    """It may be the disk of another allocation."""
+    file.chmod(0o666)
+    (tmp_path / "alloc" / "link.img").hardlink_to(file)
+    assert "has 2 names" in refusal(tmp_path / "alloc" / "link.img", tmp_path)
+
+
+def test_a_device_that_was_made_in_the_allocation_is_not_opened(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SimpleNamespace(st_mode=stat.S_IFBLK | 0o666, st_nlink=1)
+    monkeypatch.setattr("os.fstat", lambda _: node)
+    assert "is a block device in the allocation's directory" in refusal(file, tmp_path)
+
+
+def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.fchown", refuse)
+    assert "cannot be given to the user of tenders: Operation not permitted" in refusal(file, tmp_path, HostError)

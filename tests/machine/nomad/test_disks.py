@@ -1,0 +1,144 @@
+"""Disks that Nomad brings into an allocation: usable as they are, and never a way to another file."""
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, ok
+from tests.machine.nomad.agent import DATA
+from tests.machine.nomad.jobs import (
+    SCOPE,
+    SERVICE,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    file,
+    hcl,
+    refusal,
+    running,
+    says,
+    status,
+)
+
+
+def artifact(web: str, destination: str) -> str:
+    return f"""
+artifact {{
+  source      = "{web}/blank.img"
+  destination = "{destination}"
+  mode        = "file"
+}}
+"""
+
+
+def config(source: str, *words: str, image: str = "disk.hvt") -> str:
+    args = ", ".join(f'"{word}"' for word in words)
+    return f'unikernel = "{GUESTS}/{image}"\nargs = [{args}]\nblock "storage" {{\n  source = "{source}"\n}}\n'
+
+
+@pytest.fixture
+def blank(web: str) -> Iterator[str]:
+    """A web server that has `blank.img`, a file of 64 KiB."""
+    path = GUESTS / "blank.img"
+    path.write_bytes(bytes(64 << 10))
+    yield web
+    path.unlink()
+
+
+@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
+def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
+    """Nomad writes it as root, with mode 0644, below the task's directory or the directory that tasks share."""
+    for job, source in {"own": "local/disk.img", "shared": "../alloc/disk.img"}.items():
+        words = ("sector=3", "write=kept", "read")
+        jobs.submit(hcl(job, config(source, *words) + kind, kind="batch", task=artifact(blank, source)))
+    for job, path in {"own": "guest/local/disk.img", "shared": "alloc/disk.img"}.items():
+        alloc = ended(job)
+        assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+        says(alloc, "sector 3: 'kept'")
+        disk = file(alloc, path)
+        assert disk.read_bytes()[3 * 512 :].startswith(b"kept\0")
+        assert disk.stat().st_uid == pwd.getpwnam("solo5").pw_uid
+
+
+def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
+    """What a guest wrote is there after an update, until an artifact of the next allocation is in its place."""
+    jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
+    first = str(allocations("sticky")[0]["ID"])
+    says(first, "storage")
+    disk = file(first, "guest/local/disk.img")
+    eventually(lambda: disk.read_bytes().startswith(b"kept\0"), "the guest has written")
+    for number, owner in ((2, 0), (3, 12345)):
+        os.chown(file(str(allocations("sticky")[0]["ID"]), "guest/local/disk.img"), owner, owner)
+        jobs.submit(sticky(config("local/disk.img", "read", f"sector={number}", "write=more", "stay")))
+        eventually(lambda number=number: len(allocations("sticky")) == number, "an allocation more")  # type: ignore[misc]
+        running("sticky")
+        now = str(allocations("sticky")[0]["ID"])
+        says(now, "sector 0: 'kept'")
+    jobs.submit(sticky(config("local/disk.img", "read", "stay"), artifact(blank, "local/disk.img")))
+    eventually(lambda: len(allocations("sticky")) == 4, "the last allocation")
+    running("sticky")
+    says(str(allocations("sticky")[0]["ID"]), "sector 0: ''")
+
+
+def sticky(its_config: str, task: str = "") -> str:
+    return hcl("sticky", its_config, task=task, ephemeral_disk="sticky = true")
+
+
+@pytest.fixture
+def victim() -> Iterator[Path]:
+    """A file of another user's, on the file system of the allocations."""
+    path = DATA / "victim.img"
+    path.write_bytes(b"secret".ljust(512, b"\0"))
+    path.chmod(0o600)
+    yield path
+    path.unlink()
+
+
+def symbolic_link(disk: Path, victim: Path) -> None:
+    disk.symlink_to(victim)
+
+
+def relative_link(disk: Path, victim: Path) -> None:
+    disk.symlink_to("../" * (len(disk.parents) - 1) + str(victim))
+
+
+def hard_link(disk: Path, victim: Path) -> None:
+    disk.hardlink_to(victim)
+
+
+def device(disk: Path, victim: Path) -> None:
+    """Of the file system that the victim is on, as a container with CAP_MKNOD makes it."""
+    os.mknod(disk, 0o060666, victim.stat().st_dev)
+
+
+PLANTED = {
+    "symbolic": (symbolic_link, "leads to"),
+    "relative": (relative_link, "leads to"),
+    "hard": (hard_link, "has 2 names"),
+    "device": (device, "is a block device"),
+}
+
+
+def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None:
+    """By a task that shares the allocation's directory; between two starts of a task whose disk was a good one."""
+    before = victim.stat()
+    source = "../alloc/disk.img"
+    for job in PLANTED:
+        jobs.submit(hcl(job, config(source, "read", "stay"), task=artifact(blank, source)))
+    for job, (plant, words) in PLANTED.items():
+        running(job)
+        alloc = str(allocations(job)[0]["ID"])
+        says(alloc, "sector 0: ''")
+        disk = file(alloc, "alloc/disk.img")
+        disk.unlink()
+        plant(disk, victim)
+        ok("nomad", "alloc", "restart", alloc, "guest")
+        assert ended(job) == alloc
+        assert words in refusal(alloc)
+        disk.unlink()
+    now = victim.stat()
+    assert (now.st_uid, now.st_gid, now.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert victim.read_bytes().startswith(b"secret\0")
