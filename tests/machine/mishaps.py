@@ -1,5 +1,6 @@
 """What happens to a host and to its processes, brought about by hand."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,3 +29,16 @@ def going_down() -> Iterator[None]:
 def end_main_thread(pid: str) -> None:
     """Have the main thread alone call exit(2), as seccomp's KILL_THREAD does to it."""
     ok("python3", "-I", str(Path(__file__).parent / "end_main_thread.py"), pid)
+
+
+@contextmanager
+def held_still(pid: str) -> Iterator[None]:
+    """A process that no signal but SIGKILL ends, for as long as the block lasts."""
+    script = str(Path(__file__).parent / "hold_still.py")
+    with subprocess.Popen(["python3", "-I", script, pid], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout
+            assert holder.stdout.readline() == "held\n"
+            yield
+        finally:
+            holder.terminate()
