@@ -347,7 +347,8 @@ def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest,
     """Each published port with its NIC: named, or the one that MirageOS calls `service`, or the image's first."""
     names = [nic.nic for nic in nics]
     implied = SERVICE if SERVICE in names else next(iter(names), None)
-    return tuple(publish.to(_reached(publish, names, publish.nic or implied)) for publish in workload.publish)
+    wanted = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
+    return tuple(publish.to(_reached(publish, names, publish.nic or implied)) for publish in wanted)
 
 
 def _reached(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:

@@ -29,13 +29,17 @@ class StopSignal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Publish:
-    """A port to publish; `nic` None: the one named `service`, or else the image's first."""
+    """A port to publish; `nic` None: the one named `service`, or else the image's first.
+
+    `implied`: no caller named it, and an image without NICs leaves it out instead of being refused.
+    """
 
     nic: DeviceName | None = None
     host_ip: IPv4Address | None = None
     host_port: int
     port: int
     protocol: Protocol = Protocol.TCP
+    implied: bool = False
 
     def to(self, nic: DeviceName) -> PortRequest:
         return PortRequest(

@@ -1,12 +1,14 @@
 """What a task's events say: one line each, for whoever reads `nomad alloc status`."""
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.plan import Lease, Reservation
+from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.task import Preflight
+from solo5_systemd.workload import Publish
 
 LAST_LINES = 5
 """Lines of a console that an event quotes."""
@@ -59,6 +61,18 @@ def started(unit: str, invocation: str) -> Announcement:
         message=f"Started {unit}, invocation {invocation or 'unknown'}",
         annotations={"unit": unit, "invocation": invocation},
     )
+
+
+def unreached(publishes: Sequence[Publish], reservation: Reservation | None) -> Iterator[Announcement]:
+    """Yield what a job's ports cannot be used for."""
+    if publishes and reservation is None:
+        yield Announcement(message="No port is published: the image has no NIC")
+    nics = published_nics(reservation) if reservation is not None else ()
+    if len(nics) > 1:
+        named = ", ".join(nics)
+        yield Announcement(
+            message=f'No address for address_mode = "driver": ports lead to NICs {named}, and Nomad has one for all'
+        )
 
 
 def slow(doing: str, seconds: float) -> Announcement:

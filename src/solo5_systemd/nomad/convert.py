@@ -2,23 +2,21 @@
 
 import math
 import posixpath
-from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address
+from collections.abc import Iterator
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import Lease, NicRequest, Reservation, ipv4_address
+from solo5_systemd.network.plan import NicRequest
+from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.options import NicOptions, PortLabel, TaskOptions
+from solo5_systemd.nomad.options import NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.ready import Endpoint, Port, no_nic
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.properties import INFINITY
-from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
+from solo5_systemd.workload import MIB, UnitKind, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
 """Of tasks without reserved cores: its AllowedCPUs= follows Nomad's shared partition, with one call for all of them."""
@@ -60,7 +58,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic, plugin) for nic in options.nics),
-        publish=tuple(publish(task, options)),
+        publish=tuple(ports.publish(task, options)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
         kind=options.unit or defaults.unit,
@@ -162,7 +160,7 @@ def _keep_below(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfi
         ("resources.memory_max", math.inf if limit < 0 else limit, ceilings.memory_mb),
         ("the number of NICs", len(options.nics), ceilings.nics),
         ("the number of disks", len(options.disks), ceilings.blocks),
-        ("the number of ports", len(list(_wanted(task, options))), ceilings.ports),
+        ("the number of ports", len(list(ports.wanted(task, options))), ceilings.ports),
     ):
         if ceiling is not None and asked > ceiling:
             raise InvalidRequestError(
@@ -260,114 +258,3 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is no path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))
-
-
-# --- ports -------------------------------------------------------------------------------------------------------
-
-
-def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
-    """Each of the group's ports that this task is to have; without `ports` or `nic.ports`, all of them.
-
-    Raises:
-        InvalidRequestError: a label that the group does not have.
-    """
-    for nic, label in _wanted(task, options):
-        port = _mapping(task, label.label)
-        for protocol in label.protocols:
-            yield Publish(
-                nic=nic,
-                host_ip=_host_ip(port),
-                host_port=port.value,
-                port=guest_port(port),
-                protocol=protocol,
-            )
-
-
-def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
-    """The guest's port that is asked whether it is ready, and the NIC that it is on; None: the primary one.
-
-    Raises:
-        InvalidRequestError: a label that the group does not have.
-    """
-    if port.name.isdigit():
-        return None, int(port.name)
-    nic = next((nic for nic, label in _wanted(task, options) if label.label == port.name), None)
-    return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))
-
-
-def endpoint(port: Port, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
-    """The same with the address that the guest has been given.
-
-    Raises:
-        InvalidRequestError: it has none, or the group has no such label.
-    """
-    if reservation is None or not reservation.leases:
-        raise no_nic(port)
-    nic, number = ready_port(port, task, options)
-    lease = next((lease for lease in reservation.leases if lease.nic == nic), primary_lease(reservation))
-    return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
-
-
-def port_map(task: wire.TaskConfig, options: TaskOptions) -> dict[str, int]:
-    """The guest's port of each label, for services that advertise the guest's own address."""
-    return {label.label: guest_port(_mapping(task, label.label)) for _, label in _wanted(task, options)}
-
-
-def guest_port(port: wire.PortMapping) -> int:
-    """`to`, or the host's own number where it is not set (0, or -1 for "the same")."""
-    return port.to if port.to > 0 else port.value
-
-
-def _wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[DeviceName | None, PortLabel]]:
-    by_nic = [(nic.nic, label) for nic in options.nics for label in nic.ports]
-    if options.ports is None and not by_nic:
-        return [(None, PortLabel(label=port.label)) for port in task.resources.ports]
-    return [*by_nic, *((None, label) for label in options.ports or ())]
-
-
-def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wire.PortMapping:
-    for port in task.resources.ports:
-        if port.label == label:
-            return port
-    has = ", ".join(port.label for port in task.resources.ports) or "none"
-    raise InvalidRequestError(
-        f"{key} names {label!r}: expected one of the group's ports ({has}).",
-        f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
-    )
-
-
-def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
-    """The node's address that the scheduler chose; none, or the wildcard, is every one."""
-    if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
-        return None
-    if ":" in port.host_ip:
-        raise InvalidRequestError(
-            f"port {port.label} is on the host's address {port.host_ip}: expected an IPv4 address.",
-            "Choose another host_network for the port.",
-        )
-    return ipv4_address(port.host_ip)
-
-
-def network_override(
-    task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None
-) -> wire.NetworkOverride | None:
-    """The guest's address and ports, for services with `address_mode = "driver"`; None without a NIC.
-
-    It is not advertised by itself: other hosts reach the guest by the host's ports, not by its address here.
-    """
-    if reservation is None or not reservation.leases:
-        return None
-    lease = primary_lease(reservation)
-    return wire.NetworkOverride(addr=str(lease.ipv4.ip), port_map=port_map(task, options), auto_advertise=False)
-
-
-def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
-    """The address alone, of a task whose options nobody has any more; Nomad remembers its ports by itself."""
-    if reservation is None or not reservation.leases:
-        return None
-    return wire.NetworkOverride(addr=str(primary_lease(reservation).ipv4.ip))
-
-
-def primary_lease(reservation: Reservation) -> Lease:
-    """The one of the NIC named `service`, as MirageOS calls its first, or else the first."""
-    return next((lease for lease in reservation.leases if lease.nic == "service"), reservation.leases[0])

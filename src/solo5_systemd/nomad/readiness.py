@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad import announcements, convert
+from solo5_systemd.nomad import announcements, ports
 from solo5_systemd.nomad.options import TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Change, Endpoint, Line, OnLoss, Port, Pulse, Rule, Watched
@@ -49,7 +49,7 @@ def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
         HostError: patterns cannot be used here.
     """
     if isinstance(rule.by, Port):
-        convert.ready_port(rule.by, task, options)
+        ports.ready_port(rule.by, task, options)
         return
     from solo5_systemd.nomad.pcre import Pattern
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.boot import boot_id
 from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import task_scope, task_service
-from solo5_systemd.nomad import announcements, consoles, convert, readiness
+from solo5_systemd.nomad import announcements, consoles, convert, ports, readiness
 from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
@@ -100,13 +100,15 @@ class Starter:
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
             progress.tell(announcements.started(started.unit, started.invocation))
+            for limit in announcements.unreached(wish.workload.publish, started.reservation):
+                progress.tell(limit)
             return await self._until_ready(config, wish, started, progress)
 
     async def _until_ready(self, config: wire.TaskConfig, wish: _Wish, started: Started, progress: Announcer) -> Begun:
         options, state = wish.options, _state(wish, started)
         ended = self._background.create_task(self._endings.end(state, started.pid))
         try:
-            network = convert.network_override(config, options, started.reservation)
+            network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
                 wanted = _wanted(options.ready, config, options, started)
                 progress.begins(f"waiting for {wanted}")
@@ -191,7 +193,7 @@ def _state(wish: _Wish, started: Started) -> DriverState:
 
 
 def _wanted(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Started) -> Line | Endpoint:
-    return rule.by if isinstance(rule.by, Line) else convert.endpoint(rule.by, config, options, started.reservation)
+    return rule.by if isinstance(rule.by, Line) else ports.endpoint(rule.by, config, options, started.reservation)
 
 
 def _watched(rule: Rule, wanted: Line | Endpoint) -> Watched | None:

@@ -8,7 +8,7 @@ task's name follows from its id.
 import asyncio
 import logging
 import posixpath
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from solo5_systemd.boot import boot_id
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad import announcements, consoles, convert, exits, signals
+from solo5_systemd.nomad import announcements, consoles, exits, ports, signals
 from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.choices import Logging
@@ -34,6 +34,7 @@ from solo5_systemd.nomad.reconnecting import Reconnecting
 from solo5_systemd.nomad.recovery import adopt
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
+from solo5_systemd.nomad.siblings import conflict
 from solo5_systemd.nomad.starting import Starter
 from solo5_systemd.nomad.unclaimed import Claims
 from solo5_systemd.task import Phase, Task
@@ -115,9 +116,18 @@ class Tasks:
             self._starting[config.id] = config
             try:
                 begun = await self._starter.start(config, plugin)
+            except TakenError as error:
+                raise await conflict(self._session, config, self._siblings(config)) or error from None
             finally:
                 del self._starting[config.id]
             return self._watch(config, begun.state, begun.control_group, begun.network, begun.ended)
+
+    def _siblings(self, config: wire.TaskConfig) -> Iterator[wire.TaskConfig]:
+        """Yield the other tasks of the allocation that run or are being started."""
+        running = (known.config for known in self._known.values() if not known.end.done())
+        for other in (*running, *self._starting.values()):
+            if other.alloc_id == config.alloc_id and other.name != config.name:
+                yield other
 
     async def recover(self, handle: wire.TaskHandle) -> Known:
         """Take a task up again that an earlier driver started, whether it runs or has ended.
@@ -133,7 +143,7 @@ class Tasks:
             stored = decode_state(handle.driver_state)
             task = adopt(stored, boot_id(), await self._listing.task(stored.task))
             console = self._reconnecting.begin(config, stored, running=task.phase is not Phase.ENDED)
-            network = convert.guest_address(task.reservation)
+            network = ports.guest_address(task.reservation)
             ended = self._background.create_task(self._end_of_recovered(stored, task, console))
             return self._watch(config, stored, task.control_group, network, ended)
 

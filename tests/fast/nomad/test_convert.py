@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from tests.fakes.tasks import LEASE
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
-from solo5_systemd.network.plan import MacAddress, NicRequest, Reservation
+from solo5_systemd.network.plan import MacAddress, NicRequest
 from solo5_systemd.nomad import convert
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import Ceilings, Defaults, PluginConfig
@@ -293,103 +292,6 @@ def test_a_network_that_the_operator_does_not_offer_is_refused() -> None:
     sentence = refusal(task_config(nic={"service": {}}), plugin)
     assert sentence.startswith("config.nic \"service\".network is 'default': expected one of lab, dmz.")
     assert workload(task_config(nic={"service": {"network": "dmz"}}), plugin).nics[0].network == "dmz"
-
-
-# --- ports ---------------------------------------------------------------------------------------------------
-
-HTTP = port("http", 25001, 80, "192.0.2.1")
-DNS = port("dns", 53)
-Row = tuple[str | None, str, int, int, str]
-
-
-def published(*ports: wire.PortMapping, **config: Any) -> list[Row]:
-    rows = workload(task_config(*ports, **config)).publish
-    return [(row.nic, str(row.host_ip or ""), row.host_port, row.port, row.protocol.value) for row in rows]
-
-
-def test_all_ports_of_the_group_are_published_where_the_job_does_not_say() -> None:
-    both: list[Row] = [
-        (None, "192.0.2.1", 25001, 80, "tcp"),
-        (None, "192.0.2.1", 25001, 80, "udp"),
-        (None, "", 53, 53, "tcp"),
-        (None, "", 53, 53, "udp"),
-    ]
-    assert published(HTTP, DNS) == both
-    assert published(HTTP, DNS, nic={"service": {}}) == both
-
-
-def test_only_the_ports_that_are_named_are_published() -> None:
-    assert published(HTTP, DNS, ports=[]) == []
-    assert published(HTTP, DNS, ports=["dns/udp"]) == [(None, "", 53, 53, "udp")]
-    assert [row[3] for row in published(HTTP, DNS, ports=["http/tcp", "dns/tcp"])] == [80, 53]
-
-
-def test_a_nics_ports_go_to_that_nic() -> None:
-    nics: dict[str, object] = {"admin": {"ports": ["dns/udp"]}, "service": {}}
-    assert published(HTTP, DNS, nic=nics) == [("admin", "", 53, 53, "udp")]
-    assert published(HTTP, DNS, nic=nics, ports=["http/tcp"]) == [
-        ("admin", "", 53, 53, "udp"),
-        (None, "192.0.2.1", 25001, 80, "tcp"),
-    ]
-
-
-@pytest.mark.parametrize(("to", "port_"), [(0, 8080), (-1, 8080), (80, 80)])
-def test_a_port_without_another_number_inside_has_the_hosts(to: int, port_: int) -> None:
-    assert published(port("http", 8080, to), ports=["http/tcp"]) == [(None, "", 8080, port_, "tcp")]
-
-
-@pytest.mark.parametrize("wildcard", ["", "0.0.0.0"])
-def test_the_wildcard_is_every_address(wildcard: str) -> None:
-    assert published(port("http", 80, 80, wildcard), ports=["http/tcp"]) == [(None, "", 80, 80, "tcp")]
-
-
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (
-            task_config(HTTP, DNS, ports=["htp"]),
-            "config.ports names 'htp': expected one of the group's ports (http, dns).",
-        ),
-        (task_config(ports=["http"]), "expected one of the group's ports (none). Add it to the group: network { port"),
-        (task_config(HTTP, nic={"service": {"ports": ["x"]}}), "names 'x': expected one of the group's ports (http)"),
-        (
-            task_config(port("http", 80, 80, "2001:db8::1")),
-            "port http is on the host's address 2001:db8::1: expected an",
-        ),
-        (task_config(port("http", 80, 80, "nonsense")), "address 'nonsense' is not an IPv4 address"),
-    ],
-)
-def test_a_port_that_cannot_be_published_is_refused(task: wire.TaskConfig, words: str) -> None:
-    assert words in refusal(task)
-
-
-# --- what Nomad is told of the network -----------------------------------------------------------------------
-
-
-def reservation(*nics: str) -> Reservation:
-    leases = tuple(
-        replace(LEASE, nic=DeviceName(nic), ipv4=IPv4Interface(f"10.89.0.{number}/24"))
-        for number, nic in enumerate(nics, 2)
-    )
-    return Reservation(task=name_of(TASK_ID), leases=leases)
-
-
-@pytest.mark.parametrize(
-    ("nics", "address"), [(["left"], "10.89.0.2"), (["left", "right"], "10.89.0.2"), (["left", "service"], "10.89.0.3")]
-)
-def test_nomad_is_told_the_address_of_the_nic_that_services_are_reached_at(nics: list[str], address: str) -> None:
-    task = task_config(HTTP, DNS, ports=["http"])
-    told = convert.network_override(task, options_of(task), reservation(*nics))
-    assert told is not None
-    assert (told.addr, dict(told.port_map), told.auto_advertise) == (address, {"http": 80}, False)
-    assert convert.guest_address(reservation(*nics)) == wire.NetworkOverride(addr=address)
-
-
-@pytest.mark.parametrize("nothing", [None, reservation()])
-def test_a_task_without_a_nic_has_no_network_to_tell_of(nothing: Reservation | None) -> None:
-    task = task_config(HTTP)
-    assert convert.network_override(task, options_of(task), nothing) is None
-    assert convert.guest_address(nothing) is None
 
 
 # --- console -------------------------------------------------------------------------------------------------

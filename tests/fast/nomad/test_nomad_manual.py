@@ -1,13 +1,15 @@
 """docs/nomad.md says what the driver reads and tells: key by key, as the schema and the fingerprint have it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fakes.tasks import LEASE
 from tests.fast.host.test_facts import GOOD
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.config import TIGHTENING, PluginConfig
@@ -18,6 +20,7 @@ from solo5_systemd.nomad.ready import Rule
 from solo5_systemd.nomad.schema import plugin_schema, task_schema
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.arguments import placeholders
+from solo5_systemd.workload import Publish
 
 MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()
 LABELLED = {"nic", "block", "network"}
@@ -60,6 +63,14 @@ def test_every_option_of_readiness_has_its_row() -> None:
     assert f'`"{Rule.interval:g}s"`' in ready["interval"]
 
 
+TWO_NICS = Reservation(
+    task=TaskName("web"),
+    leases=(LEASE, replace(LEASE, nic=DeviceName("management"))),
+    ports=tuple(
+        PortRequest(nic=DeviceName(nic), host_port=port, port=80, protocol=Protocol.TCP)
+        for nic, port in (("service", 8080), ("management", 8081))
+    ),
+)
 EVENTS = [
     announcements.started("solo5-task-web.service", "4058f4bd"),
     announcements.slow("reserving addresses", SLOW[0]),
@@ -70,6 +81,8 @@ EVENTS = [
     announcements.gap(12),
     announcements.without_effect("SIGHUP"),
     announcements.leased([LEASE]),
+    *announcements.unreached([Publish(host_port=80, port=80)], None),
+    *announcements.unreached([], TWO_NICS),
 ]
 
 

@@ -13,7 +13,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.plan import Protocol, Reservation
-from solo5_systemd.nomad import convert
+from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.options import task_options
 from solo5_systemd.nomad.ready import (
     LONGEST_PATTERN,
@@ -84,7 +84,7 @@ def endpoint(asked: Port, nics: tuple[str, ...] = ("service",), **config: Any) -
     options = task_options(job.msgpack_driver_config)
     leases = [LEASE, LEASE.__class__(**{**vars(LEASE), "nic": DeviceName("lab"), "ipv4": LEASE.ipv4 + 1})]
     held = tuple(lease for lease in leases if lease.nic in nics)
-    return convert.endpoint(asked, job, options, Reservation(task=TaskName("web"), leases=held))
+    return ports.endpoint(asked, job, options, Reservation(task=TaskName("web"), leases=held))
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,30 @@ async def test_a_name_of_somebody_elses_is_not_undone(machine: Machine, fifos: F
         with pytest.raises(HostError):
             await nomad.start(fifos.of(task_config()))
         assert machine.holds == before
+
+
+@pytest.mark.parametrize("config, kind", [({}, InvalidRequestError), ({"ports": ["dns"]}, TakenError)])
+async def test_a_port_of_another_task_of_the_allocation_is_not_tried_again(
+    machine: Machine, fifos: Fifos, config: dict[str, Any], kind: type[Solo5Error]
+) -> None:
+    """A port that is taken by a task of another allocation, or by a process, may be free another time."""
+    ports = port("http", 80), port("dns", 53)
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config(*ports, ports=["http"])))
+        machine.steps.errors["reserve"] = TakenError("held.")
+        second = task_config(*ports, **config)
+        second.id, second.name = TASK_ID.replace("/web/", "/proxy/"), "proxy"
+        with pytest.raises(kind) as caught:
+            await nomad.start(fifos.of(second))
+        assert worth_another_try(caught.value) is (kind is TakenError)
+        assert ("port http is published to task web of the same allocation" in str(caught.value)) is (not config)
+        del machine.steps.errors["reserve"]
+
+
+async def test_ports_that_the_job_does_not_list_need_no_nic(machine: Machine, fifos: Fifos) -> None:
+    machine.images.files["/srv/app"] = stored()
+    async with agent() as nomad:
+        with pytest.raises(InvalidRequestError, match="expected one of the image's NICs \\(none\\)"):
+            await nomad.start(fifos.of(task_config(port("http", 80), ports=["http"])))
+        await nomad.start(fifos.of(task_config(port("http", 80))))
+    assert machine.networks.held == {}

@@ -20,6 +20,9 @@ T = TypeVar("T")
 HTTP = "http://127.0.0.1:4646"
 SERVER_HTTP_PORT = 4746
 NODE_ADDRESS = "192.0.2.1"
+SECOND_ADDRESS = "198.51.100.1"
+"""Of the host network `second`."""
+
 DATA = Path("/var/lib/nomad")
 PLUGINS = Path("/usr/lib/nomad/plugins")
 UNIT = "nomad.service"
@@ -71,7 +74,21 @@ client {{
   network_interface = "cable"
   options           = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
-    "driver.allowlist"     = "solo5"
+    "driver.allowlist"     = "solo5,raw_exec"
+  }}
+  host_network "second" {{
+    cidr = "{second}/32"
+  }}
+  host_network "loopback" {{
+    cidr = "127.0.0.0/8"
+  }}
+  host_network "loopback6" {{
+    cidr = "::1/128"
+  }}
+}}
+plugin "raw_exec" {{
+  config {{
+    enabled = true
   }}
 }}
 telemetry {{
@@ -134,7 +151,7 @@ class Agent:
 
     def configure(self, config: str) -> None:
         """Write the client's configuration, the plugin's part as given; it holds from the next start on."""
-        client = _CLIENT.format(plugins=PLUGINS, config=config)
+        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, config=config)
         (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
 
     def start(self) -> None:

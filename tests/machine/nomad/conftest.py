@@ -10,16 +10,20 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, sh
-from tests.machine.nomad.agent import USUAL, WATCHFUL, Agent
+from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, ok, sh
+from tests.machine.nomad.agent import SECOND_ADDRESS, USUAL, WATCHFUL, Agent
 from tests.machine.nomad.jobs import Jobs
 
 
 @pytest.fixture(scope="package")
 def outside(booted: None) -> Iterator[Outside]:
-    """As everywhere, but there as long as the agent whose node has its address on that cable."""
+    """As everywhere, but there as long as the agent whose node has its address on that cable, and another on `lo`."""
     with cable(Outside()) as other:
-        yield other
+        ok("ip", "address", "add", f"{SECOND_ADDRESS}/32", "dev", "lo")
+        try:
+            yield other
+        finally:
+            ok("ip", "address", "delete", f"{SECOND_ADDRESS}/32", "dev", "lo")
 
 
 @pytest.fixture(scope="package")

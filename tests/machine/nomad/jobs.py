@@ -45,12 +45,26 @@ SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
 SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
 
 
+LOGS = "max_files = 2\nmax_file_size = 5"
+
+
 def hcl(
     name: str, config: str, *, kind: str = "service", job: str = "", group: str = NEVER_AGAIN, task: str = "",
     memory: int = 32, resources: str = "cpu = 20", count: int = 1, ephemeral_disk: str = "",
-    logs: str = "max_files = 2\nmax_file_size = 5", kill_timeout: str = "2s",
+    logs: str = LOGS, kill_timeout: str = "2s",
 ) -> str:  # fmt: skip
     """A job of one group with one task, `guest`; each argument is HCL that goes where its name says."""
+    guest = task_hcl(
+        "guest", config, task=task, memory=memory, resources=resources, logs=logs, kill_timeout=kill_timeout
+    )
+    return group_hcl(name, guest, kind=kind, job=job, group=group, count=count, ephemeral_disk=ephemeral_disk)
+
+
+def group_hcl(
+    name: str, *tasks: str, kind: str = "service", job: str = "", group: str = NEVER_AGAIN, count: int = 1,
+    ephemeral_disk: str = "",
+) -> str:  # fmt: skip
+    """Return a job of one group with these tasks."""
     return f"""
 job "{name}" {{
   type = "{kind}"
@@ -62,22 +76,32 @@ job "{name}" {{
       size = 20
       {ephemeral_disk}
     }}
-    task "guest" {{
-      driver       = "solo5"
-      kill_timeout = "{kill_timeout}"
-      logs {{
-{textwrap.indent(logs, "        ")}
-      }}
-      config {{
-{textwrap.indent(config, "        ")}
-      }}
-      resources {{
-        memory = {memory}
-        {resources}
-      }}
-{textwrap.indent(task, "      ")}
-    }}
+{textwrap.indent("".join(tasks), "    ")}
   }}
+}}
+"""
+
+
+def task_hcl(
+    name: str, config: str, *, driver: str = "solo5", task: str = "", memory: int = 32, resources: str = "cpu = 20",
+    logs: str = LOGS, kill_timeout: str = "2s",
+) -> str:  # fmt: skip
+    """Return one task of a group."""
+    return f"""
+task "{name}" {{
+  driver       = "{driver}"
+  kill_timeout = "{kill_timeout}"
+  logs {{
+{textwrap.indent(logs, "    ")}
+  }}
+  config {{
+{textwrap.indent(config, "    ")}
+  }}
+  resources {{
+    memory = {memory}
+{textwrap.indent(resources, "    ")}
+  }}
+{textwrap.indent(task, "  ")}
 }}
 """
 
@@ -172,16 +196,16 @@ def allocation(alloc: str) -> dict[str, Any]:
     return found
 
 
-def task(alloc: str) -> dict[str, Any]:
+def task(alloc: str, name: str = "guest") -> dict[str, Any]:
     """The task's state: State, Failed, Restarts, Events."""
-    state = allocation(alloc)["TaskStates"]["guest"]
+    state = allocation(alloc)["TaskStates"][name]
     assert isinstance(state, dict)
     return state
 
 
-def events(alloc: str) -> list[str]:
+def events(alloc: str, name: str = "guest") -> list[str]:
     """The task's events as `nomad alloc status` lists them, the oldest first."""
-    return [f"{event['Type']}: {event['DisplayMessage']}" for event in task(alloc)["Events"]]
+    return [f"{event['Type']}: {event['DisplayMessage']}" for event in task(alloc, name)["Events"]]
 
 
 def happens(alloc: str, text: str) -> None:
@@ -199,14 +223,14 @@ def refusal(alloc: str) -> str:
     return " ".join(status(alloc).split())
 
 
-def logs(alloc: str, *options: str) -> str:
+def logs(alloc: str, *options: str, name: str = "guest") -> str:
     """What `nomad alloc logs` prints; empty where there is none yet."""
-    return sh("nomad", "alloc", "logs", *options, alloc, "guest").stdout
+    return sh("nomad", "alloc", "logs", *options, alloc, name).stdout
 
 
-def says(alloc: str, text: str, *options: str) -> None:
+def says(alloc: str, text: str, *options: str, name: str = "guest") -> None:
     """Wait until the task's log contains a text; Nomad's collector writes some time after it has read."""
-    eventually(lambda: text in logs(alloc, *options), f"the log of {alloc} contains {text!r}")
+    eventually(lambda: text in logs(alloc, *options, name=name), f"the log of {alloc} contains {text!r}")
 
 
 def unit(alloc: str) -> str:
@@ -239,9 +263,11 @@ def _marks(scope: str) -> dict[str, str]:
 
 
 def port(alloc: str, label: str) -> int:
-    """The host's port of a label."""
-    ports = allocation(alloc)["AllocatedResources"]["Shared"]["Ports"]
-    return int(next(p["Value"] for p in ports if p["Label"] == label))
+    """The host's port of a label, of the group or of the task's own resources."""
+    allocated = allocation(alloc)["AllocatedResources"]
+    own = [network for task in allocated["Tasks"].values() for network in task["Networks"] or ()]
+    of_task = [p for network in own for key in ("ReservedPorts", "DynamicPorts") for p in network[key] or ()]
+    return int(next(p["Value"] for p in (*(allocated["Shared"]["Ports"] or ()), *of_task) if p["Label"] == label))
 
 
 def file(alloc: str, path: str) -> Path:

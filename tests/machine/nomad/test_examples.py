@@ -63,7 +63,7 @@ def test_disk(jobs: Jobs, storage: Path) -> None:
     completes("disk", "on the disk")
 
 
-@pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway")])
+@pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway"), ("two-tasks", "pair")])
 def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str, name: str) -> None:
     submit(jobs, example, name)
     running(name)

@@ -1,44 +1,150 @@
-"""Services of tasks, in Nomad's own registry, with checks that are made for real."""
+"""Services of tasks, in Nomad's own registry: when they are registered, and where."""
 
 import json
 
 import pytest
-from tests.machine.conftest import eventually, ok, sh
-from tests.machine.nomad.agent import NODE_ADDRESS
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, hcl, port, unit
+from tests.machine.conftest import GUESTS, Outside, eventually, ok
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent, api
+from tests.machine.nomad.jobs import (
+    ADDRESSES,
+    NEVER_AGAIN,
+    SERVER,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    events,
+    file,
+    happens,
+    hcl,
+    port,
+    running,
+    says,
+    task,
+    unit,
+)
+from tests.machine.nomad.test_ready import cut_off, ready
 
-WEB = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
+PORTS = (
+    NEVER_AGAIN
+    + """
+network {
+  port "web" {
+    to = 80
+  }
+  port "plain" {}
+}
+"""
+)
+CHECK = """
+check {
+  type     = "http"
+  path     = "/"
+  interval = "1s"
+  timeout  = "2s"
+}
+"""
 
 
-def service(mode: str) -> str:
+def service(name: str, mode: str, label: str = "web", more: str = "") -> str:
     return f"""
 service {{
-  name         = "web"
+  name         = "{name}"
   provider     = "nomad"
-  port         = "web"
+  port         = "{label}"
   address_mode = "{mode}"
-  check {{
-    type     = "http"
-    path     = "/"
-    interval = "1s"
-    timeout  = "2s"
-  }}
+{more}
 }}
 """
 
 
-def registered() -> list[tuple[str, int]]:
+def registered(name: str) -> list[tuple[str, int]]:
     """Where the service is, by Nomad's registry, which hears of it after the task runs."""
-    found = sh("nomad", "service", "info", "-json", "web")
-    return [(each["Address"], each["Port"]) for each in json.loads(found.stdout)] if found.returncode == 0 else []
+    return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{name}")]
 
 
-@pytest.mark.parametrize("mode", ["auto", "driver"])
-def test_service_is_registered_and_its_check_passes(jobs: Jobs, mode: str) -> None:
-    [alloc] = jobs.run(hcl("served", SERVER, group=NEVER_AGAIN + WEB, task=service(mode)))
+def nics(alloc: str) -> dict[str, str]:
+    """The addresses of the guest's NICs."""
     name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
     [about] = json.loads(ok("solo5ctl", "inspect", "--json", name))
-    guest = about["nics"][0]["ipv4"].partition("/")[0]
-    expected = (guest, 80) if mode == "driver" else (NODE_ADDRESS, port(alloc, "web"))
-    eventually(lambda: registered() == [expected], f"it is registered at {expected}, and nowhere else")
-    eventually(lambda: "success" in ok("nomad", "alloc", "checks", alloc), "the check passes")
+    return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in about["nics"]}
+
+
+def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outside) -> None:
+    """The guest is ready by the first connection to it, which the test makes."""
+    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--verbose", {ADDRESSES}]'
+    rule = ready('console = "to port 80$"', 'deadline = "5m"')
+    modes = ("auto", "host", "driver")
+    services = [service(mode, mode, more=CHECK if mode != "host" else "") for mode in modes]
+    services.append(service("plain", "driver", "plain"))
+    jobs.submit(hcl("served", config + rule, group=PORTS, task="".join(services)))
+    eventually(lambda: allocations("served"), "it is placed")
+    alloc = allocations("served")[0]["ID"]
+    console = file(alloc, "alloc/logs/guest.stdout.0")
+    eventually(lambda: console.exists() and "serving" in console.read_text(), "it serves")
+    assert [registered(name) for name in (*modes, "plain")] == [[]] * 4
+    assert allocation(alloc)["ClientStatus"] == "pending"
+    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
+    running("served")
+    guest, node = (nics(alloc)["service"], 80), (NODE_ADDRESS, port(alloc, "web"))
+    for name, expected in {"auto": node, "host": node, "driver": guest, "plain": (guest[0], 0)}.items():
+        eventually(lambda at=expected, name=name: registered(name) == [at], f"{name} is at {expected}")  # type: ignore[misc]
+    eventually(lambda: ok("nomad", "alloc", "checks", alloc).count("success") == 2, "the checks pass")
+    ok("nomad", "job", "stop", "-detach", "served")
+    for name in (*modes, "plain"):
+        eventually(lambda name=name: registered(name) == [], f"{name} is not registered any more")  # type: ignore[misc]
+
+
+def test_service_stays_or_goes_with_readiness_as_on_loss_says(jobs: Jobs) -> None:
+    for on_loss in ("event", "restart"):
+        rule = ready('tcp = "web"', 'interval = "200ms"', f'on_loss = "{on_loss}"')
+        jobs.submit(hcl(on_loss, SERVER + rule, group=PORTS, task=service(on_loss, "host")))
+    for on_loss in ("event", "restart"):
+        running(on_loss)
+        [alloc] = [each["ID"] for each in allocations(on_loss)]
+        eventually(lambda name=on_loss: len(registered(name)) == 1, "it is registered")  # type: ignore[misc]
+        with cut_off(unit(alloc)):
+            happens(alloc, "No longer ready: tcp 10.")
+            if on_loss == "event":
+                assert len(registered(on_loss)) == 1
+                assert task(alloc)["State"] == "running"
+            else:
+                assert ended(on_loss) == alloc
+                eventually(lambda: registered("restart") == [], "it is not registered any more")
+
+
+@pytest.mark.parametrize("lead_to", ["management", "both"])
+def test_driver_address_is_that_of_the_nic_that_the_ports_lead_to(
+    jobs: Jobs, agent: Agent, outside: Outside, lead_to: str
+) -> None:
+    args = '"--ipv4={net.service.ipv4_cidr}", "--management-ipv4={net.management.ipv4_cidr}"'
+    config = f"""
+unikernel = "{GUESTS}/net2.spt"
+args      = [{args}]
+nic "service" {{
+  ports = [{'"plain"' if lead_to == "both" else ""}]
+}}
+nic "management" {{
+  network = "management"
+  ports   = ["web"]
+}}
+"""
+    since = ok("date", "+@%s.%N").strip()
+    [alloc] = jobs.run(hcl(lead_to, config, group=PORTS, task=service("admin", "driver")))
+    says(alloc, "serving")
+    assert "--management-ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
+    if lead_to == "management":
+        eventually(lambda: registered("admin") == [(nics(alloc)["management"], 80)], "it is at that NIC's address")
+        assert not any("No address for" in event for event in events(alloc))
+    else:
+        assert any("ports lead to NICs service, management" in event for event in events(alloc))
+        eventually(lambda: "no driver network exists" in agent.log(since), "Nomad refuses to register it")
+        assert registered("admin") == []
+
+
+def test_address_of_the_allocation_is_none_that_a_guest_has(jobs: Jobs, agent: Agent) -> None:
+    since = ok("date", "+@%s.%N").strip()
+    [alloc] = jobs.run(hcl("alloc", SERVER, group=PORTS, task=service("alloc", "alloc")))
+    eventually(lambda: "no allocation network status reported" in agent.log(since), "Nomad refuses to register it")
+    assert registered("alloc") == []
+    assert task(alloc)["State"] == "running"

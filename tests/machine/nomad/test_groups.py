@@ -1,0 +1,116 @@
+"""Groups of several tasks: which of them a port leads to, whatever their lifecycle."""
+
+import json
+import re
+
+from tests.machine.conftest import GUESTS, Outside, eventually, ok
+from tests.machine.nomad.agent import NODE_ADDRESS
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SERVER,
+    SLEEPER,
+    Jobs,
+    allocation,
+    ended,
+    events,
+    group_hcl,
+    port,
+    says,
+    status,
+    task,
+    task_hcl,
+)
+
+PORTS = f"""
+{NEVER_AGAIN}
+network {{
+  port "web" {{
+    to = 80
+  }}
+  port "echo" {{
+    to = 7
+  }}
+}}
+"""
+HELLO = f'unikernel = "{GUESTS}/hello.spt"'
+
+
+def lifecycle(hook: str, *, sidecar: bool = False) -> str:
+    return f'lifecycle {{\n  hook    = "{hook}"\n  sidecar = {str(sidecar).lower()}\n}}\n'
+
+
+def server(name: str, ports: str = "", task: str = "") -> str:
+    """A network guest that says in its answers which one it is."""
+    return task_hcl(name, f'{SERVER.removesuffix("]")}, "--i-am={name}"]\n{ports}', task=task)
+
+
+def answers(outside: Outside, alloc: str, name: str) -> None:
+    """Wait until the port `web` leads to this task."""
+    eventually(lambda: f"--i-am={name}" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), f"{name} answers")
+
+
+ONE_REQUEST = """
+import sys
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+HTTPServer((sys.argv[1], int(sys.argv[2])), SimpleHTTPRequestHandler).handle_request()
+"""
+
+
+def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, outside: Outside) -> None:
+    """Unikernels of each lifecycle beside a leader of another driver, which listens at a port of the group itself."""
+    words = ("-I", "-c", ONE_REQUEST, "${NOMAD_IP_side}", "${NOMAD_HOST_PORT_side}")
+    leader = f'command = "python3"\nargs = {json.dumps(words)}'
+    text = group_hcl(
+        "listed",
+        task_hcl("side", leader, driver="raw_exec", task="leader = true\n"),
+        server("web", 'ports = ["web"]'),
+        server("echo", 'ports = ["echo"]', lifecycle("prestart", sidecar=True)),
+        task_hcl("after", HELLO, task=lifecycle("poststart")),
+        task_hcl("last", HELLO, task=lifecycle("poststop")),
+        kind="batch",
+        group=f'{PORTS.rstrip().removesuffix("}")}\n  port "side" {{}}\n}}\n',
+    )
+    [alloc] = jobs.run(text)
+    says(alloc, "arguments", name="after")
+    answers(outside, alloc, "web")
+    assert outside.udp(NODE_ADDRESS, port(alloc, "echo"), "hello") == "hello"
+    assert "Directory listing" in outside.tcp(NODE_ADDRESS, port(alloc, "side"))
+    assert ended("listed") == alloc
+    for name in ("web", "echo"):
+        assert any("Leader Task" in event for event in events(alloc, name)), status(alloc)
+    says(alloc, "arguments", name="last")
+    assert outside.tcp(NODE_ADDRESS, port(alloc, "web")) == ""
+
+
+def test_leader_that_ends_ends_the_tasks_beside_it(jobs: Jobs) -> None:
+    leader = task_hcl("first", HELLO, task="leader = true\n")
+    alloc = ended(jobs.submit(group_hcl("led", leader, server("web", 'ports = ["web"]'), kind="batch", group=PORTS)))
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    assert any("Leader Task" in event for event in events(alloc, "web")), status(alloc)
+
+
+def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(jobs: Jobs, outside: Outside) -> None:
+    """A unikernel with NICs that runs to its end first, the main one, and one without NICs beside it."""
+    text = group_hcl(
+        "unlisted",
+        task_hcl("first", f'unikernel = "{GUESTS}/net63.spt"', task=lifecycle("prestart")),
+        server("web"),
+        task_hcl("beside", SLEEPER, task=lifecycle("poststart", sidecar=True)),
+        task_hcl("last", f'unikernel = "{GUESTS}/net63.spt"', task=lifecycle("poststop")),
+        group=PORTS,
+    )
+    [alloc] = jobs.run(text)
+    says(alloc, "service62", name="first")
+    says(alloc, "sleeping", name="beside")
+    answers(outside, alloc, "web")
+    ok("nomad", "job", "stop", "-detach", "unlisted")
+    assert ended("unlisted") == alloc
+    says(alloc, "service62", name="last")
+    assert task(alloc, "last")["Failed"] is False
+
+
+def test_port_that_two_tasks_would_have_is_refused_with_what_to_write(jobs: Jobs) -> None:
+    alloc = ended(jobs.submit(group_hcl("both", server("one"), server("two"), group=PORTS)))
+    said = " ".join(event for name in ("one", "two") for event in events(alloc, name))
+    assert re.search("port (web|echo) is published to task (one|two) of the same allocation: expected each port", said)
+    assert 'List what each task has: config { ports = ["' in said

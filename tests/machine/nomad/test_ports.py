@@ -1,0 +1,134 @@
+"""Ports and addresses of a task, as its job gives them and as another host meets them."""
+
+import json
+
+from tests.machine.conftest import GUESTS, Outside, eventually, ok
+from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, logs, port, refusal, says
+from tests.machine.nomad.test_services import nics, registered, service
+
+MAC = "02:00:5e:10:00:4d"
+IP = "10.98.0.77"
+
+
+def server(*words: str, more: str = "") -> str:
+    """A network guest with further arguments, and what else its config holds."""
+    return f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, {", ".join(json.dumps(w) for w in words)}]\n{more}'
+
+
+def variables(*labels: str) -> str:
+    """One argument with what Nomad's environment has for these labels."""
+    keys = ("PORT", "HOST_PORT", "IP", "ADDR")
+    return ";".join(f"{label}={'/'.join(f'${{NOMAD_{key}_{label}}}' for key in keys)}" for label in labels)
+
+
+def nic(**keys: str) -> str:
+    return 'nic "service" {\n' + "".join(f'  {key} = "{value}"\n' for key, value in keys.items()) + "}"
+
+
+def test_port_without_to_is_the_hosts_port_in_the_guest(jobs: Jobs, outside: Outside) -> None:
+    ports = """
+network {
+  port "plain" {}
+  port "same" {
+    to = -1
+  }
+  port "fixed" {
+    static = 8081
+    to     = -1
+  }
+  port "mapped" {
+    to = 80
+  }
+}
+"""
+    labels = ("plain", "same", "fixed", "mapped")
+    listens = [f"--tcp=${{NOMAD_PORT_{label}}}" for label in labels]
+    [alloc] = jobs.run(hcl("same", server(*listens, variables(*labels)), group=NEVER_AGAIN + ports))
+    says(alloc, "serving")
+    for label in labels:
+        host = port(alloc, label)
+        guest = 80 if label == "mapped" else host
+        answer = outside.tcp(NODE_ADDRESS, host)
+        assert f"{label}={guest}/{host}/{NODE_ADDRESS}/{NODE_ADDRESS}:{host}" in answer
+    assert port(alloc, "fixed") == 8081
+
+
+def test_ports_of_the_tasks_own_resources_are_published(jobs: Jobs, outside: Outside) -> None:
+    network = """
+cpu = 20
+network {
+  port "web" {
+    static = 8082
+  }
+  port "echo" {}
+}
+"""
+    words = ("--tcp=${NOMAD_PORT_web}", "--udp=${NOMAD_PORT_echo}", variables("web", "echo"))
+    services = service("own-echo", "driver", "echo")
+    [alloc] = jobs.run(hcl("deprecated", server(*words), resources=network, task=services))
+    says(alloc, "serving")
+    echo = port(alloc, "echo")
+    answer = outside.tcp(NODE_ADDRESS, 8082)
+    assert f"web=8082/8082/{NODE_ADDRESS}/{NODE_ADDRESS}:8082;echo={echo}/{echo}/" in answer
+    assert outside.udp(NODE_ADDRESS, echo, "hello") == "hello"
+    eventually(lambda: registered("own-echo") == [(nics(alloc)["service"], echo)], "it is at the guest's address")
+
+
+def test_port_of_a_host_network_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
+    ports = """
+network {
+  port "web" {
+    to = 80
+  }
+  port "second" {
+    to           = 80
+    host_network = "second"
+  }
+  port "local" {
+    to           = 80
+    host_network = "loopback"
+  }
+}
+"""
+    labels = ("web", "second", "local")
+    [alloc] = jobs.run(hcl("hosts", server(variables(*labels)), group=NEVER_AGAIN + ports))
+    says(alloc, "serving")
+    answers = {
+        (label, address): outside.tcp(address, port(alloc, label))
+        for label in ("web", "second")
+        for address in (NODE_ADDRESS, SECOND_ADDRESS)
+    }
+    assert {at for at, answer in answers.items() if answer} == {("web", NODE_ADDRESS), ("second", SECOND_ADDRESS)}
+    assert f";second=80/{port(alloc, 'second')}/{SECOND_ADDRESS}/" in answers["second", SECOND_ADDRESS]
+    local = port(alloc, "local")
+    assert "local=80/" in ok("curl", "--silent", "--max-time", "10", f"http://127.0.0.1:{local}/")
+    assert [outside.tcp(address, local) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
+
+
+def test_port_of_an_ipv6_host_network_is_refused(jobs: Jobs) -> None:
+    ports = 'network {\n  port "six" {\n    to = 80\n    host_network = "loopback6"\n  }\n}\n'
+    alloc = ended(jobs.submit(hcl("six", server(), group=NEVER_AGAIN + ports)))
+    assert "port six is on the host's address ::1: expected an IPv4 address" in refusal(alloc)
+
+
+def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:
+    ports = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
+    config = server(more=nic(network="management", ip=IP, mac=MAC))
+    [alloc] = jobs.run(hcl("given", config, group=NEVER_AGAIN + ports))
+    says(alloc, "serving")
+    assert f"mac {MAC}" in logs(alloc)
+    assert f"--ipv4={IP}/24" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
+    assert MAC in ok("ip", "neighbour", "show", IP)
+    refused = {
+        "ip-taken": (nic(network="management", ip=IP), f"address {IP} for NIC service is taken by task guest-"),
+        "mac-taken": (nic(network="management", mac=MAC), f"address {MAC} for NIC service is taken by task guest-"),
+        "outside": (nic(network="management", ip="10.97.0.7"), "10.97.0.7 for NIC service is outside network"),
+        "gateway": (nic(network="management", ip="10.98.0.1"), "10.98.0.1 for NIC service is its gateway's"),
+        "group": (nic(mac="01:00:5e:10:00:01"), "MAC address '01:00:5e:10:00:01' is not usable"),
+    }
+    for name, (given, _) in refused.items():
+        jobs.submit(hcl(name, server(more=given)))
+    for name, (_, words) in refused.items():
+        assert words in refusal(ended(name))
+    assert f"--ipv4={IP}/24" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "the first has kept both"
