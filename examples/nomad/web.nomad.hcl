@@ -9,18 +9,6 @@ job "web" {
       }
     }
 
-    service {
-      name     = "web"
-      provider = "nomad"
-      port     = "http"
-
-      check {
-        type     = "tcp"
-        interval = "5s"
-        timeout  = "2s"
-      }
-    }
-
     task "web" {
       driver = "solo5"
 
@@ -36,6 +24,18 @@ job "web" {
         ready {
           tcp      = "http"
           deadline = "20s"
+        }
+      }
+
+      service {
+        name     = "web"
+        provider = "nomad"
+        port     = "http"
+
+        check {
+          type     = "tcp"
+          interval = "5s"
+          timeout  = "2s"
         }
       }
 

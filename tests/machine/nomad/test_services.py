@@ -18,6 +18,7 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     port,
+    refusal,
     running,
     says,
     task,
@@ -82,7 +83,7 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
     alloc = allocations("served")[0]["ID"]
     console = file(alloc, "alloc/logs/guest.stdout.0")
     eventually(lambda: console.exists() and "serving" in console.read_text(), "it serves")
-    assert [registered(name) for name in (*modes, "plain")] == [[]] * 4
+    assert [registered(name) for name in (*modes, "plain")] == [[]] * 4, events(alloc)
     assert allocation(alloc)["ClientStatus"] == "pending"
     assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
     running("served")
@@ -142,9 +143,16 @@ nic "management" {{
         assert registered("admin") == []
 
 
-def test_address_of_the_allocation_is_none_that_a_guest_has(jobs: Jobs, agent: Agent) -> None:
-    since = ok("date", "+@%s.%N").strip()
-    [alloc] = jobs.run(hcl("alloc", SERVER, group=PORTS, task=service("alloc", "alloc")))
-    eventually(lambda: "no allocation network status reported" in agent.log(since), "Nomad refuses to register it")
+def test_service_of_the_group_is_registered_before_its_task_is_ready(jobs: Jobs) -> None:
+    rule = ready('console = "never"', 'deadline = "10s"')
+    jobs.submit(hcl("early", SERVER + rule, group=PORTS + service("early", "auto")))
+    eventually(lambda: len(registered("early")) == 1, "it is registered")
+    alloc = ended("early")
+    assert "was not ready within 10 s" in refusal(alloc)
+    eventually(lambda: registered("early") == [], "it is not registered any more")
+
+
+def test_address_of_the_allocation_is_refused_by_nomad(jobs: Jobs) -> None:
+    alloc = ended(jobs.submit(hcl("alloc", SERVER, group=PORTS + service("alloc", "alloc"))))
+    assert 'cannot use address_mode="alloc": no allocation network status reported' in refusal(alloc)
     assert registered("alloc") == []
-    assert task(alloc)["State"] == "running"
