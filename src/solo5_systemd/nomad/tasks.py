@@ -8,7 +8,7 @@ task's name follows from its id.
 import asyncio
 import logging
 import posixpath
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -122,12 +122,11 @@ class Tasks:
                 del self._starting[config.id]
             return self._watch(config, begun.state, begun.control_group, begun.network, begun.ended)
 
-    def _siblings(self, config: wire.TaskConfig) -> Iterator[wire.TaskConfig]:
-        """Yield the other tasks of the allocation that run or are being started."""
+    def _siblings(self, config: wire.TaskConfig) -> tuple[wire.TaskConfig, ...]:
+        """Return the other tasks of the allocation that run or are being started."""
         running = (known.config for known in self._known.values() if not known.end.done())
-        for other in (*running, *self._starting.values()):
-            if other.alloc_id == config.alloc_id and other.name != config.name:
-                yield other
+        others = (*running, *self._starting.values())
+        return tuple(each for each in others if each.alloc_id == config.alloc_id and each.name != config.name)
 
     async def recover(self, handle: wire.TaskHandle) -> Known:
         """Take a task up again that an earlier driver started, whether it runs or has ended.
