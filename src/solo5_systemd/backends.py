@@ -50,6 +50,12 @@ class Disks(Protocol):
     async def lock(self, disks: Sequence[Disk]) -> int:
         """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
 
+    async def pin(self, disk: Disk) -> Disk:
+        """The very file that was inspected, by a path that only root can change until `unpin`."""
+
+    async def unpin(self, disk: Disk) -> None:
+        """Leave it its own path; nothing happens where it has no other."""
+
     async def open(self, disk: Disk) -> int:
         """Open the very file or device that was inspected, as a place to open it anew and not to read or write."""
 

@@ -115,8 +115,11 @@ class Launcher:
         Raises:
             Solo5Error: it did not start.
         """
-        async with self._prepared(workload, progress) as (checked, reservation):
-            unit = service(checked.parts(reservation))
+        async with (
+            self._prepared(workload, progress) as (checked, reservation),
+            self._pinned(checked.disks) as disks,
+        ):
+            unit = service(replace(checked.parts(reservation), disks=disks))
             async with self._files(checked, unit.name) as files, self._attached(reservation):
                 progress.begins("starting its unit")
                 async with self._launched(workload.name, unit, files) as begun:
@@ -155,6 +158,15 @@ class Launcher:
             progress.leased(reservation.leases)
             progress.begins("attaching its network")
             yield checked, reservation
+
+    @asynccontextmanager
+    async def _pinned(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
+        """Disks by paths that lead to what was inspected until systemd has bound them."""
+        try:
+            yield [await self._disks.pin(disk) for disk in disks]
+        finally:
+            for disk in disks:
+                await asyncio.shield(self._disks.unpin(disk))
 
     @asynccontextmanager
     async def _held(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:

@@ -82,6 +82,12 @@ class FakeDisks:
         self.locks.append(os.open("/dev/null", os.O_RDONLY))
         return self.locks[-1]
 
+    async def pin(self, disk: Disk) -> Disk:
+        return disk
+
+    async def unpin(self, disk: Disk) -> None:
+        pass
+
     async def open(self, disk: Disk) -> int:
         async with self._steps.step("open disk"):
             pass

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.block.access import Person, may_write
-from solo5_systemd.block.owner import check_alone, give, of_allocation
+from solo5_systemd.block.owner import check_alone, give, of_allocation, pin, pin_directory, remove_pin, unpin
 from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.openfile import check_place, place
@@ -44,6 +44,13 @@ class ImageFiles:
 
     async def open(self, disk: Disk) -> int:
         return await asyncio.to_thread(reopen, disk)
+
+    async def pin(self, disk: Disk) -> Disk:
+        return await asyncio.to_thread(_pinned, disk) if disk.pin else disk
+
+    async def unpin(self, disk: Disk) -> None:
+        if disk.pin:
+            await asyncio.to_thread(unpin, disk)
 
 
 def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
@@ -77,6 +84,7 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
         sector_size=sector,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=_identity(status),
+        pin=pin_directory(request, path),
     )
 
 
@@ -94,6 +102,14 @@ def reopen(disk: Disk) -> int:
         os.close(descriptor)
         raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
     return descriptor
+
+
+def _pinned(disk: Disk) -> Disk:
+    descriptor = reopen(disk)
+    try:
+        return pin(disk, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock(disks: Sequence[Disk], *, file: Path = LOCK_FILE) -> int:
@@ -158,6 +174,7 @@ def _open(request: DiskRequest) -> int:
             _check_kind(request, os.fstat(found).st_mode)
             check_place(where, found, request.roots)
             if of_allocation(request, place(found)):
+                remove_pin(request)
                 check_alone(request, os.fstat(found))
             return os.open(f"/proc/self/fd/{found}", _OPEN)  # the very one that was looked at
         finally:

@@ -2,13 +2,21 @@
 
 What is changed is an open file, never a path: that it lies below one of the request's directories, is a regular file
 and has no second name was found out about the same descriptor.
+
+systemd binds a disk by a path, and follows links. Where the tasks of an allocation share a directory, one of them could
+have that path lead to another allocation's disk. Such a file has a second name while its unit starts, in the task's own
+directory.
 """
 
 import os
 import stat
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.names import DeviceName
 from solo5_systemd.openfile import below
 
 ROOT = 0
@@ -64,3 +72,52 @@ def give(request: DiskRequest, path: str, descriptor: int, user: int) -> None:
         os.fchmod(descriptor, mode & ~(stat.S_ISUID | stat.S_ISGID) | _OWNER_MAY_WRITE)
     except OSError as error:
         raise HostError(f"{what} cannot be given to the user of tenders: {error.strerror}.") from error
+
+
+def pin_directory(request: DiskRequest, path: str) -> str | None:
+    """The directory for a second name of a file that lies where tasks share files; None for any other."""
+    return request.own[0] if below(path, request.shared) and request.own else None
+
+
+def pin(disk: Disk, descriptor: int) -> Disk:
+    """Give an open file its second name.
+
+    Returns:
+        The disk by that name.
+
+    Raises:
+        HostError: its file system has no hard links, or the directory is on another.
+    """
+    assert disk.pin is not None  # noqa: S101 - the caller looked
+    unpin(disk)
+    try:
+        directory = os.open(disk.pin, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # With a directory's descriptor it is linkat(2) that is called, and the link of proc(5) that is followed.
+            os.link(f"/proc/self/fd/{descriptor}", _pin_name(disk.disk), dst_dir_fd=directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be linked to {disk.pin}: {error.strerror}.") from error
+    return replace(disk, path=str(Path(disk.pin, _pin_name(disk.disk))))
+
+
+def unpin(disk: Disk) -> None:
+    """Take the second name away, if it is there."""
+    if disk.pin is not None:
+        _remove(disk.pin, disk.disk)
+
+
+def remove_pin(request: DiskRequest) -> None:
+    """Take away what a driver that was killed during the task's last start has left."""
+    for directory in request.own:
+        _remove(directory, request.disk)
+
+
+def _remove(directory: str, disk: DeviceName) -> None:
+    with suppress(OSError):
+        Path(directory, _pin_name(disk)).unlink()
+
+
+def _pin_name(disk: DeviceName) -> str:
+    return f".solo5-{disk}"

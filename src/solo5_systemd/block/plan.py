@@ -45,6 +45,8 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: equal for two disks exactly where they are one: device and inode of a file, the device number
             and zero of a block device.
+        pin: a directory that holds a second name of the file while its task starts, since others may change what
+            `path` leads to; None: they may not.
     """
 
     disk: DeviceName
@@ -52,6 +54,7 @@ class Disk:
     sector_size: int
     device: tuple[int, int] | None
     identity: tuple[int, int]
+    pin: str | None = None
 
 
 def sector_size(request: DiskRequest) -> int:

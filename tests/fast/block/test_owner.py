@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import inspect
+from solo5_systemd.block.imagefile import ImageFiles, inspect
 from solo5_systemd.block.owner import give
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
@@ -149,3 +149,40 @@ def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
 
     monkeypatch.setattr("os.fchown", refuse)
     assert "cannot be given to the user of tenders: Operation not permitted" in refusal(file, tmp_path, HostError)
+
+
+async def test_a_shared_disk_has_a_path_of_the_tasks_own_while_it_starts(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned_by_root(monkeypatch, root=True)
+    files, shared = ImageFiles(), made(tmp_path / "alloc" / "disk.img")
+    disk = await files.inspect(request(shared, tmp_path))
+    pinned = Path((await files.pin(disk)).path)
+    assert pinned.parent == tmp_path / "task"
+    assert pinned.samefile(shared)
+    assert inspect(request(shared, tmp_path)) == disk, "what a start that was killed has left is no second name"
+    await files.pin(disk)
+    await files.unpin(disk)
+    assert not pinned.exists()
+    assert shared.stat().st_nlink == 1
+
+
+async def test_a_disk_that_was_replaced_is_not_pinned(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned_by_root(monkeypatch, root=True)
+    files, shared = ImageFiles(), made(tmp_path / "alloc" / "disk.img")
+    disk = await files.inspect(request(shared, tmp_path))
+    shared.unlink()
+    shared.symlink_to(made(tmp_path / "elsewhere" / "victim.img"))
+    with pytest.raises(HostError, match="was replaced during the start"):
+        await files.pin(disk)
+    assert list((tmp_path / "task").iterdir()) == [file.parent]
+
+
+async def test_a_disk_of_the_tasks_own_keeps_its_path(file: Path, tmp_path: Path) -> None:
+    files = ImageFiles()
+    disk = await files.inspect(request(file, tmp_path))
+    assert await files.pin(disk) is disk
+    await files.unpin(disk)
+    assert file.exists()

@@ -2,12 +2,13 @@
 
 import os
 import pwd
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok
-from tests.machine.nomad.agent import DATA
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.nomad.agent import DATA, Agent
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -16,6 +17,7 @@ from tests.machine.nomad.jobs import (
     allocations,
     ended,
     file,
+    happens,
     hcl,
     refusal,
     running,
@@ -142,3 +144,32 @@ def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None
     now = victim.stat()
     assert (now.st_uid, now.st_gid, now.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
     assert victim.read_bytes().startswith(b"secret\0")
+
+
+@pytest.fixture
+def slow_network(agent: Agent) -> Iterator[Callable[[], None]]:
+    """A network service that answers nothing until it is released: starts wait, their disks being checked."""
+    ok("busctl", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.freedesktop.DBus.Peer", "Ping")
+    pid = int(unit_property("solo5-networkd.service", "MainPID"))
+    os.kill(pid, signal.SIGSTOP)
+    yield lambda: os.kill(pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_disk_that_is_replaced_during_a_start_is_not_used(
+    jobs: Jobs, blank: str, victim: Path, slow_network: Callable[[], None]
+) -> None:
+    """By a link to the disk of another allocation, which the user solo5 may write."""
+    os.chown(victim, pwd.getpwnam("solo5").pw_uid, -1)
+    source = "../alloc/disk.img"
+    jobs.submit(hcl("replaced", config(source, image="netdisk.hvt"), task=artifact(blank, source)))
+    eventually(lambda: [a for a in allocations("replaced") if a["TaskStates"]], "it is begun")
+    alloc = str(allocations("replaced")[0]["ID"])
+    happens(alloc, "Preflight passed")
+    disk = file(alloc, "alloc/disk.img")
+    disk.unlink()
+    disk.symlink_to(victim)
+    slow_network()
+    assert ended("replaced") == alloc
+    assert "was replaced during the start" in refusal(alloc)
+    assert not list(file(alloc, "guest").glob(".solo5-*"))
