@@ -57,7 +57,7 @@ def _user_id(name: str) -> int:
     except KeyError as error:
         raise HostError(
             f"user {name} does not exist: expected it to own taps.",
-            "The package's /usr/lib/sysusers.d/solo5.conf makes it: `systemd-sysusers`.",
+            "The package's /usr/lib/sysusers.d/solo5-systemd.conf makes it: `systemd-sysusers`.",
         ) from error
 
 
