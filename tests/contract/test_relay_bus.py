@@ -138,7 +138,7 @@ async def test_a_task_is_known_from_forward_to_drain_and_after_a_kill(daemon: Da
     async with daemon.connected() as connection:
         assert await daemon.client(connection).holds() == frozenset(), "here, nobody keeps descriptors"
         assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
-        await daemon.client(connection).drain(TASK)
+        assert await daemon.client(connection).drain(TASK) is None
     assert list(daemon.state.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ async def test_descriptors_are_closed_when_the_task_is_drained(daemon: Daemon, p
         for _ in range(3):
             await client.forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])
         assert daemon.descriptors() == before + 5  # two FIFOs, two pipes that lead to them, and the record
-        await client.drain(TASK)
+        assert await client.drain(TASK) is None
         assert daemon.descriptors() == before
 
 
@@ -190,7 +190,7 @@ def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon
 
 async def test_drain_of_an_unknown_task_starts_no_relay(bus: PrivateBus, tmp_path: Path) -> None:
     async with system_bus(bus.address) as connection:
-        await Relay(connection, _nothing, tmp_path).drain(TASK)
+        assert await Relay(connection, _nothing, tmp_path).drain(TASK) is None
 
 
 async def test_a_relay_that_is_not_installed_is_told(bus: PrivateBus, tmp_path: Path, pipe: tuple[int, int]) -> None:

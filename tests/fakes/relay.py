@@ -18,6 +18,7 @@ class FakeRelay:
         held: the tasks whose consoles it forwards, each with its unit and since when.
         lost: those of which it has a record and no descriptors.
         silent: its records, and for how many seconds each has not changed.
+        unread_for: for how many seconds nothing was delivered to its full FIFOs; None for FIFOs that are read.
         units: every unit that it was asked to forward, in order.
         told: gaps to be told.
         drained: every task that it was told the end of, in order.
@@ -30,6 +31,7 @@ class FakeRelay:
         self.silent: dict[TaskName, float] = {}
         self.units: list[str] = []
         self.drained: list[TaskName] = []
+        self.unread_for: float | None = None
         self.told: asyncio.Queue[Gap] = asyncio.Queue()
 
     async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
@@ -54,8 +56,11 @@ class FakeRelay:
         while True:
             yield await self.told.get()
 
-    async def drain(self, task: TaskName) -> None:
+    async def drain(self, task: TaskName) -> float | None:
         async with self._steps.step("drain"):
+            if self.unread_for is not None:
+                return self.unread_for
             self.drained.append(task)
             self.lost.discard(task)
             self.held.pop(task, None)
+            return None

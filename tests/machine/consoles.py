@@ -13,7 +13,7 @@ from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_name, task_service
 
-from .conftest import ok, unit_property
+from .conftest import eventually, ok, unit_property
 from .fifos import Reader
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Consoles:
         called(lambda relay: forward(relay, task_name(name), stdout, stderr))
 
     def drain(self, name: str) -> None:
-        called(lambda relay: relay.drain(task_name(name)))
+        eventually(lambda: called(lambda relay: relay.drain(task_name(name))) is None, f"{name} is drained")
 
     def close(self) -> None:
         for reader in self._readers:

@@ -132,16 +132,21 @@ def is_whole(name: str, reader: Reader) -> None:
     assert heads == [f"{name} line {i} " for i in range(1, 201)]
 
 
+async def drained(relay: Relay, name: str) -> None:
+    while await relay.drain(TaskName(name)) is not None:
+        pass
+
+
 def nobody_waits_for_those_that_are_not_read(names: list[str], consoles: Consoles) -> None:
     """Fifty ends wait for their readers on one connection; another task's console is taken up meanwhile."""
     ends = [consoles.reader("newcomer", stream) for stream in ("stdout", "stderr")]
 
     async def beside(relay: Relay) -> None:
         async with asyncio.TaskGroup() as tasks:
-            drains = [tasks.create_task(relay.drain(TaskName(name))) for name in names]
+            drains = [tasks.create_task(drained(relay, name)) for name in names]
             await asyncio.sleep(1)
             await forward(relay, TaskName("newcomer"), *ends)
-            await relay.drain(TaskName("newcomer"))
+            await drained(relay, "newcomer")
             assert not any(drain.done() for drain in drains)
             for drain in drains:
                 drain.cancel()

@@ -24,10 +24,11 @@ _DIED = "org.freedesktop.DBus.Error.NoReply"
 
 _ATTEMPTS = 3
 
-_PAUSE = 0.05
-_LOOKS = 200
-"""How often it is asked, so many seconds apart, whether the last lines of an ended task are delivered. Where nobody
-reads them for so long, the task's end is told, and the relay delivers them when somebody does."""
+_DRAIN_INTERVAL = 0.05
+"""Seconds between two calls of Drain for one task."""
+
+_DRAIN_TIMEOUT = 1.0
+"""Seconds that one `drain` waits for a FIFO to be read."""
 
 
 class Relay:
@@ -60,14 +61,16 @@ class Relay:
         [tasks] = await self._call("List", "", [])
         return frozenset(map(task_name, tasks))
 
-    async def drain(self, task: TaskName) -> None:
+    async def drain(self, task: TaskName) -> float | None:
         if not await self.owes(task):
-            return  # and the relay need not be started for it
+            return None  # and the relay need not be started for it
         await self._sync()
-        for _ in range(_LOOKS):  # the relay answers at once: calls that wait would fill the line for others
-            if await self._call("Drain", "s", [task]) != [False]:
-                return
-            await asyncio.sleep(_PAUSE)
+        until = time.monotonic() + _DRAIN_TIMEOUT
+        while await self._call("Drain", "s", [task]) == [False]:
+            if time.monotonic() >= until:
+                return await asyncio.to_thread(_age, self._state / f"{task}.json")
+            await asyncio.sleep(_DRAIN_INTERVAL)  # a call that waits in the relay would hold back those for other tasks
+        return None
 
     async def gaps(self) -> AsyncGenerator[Gap, None]:
         async with aclosing(notices(self._connection, _NAME, "Gap")) as told:
@@ -87,8 +90,15 @@ class Relay:
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
     for path in directory.glob("*.json"):
-        with suppress(OSError):  # it went meanwhile
-            yield TaskName(path.stem), time.time() - path.stat().st_mtime
+        if (age := _age(path)) is not None:
+            yield TaskName(path.stem), age
+
+
+def _age(record: Path) -> float | None:
+    """Seconds since the relay has delivered something of it; None where it is gone, and all delivered."""
+    with suppress(FileNotFoundError):
+        return time.time() - record.stat().st_mtime
+    return None
 
 
 def _in_our_words(error: RemoteError) -> HostError:

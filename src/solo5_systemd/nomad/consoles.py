@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 NOWHERE = ("", "/dev/null")
 
 DRAIN_PATIENCE = 15.0
-"""Seconds that a task's last lines may take to reach Nomad before its end is told all the same."""
+"""Seconds without progress of a task's last lines on their way to Nomad, after which its end is told all the same. More
+than `journal.sync.PATIENCE`: the relay is called even where journald does not answer."""
+
+SILENT = "journald or solo5-relay does not answer."
+UNREAD = "its log FIFO is full and not read. The relay writes them when it is read."
 
 RETRY = 0.2
 """Seconds between two attempts while relay or bus are away."""
@@ -71,21 +75,20 @@ async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
     """Deliver the last lines of a task that has ended, and close Nomad's FIFOs; a failure is logged."""
     if wanted is not Logging.NOMAD:
         return
-    why = ""
+    why = SILENT
+    now = asyncio.get_running_loop().time
     try:
-        async with asyncio.timeout(DRAIN_PATIENCE):
-            while problem := await _drain(session, name):
-                why = problem
+        async with asyncio.timeout(DRAIN_PATIENCE) as limit:
+            while True:
+                try:  # no other caller would repeat it, and the relay would keep the console
+                    stalled = await (await session.relay()).drain(name)
+                except Solo5Error as error:
+                    why = str(error)
+                else:
+                    if stalled is None:
+                        return
+                    why = UNREAD
+                    limit.reschedule(max(limit.when() or 0, now() + DRAIN_PATIENCE - stalled))
                 await asyncio.sleep(RETRY)
     except TimeoutError:
-        said = why or f"they were not read within {DRAIN_PATIENCE:.0f} s."
-        _log.warning("The last lines of task %s may not have reached Nomad: %s", name, said)
-
-
-async def _drain(session: "Session", name: TaskName) -> str:
-    """What kept it from being done; empty for nothing. Nobody else would try again, and the relay keep the console."""
-    try:
-        await (await session.relay()).drain(name)
-    except Solo5Error as error:
-        return str(error)
-    return ""
+        _log.warning("Last lines of task %s not delivered to Nomad for %.0f s: %s", name, DRAIN_PATIENCE, why)

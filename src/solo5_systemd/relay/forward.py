@@ -232,9 +232,10 @@ class Forwarder:
             self.gaps.put_nowait(Gap(task=console.task, lines=lines))
 
     def _set_ended(self, console: Console, *, ended: bool) -> None:
-        console.ended = ended
         (self._ended.add if ended else self._ended.discard)(console)
-        self._records.save(console.record)
+        if console.ended is not ended:  # the age of the record is the time since the last delivery
+            console.ended = ended
+            self._records.save(console.record)
 
     def _close_ended(self) -> None:
         for console in [each for each in self._ended if each.is_over]:

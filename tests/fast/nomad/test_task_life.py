@@ -138,23 +138,58 @@ async def test_an_end_is_told_after_the_consoles_last_line(machine: Machine, fif
         assert machine.relay.drained == [NAME]
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_an_end_is_told_though_the_relay_is_away(
-    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, hangs: bool
+@pytest.mark.parametrize(
+    "trouble, reason",
+    [
+        ("hang", "journald or solo5-relay does not answer"),
+        ("error", "the relay is away"),
+        ("full", "its log FIFO is full and not read"),
+    ],
+)
+async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
+    machine: Machine,
+    fifos: Fifos,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trouble: str,
+    reason: str,
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.consoles.DRAIN_PATIENCE", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:
-            if hangs:
-                machine.steps.hang_on = "drain"
-            else:
-                machine.steps.errors["drain"] = HostError("the relay is away.")
+            match trouble:
+                case "hang":
+                    machine.steps.hang_on = "drain"
+                case "error":
+                    machine.steps.errors["drain"] = HostError("the relay is away.")
+                case _:
+                    machine.relay.unread_for = 99
             machine.units.end(UNIT, MainCode.EXITED, 4)
             ended = await waiting
         assert isinstance(ended, wire.WaitTaskResponse)
         assert ended.result.exit_code == 4
         assert machine.steps.taken[-1] == "drain"
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(f"Last lines of task {NAME} not delivered to Nomad for")
+    assert reason in warning
+
+
+async def test_an_end_waits_for_last_lines_that_make_progress(
+    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.consoles.DRAIN_PATIENCE", 1.0)
+    monkeypatch.setattr("solo5_systemd.nomad.consoles.RETRY", 0.1)
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+        machine.relay.unread_for = 0
+        async with Background(nomad.wait()) as waiting:
+            machine.units.end(UNIT, MainCode.EXITED, 0)
+            await asyncio.sleep(1.5)
+            assert not waiting.done()
+            machine.relay.unread_for = None
+            await waiting
+    assert machine.relay.drained == [NAME]
 
 
 async def test_last_lines_are_delivered_by_a_relay_that_comes_back(

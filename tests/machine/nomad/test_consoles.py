@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, one, plugins
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, allocations, ended, hcl, says, unit
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, allocation, allocations, ended, happens, hcl, says, unit
 
 LINES = 60_000
 FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]'
@@ -68,6 +68,25 @@ def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
     eventually(lambda: f"line {LINES} ".encode() in log(alloc), "the last line is there")
     heads = [line.rstrip(b".") for line in log(alloc).splitlines() if line.startswith(b"line ")]
     assert heads == [b"line %d " % number for number in range(1, LINES + 1)]
+
+
+def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
+    agent: Agent, jobs: Jobs, machine: Machine
+) -> None:
+    """While its collector stands still, Nomad cannot end the allocation. The event of the end is there."""
+    machine.expect("Last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
+    machine.expect("The last lines of task .* were not read")
+    jobs.submit(hcl("unread", FLOOD, kind="batch"))
+    eventually(lambda: list(Path("/run/solo5/relay").glob("*.json")), "the relay has the FIFOs")
+    collector = one(collectors, "process")
+    os.kill(collector, signal.SIGSTOP)
+    try:
+        [alloc] = (each["ID"] for each in allocations("unread"))
+        eventually(lambda: allocation(alloc).get("TaskStates"), "Nomad's server has events")
+        happens(alloc, "Terminated: Exit Code: 0")
+        assert "its log FIFO is full and not read" in agent.log()
+    finally:
+        os.kill(collector, signal.SIGCONT)
 
 
 class Talker:
