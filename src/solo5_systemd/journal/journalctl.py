@@ -103,10 +103,13 @@ async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:
 
 @asynccontextmanager
 async def _running(arguments: Sequence[str]) -> AsyncGenerator[Process, None]:
-    """journalctl, ended and reaped whatever happens to its reader."""
+    """journalctl, ended and reaped whatever happens to its reader.
+
+    It has a process group of its own: a terminal's Ctrl-C stops the task, whose last lines are still to be read.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
-            JOURNALCTL, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+            JOURNALCTL, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, process_group=0
         )
     except OSError as error:
         raise HostError(f"the journal cannot be read: {JOURNALCTL}: {error.strerror}.") from error
