@@ -3,7 +3,19 @@
 from itertools import islice
 
 import pytest
-from tests.machine.chaos.model import SHORT, Act, Disturbance, Door, Guest, Operation, State, World, after, history
+from tests.machine.chaos.model import (
+    SHORT,
+    Act,
+    Disturbance,
+    Door,
+    Guest,
+    Operation,
+    State,
+    Task,
+    World,
+    after,
+    history,
+)
 
 LONG = 1000
 
@@ -30,6 +42,36 @@ def test_a_long_history_has_everything_in_it() -> None:
     assert {operation.act for operation in operations if operation.act} == set(Act)
     assert {operation.disturbance for operation in operations if not operation.act} == set(Disturbance)
     assert any(operation.act and operation.disturbance for operation in operations)
+
+
+def _world_after(*operations: Operation) -> World:
+    world: World = {}
+    for operation in operations:
+        world = after(operation, world)
+    return world
+
+
+KILL_OF_THE_AGENT = Operation(disturbance=Disturbance.AGENT_KILLED, settles=False)
+
+
+@pytest.mark.parametrize(
+    "between, repeats",
+    [
+        ((), 0),
+        ((KILL_OF_THE_AGENT,), 1),
+        ((KILL_OF_THE_AGENT, KILL_OF_THE_AGENT), 2),
+        ((Operation(disturbance=Disturbance.GC), KILL_OF_THE_AGENT), 0),
+        ((Operation(disturbance=Disturbance.AGENT, settles=False),), 0),
+    ],
+)
+def test_an_end_may_be_repeated_by_a_kill_of_the_agent_before_it_has_settled(
+    between: tuple[Operation, ...], repeats: int
+) -> None:
+    task = Task(number=0, door=Door.NOMAD, guest=Guest.COUNTS, tender="hvt")
+    stop = Operation(act=Act.STOP, task=task, settles=False)
+    end = _world_after(Operation(act=Act.START, task=task), stop, *between)[task.name].end
+    assert end is not None
+    assert end.repeats == repeats
 
 
 @pytest.mark.parametrize("seed", range(20))

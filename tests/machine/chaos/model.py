@@ -47,12 +47,16 @@ class End:
         statuses: what Nomad may say of the allocation.
         exit_code: Nomad's, None where that depends on the tender.
         signal: as well.
+        repeats: how often Nomad may have the same end again: one for each kill of its agent before everything was as
+            it must be. An agent persists the event of an end first, and what follows from it after DestroyTask; one
+            that is killed in between receives the end a second time (docs/survival.md).
     """
 
     endings: frozenset[str]
     statuses: frozenset[str]
     exit_code: int | None = None
     signal: int | None = None
+    repeats: int = 0
 
 
 _BY_ITSELF = {
@@ -75,6 +79,8 @@ class Task:
     tender: str
     state: State = State.RUNNING
     end: End | None = None
+    settled: bool = False
+    """Since its last change everything has been as it must be."""
 
     @property
     def name(self) -> str:
@@ -216,12 +222,27 @@ def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, flo
 
 def after(operation: Operation, world: World) -> World:
     """The world that an operation leaves."""
+    left = _acted(operation, world)
+    if operation.disturbance is Disturbance.AGENT_KILLED:
+        left = {name: _perhaps_repeated(task) for name, task in left.items()}
+    if operation.settles:
+        left = {name: replace(task, settled=True) for name, task in left.items()}
+    return left
+
+
+def _acted(operation: Operation, world: World) -> World:
     task = operation.task
     if task is None or operation.act is None:
         return world
     if operation.act is Act.REMOVE:
         return {name: other for name, other in world.items() if name != task.name}
-    return {**world, task.name: _changed(task, operation.act)}
+    return {**world, task.name: replace(_changed(task, operation.act), settled=False)}
+
+
+def _perhaps_repeated(task: Task) -> Task:
+    if task.end is None or task.settled:
+        return task
+    return replace(task, end=replace(task.end, repeats=task.end.repeats + 1))
 
 
 def _changed(task: Task, act: Act) -> Task:

@@ -8,6 +8,7 @@ from tests.machine.conftest import eventually, ok, sh
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
 
+from .evidence import evidence
 from .invariants import Truth
 from .model import PREFIX, Act, Operation, World, after, history
 from .operations import perform
@@ -76,7 +77,7 @@ def _step(operation: Operation, world: World, agent: Agent, truth: Truth, done: 
         wrong = [str(error)]
     done.append(f"{operation} [{time.monotonic() - begun:.1f} s]")
     if wrong:
-        raise ChaosError("\n".join([f"seed {seed}:", *done, "and then:", *wrong]))
+        raise ChaosError("\n".join([f"seed {seed}:", *done, "and then:", *wrong, *evidence(world, wrong)]))
 
 
 def _settled(truth: Truth, world: World) -> list[str]:

@@ -13,6 +13,8 @@ from tests.machine.nomad.jobs import (
     allocation,
     allocations,
     ended,
+    events,
+    happens,
     hcl,
     running,
     says,
@@ -98,6 +100,28 @@ def test_agent_stops_in_time_and_takes_its_plugin_along(agent: Agent, guest: Gue
     agent.start()
     assert agent.plugin() != plugin
     guest.is_the_same()
+
+
+def test_agent_killed_before_its_destroy_is_answered_has_the_same_end_twice_and_starts_nothing(
+    agent: Agent, jobs: Jobs, machine: Machine
+) -> None:
+    """DestroyTask waits for the network to be released. By then the agent has persisted the event of the end only."""
+    machine.expect("closing stream|transport is closing|reattached plugin|failed to start logmon|logmon shutdown")
+    [alloc] = jobs.run(hcl("destroyed", TALKER, kind="batch", group=NEVER_AGAIN + ECHO))
+    networkd = int(unit_property("solo5-networkd.service", "MainPID"))
+    os.kill(networkd, signal.SIGSTOP)
+    try:
+        ok("nomad", "job", "stop", "-detach", "destroyed")
+        happens(alloc, "Terminated")
+        agent.kill()
+    finally:
+        os.kill(networkd, signal.SIGCONT)
+    agent.start()
+    assert ended("destroyed") == alloc
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    types = [event.partition(":")[0] for event in events(alloc)]
+    assert (types.count("Started"), types.count("Terminated")) == (1, 2)
+    assert len({event for event in events(alloc) if event.startswith("Terminated")}) == 1
 
 
 def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jobs: Jobs) -> None:
