@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, ok
-from tests.machine.nomad.agent import DISKS, NODE_ADDRESS
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status
 
 EXAMPLES = Path("/srv/examples/nomad")
@@ -61,6 +61,14 @@ def storage() -> Iterator[Path]:
 def test_disk(jobs: Jobs, storage: Path) -> None:
     submit(jobs, "disk", "disk")
     completes("disk", "on the disk")
+
+
+def test_everywhere(agent: Agent, jobs: Jobs) -> None:
+    """Its constraint is a node whose KVM can be used."""
+    usable = agent.driver()["Attributes"]["driver.solo5.kvm"] == "true"
+    submit(jobs, "everywhere", "everywhere")
+    running("everywhere", 1 if usable else 0)
+    assert [alloc["NodeID"] for alloc in allocations("everywhere")] == [agent.node] * usable
 
 
 @pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway"), ("two-tasks", "pair")])
