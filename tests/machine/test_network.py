@@ -95,17 +95,23 @@ def test_address_and_mac_of_choice(run: Runner) -> None:
     assert task in refused.stderr, "says who has it"
 
 
+def _pool(network: str) -> dict[str, object]:
+    [found] = [each for each in json.loads(ok("solo5ctl", "network", "ls", "--json")) if each["name"] == network]
+    return {key: found[key] for key in ("in_use", "free", "ipv4")}
+
+
 def test_two_nics_on_two_networks(machine: Machine, run: Runner) -> None:
     extra = Path("/etc/solo5/machine-test.toml")
     extra.write_text('[network.back]\nipv4 = "10.66.0.0/24"\n')
     try:
+        assert _pool("back") == {"in_use": 0, "free": 253, "ipv4": "10.66.0.0/24"}, "of a range that no task uses yet"
         name = run(
             "net2.spt", IPV4, "--management-ipv4={net.management.ipv4_cidr}",
             options=("--net", "service=default", "--net", "management=back,ip=10.66.0.9"),
         )  # fmt: skip
         eventually(lambda: sh("ping", "-c1", "-W1", address(name)).returncode == 0, "the first NIC answers")
         eventually(lambda: sh("ping", "-c1", "-W1", "10.66.0.9").returncode == 0, "the second NIC answers")
-        assert "10.66.0.0/24" in ok("solo5ctl", "network", "ls")
+        assert _pool("back") == {"in_use": 1, "free": 252, "ipv4": "10.66.0.0/24"}
         ok("solo5ctl", "rm", "--force", name)
     finally:
         extra.unlink()

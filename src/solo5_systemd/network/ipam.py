@@ -122,13 +122,13 @@ def assign(
     return tuple(leases)
 
 
-def free_addresses(network: Network, taken: int) -> int:
-    """How many guests the network has room for beside those that it has."""
-    return _room(network) - taken
+def free_addresses(ipv4: IPv4Network, taken: int) -> int:
+    """Return how many guests a range has room for beside those that it has."""
+    return _room(ipv4) - taken
 
 
-def _room(network: Network) -> int:
-    return network.ipv4.num_addresses - 3  # the network's own, the broadcast and the gateway's
+def _room(ipv4: IPv4Network) -> int:
+    return ipv4.num_addresses - 3  # the network's own, the broadcast and the gateway's
 
 
 class _Choice:
@@ -174,7 +174,7 @@ class _Choice:
                 self._addresses[address] = f"task {self._task}"
                 return address
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all {_room(network)} of {network.ipv4} "
+            f"network {network.name} has no free address for NIC {nic}: all {_room(network.ipv4)} of {network.ipv4} "
             "are taken.",
             f"End a task, or set a larger range as network.{network.name}.ipv4 below /etc/solo5.",
         )

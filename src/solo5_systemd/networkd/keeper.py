@@ -32,7 +32,7 @@ from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.ruleset import Element
 from solo5_systemd.network.salvage import salvage
 from solo5_systemd.network.sockets import bound_ports
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings import NetworkSettings, Settings
 
 RESERVATION_SECONDS = 60
 
@@ -64,13 +64,13 @@ class Keeper:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Every network, in use or only configured."""
-        known = {settings.name: NetworkOverview.of(settings) for settings in self._settings().networks}
+        known = {settings.name: _configured(settings) for settings in self._settings().networks}
         used = {network.name: self._in_use(network) for network in self.networks()}
         return sorted((known | used).values(), key=lambda network: network.name)
 
     def _in_use(self, network: Network) -> NetworkOverview:
         leases = self._book.leases.get(network.name, 0)
-        up, free = network.name in self._up, free_addresses(network, leases)
+        up, free = network.name in self._up, free_addresses(network.ipv4, leases)
         return NetworkOverview.of(network, up=up, leases=leases, free=free)
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -385,6 +385,10 @@ class Keeper:
             self._reserved[task] = holding
         else:
             self._reserved.pop(task, None)
+
+
+def _configured(settings: NetworkSettings) -> NetworkOverview:
+    return NetworkOverview.of(settings, free=free_addresses(settings.ipv4, 0) if settings.ipv4 else 0)
 
 
 def now() -> int:

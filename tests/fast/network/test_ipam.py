@@ -101,7 +101,7 @@ def test_a_full_range_is_all_used_and_nothing_twice() -> None:
     held = fill(5, on)
     addresses = {lease.ipv4.ip for reservation in held for lease in reservation.leases}
     assert addresses == {IPv4Address(f"10.77.0.{n}") for n in range(2, 7)}
-    assert free_addresses(on, len(held)) == 0
+    assert free_addresses(on.ipv4, len(held)) == 0
     with pytest.raises(TakenError, match=r"no free address for NIC service: all 5 of 10\.77\.0\.0/29 are taken"):
         leases("more", networks=(on,), held=held)
 
