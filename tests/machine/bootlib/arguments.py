@@ -1,6 +1,7 @@
 """The command line of ``boot``."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ examples:
   tests/machine/boot --shell
 """
 
+_NAME = re.compile("[a-z][a-z0-9]{0,9}")  # the name of an interface, vb-NAME, has 15 characters at most
+
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -37,6 +40,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if not arguments.command and not arguments.shell:
         parser.error("COMMAND is missing; --shell opens a shell instead")
+    if arguments.machines and (arguments.backend != "container" or arguments.shell):
+        parser.error("--machines needs --backend container, and a COMMAND instead of --shell")
     if arguments.shell and not sys.stdin.isatty():
         parser.error("--shell needs a terminal as standard input; give a COMMAND instead")
     return arguments
@@ -50,6 +55,10 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--release", default="trixie", help="Debian release (default: trixie)")
     group.add_argument("--memory", type=_at_least(512), default=2048, metavar="MIB", help="of the vm (default: 2048)")
     group.add_argument("--cpus", type=_at_least(1), default=2, metavar="N", help="of the vm (default: 2)")
+    group.add_argument(
+        "--machines", type=_names, default=[], metavar="NAME,NAME…",
+        help="containers on a link of their own; COMMAND runs in the first, with /run/host-control for the others",
+    )  # fmt: skip
     group.add_argument("--bare", action="store_true", help="leave this checkout's package out")
     group.add_argument(
         "--with", dest="extras", choices=("nomad",), action="append", default=[],
@@ -84,6 +93,13 @@ def _at_least(least: int) -> "type[int]":
         return value
 
     return number  # type: ignore[return-value]  # argparse takes any callable, its stubs want a type here
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if len(names) < 2 or len(set(names)) < len(names) or not all(_NAME.fullmatch(name) for name in names):
+        raise argparse.ArgumentTypeError(f"“{text}” is no list of two or more names of 1 to 10 letters and digits")
+    return names
 
 
 def _copy_in(text: str) -> Copy:

@@ -25,7 +25,7 @@ exec "$@"
 
 
 @contextmanager
-def delegated() -> Iterator[list[str]]:
+def delegated(machine: str) -> Iterator[list[str]]:
     """Give the words to put before a command, so that it finds a cgroup of its own in ``$MACHINE_CGROUP``.
 
     Where systemd runs this machine it is asked for a scope, as cgroup delegation demands; elsewhere nobody else
@@ -37,7 +37,7 @@ def delegated() -> Iterator[list[str]]:
     root = _unified_mount()
     for left in abandoned(root):
         _remove(left)
-    made = root / name()
+    made = root / f"{name()}-{machine}"
     made.mkdir()
     try:
         yield _enter(str(made))

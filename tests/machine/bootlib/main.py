@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
-from . import agent, arguments, cache, container, layer, package, trees, vm
+from . import agent, arguments, cache, container, layer, machines, package, trees, vm
 from .abandoned import run_directory
+from .control import Control
 from .errors import MachineError, MachineTimeoutError
 from .machine import Machine, Wanted
-from .report import progress
-from .session import Copy
+from .report import not_running, progress
+from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -48,10 +49,14 @@ def _boot(asked: argparse.Namespace) -> int:
     wanted = Wanted(tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus)
     with cache.in_use(tree, upper.parent), run_directory() as run:
         try:
+            if asked.machines:
+                return _several(wanted, run, asked, copies)
             with _backend(asked.backend, wanted, run) as machine:
+                not_running("the machine", machine.state)
                 return _use(machine, asked, copies)
         except MachineError:
-            _show_console(run / "console")
+            for console in (run / "console", *run.glob("*/console")):
+                _show_console(console)
             raise
 
 
@@ -67,20 +72,24 @@ def _contents(asked: argparse.Namespace) -> layer.Contents:
     )
 
 
-def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy]) -> int:
-    if machine.state["state"] != "running":
-        failed = " ".join(machine.state["failed"]) or "none"
-        progress(f"the machine is {machine.state['state']}; failed units: {failed}")
+def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy], meanwhile: Meanwhile | None = None) -> int:
     session = machine.session
     session.within(asked.timeout, "the command")
     session.put(copies)
-    status = session.run(asked.command, asked.backend) if asked.command else 0
+    status = session.run(asked.command, asked.backend, meanwhile=meanwhile) if asked.command else 0
     for copy in asked.copy_out:
         session.fetch(copy)
     if asked.shell:
         session.within(None, "the shell")
         return shell(session, asked.backend)
     return status
+
+
+def _several(wanted: Wanted, run: Path, asked: argparse.Namespace, copies: list[Copy]) -> int:
+    """Boot the machines of --machines, and use the first one, which has the others at its command."""
+    with listening(run / "control") as server, machines.booted(wanted, run, asked.machines, run / "control") as several:
+        several.put(copies)
+        return _use(several.first, asked, [], Control(server, several).serve_until)
 
 
 def _own_files() -> list[Copy]:

@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 _T = TypeVar("_T")
+Meanwhile = Callable[[socket.socket, float | None], None]
 _LEFT_OUT = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 
 
@@ -35,6 +36,12 @@ class Copy:
 
     host: Path
     guest: Path
+
+
+def _pass_on(kind: Kind, data: bytes) -> None:
+    stream = sys.stdout.buffer if kind is Kind.STDOUT else sys.stderr.buffer
+    stream.write(data)
+    stream.flush()
 
 
 class Session:
@@ -93,10 +100,18 @@ class Session:
                 archive.add(copy.host.resolve(), arcname=str(copy.guest).lstrip("/"), filter=_wanted)
         self.channel.send(Kind.ARCHIVE_END)
 
-    def run(self, argv: list[str], backend: str, *, window: tuple[int, int] | None = None) -> int:
+    def run(
+        self, argv: list[str], backend: str, *, window: tuple[int, int] | None = None,
+        output: Callable[[Kind, bytes], None] = _pass_on, meanwhile: Meanwhile | None = None,
+    ) -> int:  # fmt: skip
         """Run *argv*, copying its output to ours as it comes; return its exit status as a shell would.
 
-        With a *window*, its rows and columns, the command gets a terminal.
+        Args:
+            argv: the command.
+            backend: the machine's kind, for the command's environment.
+            window: rows and columns of a terminal for the command; without, it has none.
+            output: what is done with its output.
+            meanwhile: what is done while nothing comes, with the connection to watch and the seconds that are left.
         """
         self.channel.send_json(Kind.RUN, {
             "argv": argv,
@@ -105,11 +120,12 @@ class Session:
             "clock": time.time(),
             "window": window,
         })  # fmt: skip
-        while (frame := self.receive()).kind is not Kind.EXIT:
-            output = sys.stdout.buffer if frame.kind is Kind.STDOUT else sys.stderr.buffer
-            output.write(frame.data)
-            output.flush()
-        return int(frame.json())
+        while True:
+            if meanwhile:
+                meanwhile(self._connection, self._remaining())
+            if (frame := self.receive()).kind is Kind.EXIT:
+                return int(frame.json())
+            output(frame.kind, frame.data)
 
     def fetch(self, copy: Copy) -> None:
         """Copy a file or directory out of the machine; the host's path is the copy, not the folder it goes in."""
@@ -153,6 +169,7 @@ def _replace(new: Path, target: Path) -> None:
 
 @contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
+    path.unlink(missing_ok=True)  # of the machine's boot before
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen(1)
