@@ -10,7 +10,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm container lint fast pip
+TIERS := nomad vm cluster container lint fast pip
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
@@ -60,6 +60,12 @@ container: setup ## tests on a machine at native speed: all but Nomad, and the l
 .PHONY: nomad
 nomad: setup ## the same under a Nomad agent
 	$(call pytest_in_machine,$@,--backend container --with nomad,--timeout=300 -m 'not vm' /srv/tests/machine/nomad)
+
+CLUSTER := server,client1,client2,client3
+.PHONY: cluster
+cluster: setup ## several machines: a Nomad server and three clients
+	$(call pytest_in_machine,$@,--backend container --with nomad --machines $(CLUSTER), \
+	    --timeout=400 -rP /srv/tests/cluster)
 
 OPERATIONS ?= 1000
 .PHONY: chaos

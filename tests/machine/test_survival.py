@@ -53,14 +53,19 @@ def package_is_installed_again() -> None:
     ok("dpkg", "--install", deb(), timeout=300)
 
 
-def package_is_upgraded_and_goes_back(directory: Path) -> None:
-    """The same files, as a later version and as the first one again."""
+def later_package(directory: Path) -> Path:
+    """Build the installed package's files as a later version, in a directory."""
     ok("dpkg-deb", "--raw-extract", deb(), str(directory / "tree"))
     control = directory / "tree/DEBIAN/control"
     control.write_text(re.sub(r"(?m)^(Version: .*)$", r"\1+later", control.read_text()))
-    later = str(directory / "later.deb")
-    ok("dpkg-deb", "--build", "-Znone", str(directory / "tree"), later)
-    ok("dpkg", "--install", later, timeout=300)
+    later = directory / "later.deb"
+    ok("dpkg-deb", "--build", "-Znone", str(directory / "tree"), str(later))
+    return later
+
+
+def package_is_upgraded_and_goes_back(directory: Path) -> None:
+    """The same files, as a later version and as the first one again."""
+    ok("dpkg", "--install", str(later_package(directory)), timeout=300)
     assert ok("dpkg-query", "--show", "--showformat=${Version}", "solo5-systemd").endswith("+later")
     package_is_installed_again()
 

@@ -1,0 +1,167 @@
+"""The ladder: `cluster` (machines and agents) → `guests` (nine of them, which outlive every test of a module)."""
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.cluster.agents import CLIENTS, SERVER, Agents
+from tests.cluster.traffic import Target, get
+from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.nomad.agent import api
+from tests.machine.nomad.jobs import ADDRESSES, allocations, hcl
+
+COUNT = 9
+IMAGE = GUESTS / "net.spt"
+IMAGES = 8099
+"""The port of the server's machine from which every node fetches the image."""
+
+SPREAD = 'spread {\n  attribute = "${node.unique.name}"\n}\n'
+MIGRATE = 'migrate {\n  max_parallel     = 3\n  min_healthy_time = "0s"\n  healthy_deadline = "1m"\n}\n'
+_GROUP = """
+network {
+  port "web" {
+    to = 80
+  }
+}
+restart {
+  attempts = 3
+  delay    = "1s"
+}
+reschedule {
+  delay          = "5s"
+  delay_function = "constant"
+  unlimited      = true
+}
+disconnect {
+  lost_after = "%s"
+  replace    = true
+  reconcile  = "keep_original"
+}
+"""
+# A service of the group is registered before its tasks are ready.
+_TASK = """
+shutdown_delay = "2s"
+service {
+  name     = "%s"
+  provider = "nomad"
+  port     = "web"
+}
+"""
+_ARTIFACT = """
+artifact {
+  source      = "http://%s:%d/%s"
+  destination = "local/%s"
+  mode        = "file"
+  options {
+    checksum = "sha256:%s"
+  }
+}
+"""
+CONFIG = f"""
+unikernel = "local/{IMAGE.name}"
+args      = [{ADDRESSES}, "--udp=80", "allocation=${{NOMAD_ALLOC_ID}}"]
+ready {{
+  tcp      = "web"
+  interval = "200ms"
+}}
+"""
+
+
+def job(name: str, count: int, artifact: str, lost_after: str) -> str:
+    """A job of so many guests, each of which is a service of the job's name, and is spread over the nodes."""
+    group, task = _GROUP % lost_after, _TASK % name + artifact
+    return hcl(name, CONFIG, job=SPREAD + MIGRATE, group=group, task=task, count=count)
+
+
+@dataclass(frozen=True, order=True)
+class Guest:
+    """A running allocation of the job `web`, and where it is published."""
+
+    alloc: str
+    node: str
+    target: Target
+
+    def answers(self) -> bool:
+        """Whether this very allocation is what answers there."""
+        try:
+            return f"allocation={self.alloc}" in get(self.target, 2)
+        except OSError:
+            return False
+
+
+def guests_of(job: str) -> list[Guest]:
+    """The allocations of a job that Nomad believes to run."""
+    return [_guest(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
+
+
+def _guest(alloc: str) -> Guest:
+    about = api(f"/v1/allocation/{alloc}")
+    [port] = about["AllocatedResources"]["Shared"]["Ports"]
+    return Guest(alloc, about["NodeName"], (port["HostIP"], port["Value"]))
+
+
+def registered(service: str = "web") -> list[Target]:
+    """Where Nomad's registry has a service."""
+    return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
+
+
+def serve(job: str, count: int) -> list[Guest]:
+    """Wait until so many guests of a job run and answer, each as itself."""
+    found: list[Guest] = []
+
+    def claim() -> bool:
+        found[:] = guests_of(job)
+        return len(found) == count and all(guest.answers() for guest in found)
+
+    try:
+        eventually(claim, f"{count} guests of {job} answer", 120)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{found}\n{ok('nomad', 'job', 'status', job)}") from error
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Agents]:
+    """The agents; what a task could leave behind on a client is not there when they have ended."""
+    agents = Agents({peer: peer.left() for peer in CLIENTS})
+    agents.install()
+    yield agents
+    for peer in CLIENTS:
+        agents.left_as_found(peer)
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[str]:
+    """The `artifact` block of the image, which this machine serves by HTTP."""
+    digest = hashlib.sha256(IMAGE.read_bytes()).hexdigest()
+    with subprocess.Popen(
+        ["python3", "-m", "http.server", "--directory", str(GUESTS), str(IMAGES)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            url = f"http://{SERVER}:{IMAGES}/"
+            eventually(lambda: sh("curl", "--silent", "--head", url).returncode == 0, "the images are served")
+            yield _ARTIFACT % (SERVER, IMAGES, IMAGE.name, IMAGE.name, digest)
+        finally:
+            server.terminate()
+
+
+def submit(text: str) -> None:
+    api("/v1/jobs", "PUT", {"Job": api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})})
+
+
+def purge(job: str) -> None:
+    """Stop a job, wait until every client is done with it, and have all of it forgotten."""
+    api(f"/v1/job/{job}?purge=true", "DELETE")
+    ok("nomad", "system", "gc")
+
+
+@pytest.fixture(scope="session")
+def guests(cluster: Agents, images: str) -> Iterator[None]:
+    submit(job("web", COUNT, images, lost_after="10m"))
+    serve("web", COUNT)
+    yield
+    purge("web")
