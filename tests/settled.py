@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 2.0
+PATIENCE = 20.0
 """Seconds for what is on its way out: a worker thread of a closed loop, a child that was killed."""
 
 

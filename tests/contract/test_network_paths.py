@@ -24,7 +24,7 @@ async def ask_udp(address: str, port: int, data: bytes = b"hello", sock: socket.
     loop = asyncio.get_running_loop()
     with sock or socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.setblocking(False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await loop.sock_sendto(client, data, (address, port))
             answer, sender = await loop.sock_recvfrom(client, 2000)
     assert sender == (address, port)
@@ -35,7 +35,7 @@ async def ask_tcp(address: str, port: int, sock: socket.socket | None = None) ->
     loop = asyncio.get_running_loop()
     with sock or socket.socket() as client:
         client.setblocking(False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await loop.sock_connect(client, (address, port))
             await loop.sock_sendall(client, b"hello")
             return await loop.sock_recv(client, 2000)
@@ -108,7 +108,7 @@ async def test_what_leaves_a_network_carries_the_hosts_address(
         lease = await client.lease("a")
         async with Guest(lease) as guest:
             await guest.send_udp(IPv4Address(outside.address), 7, b"out")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
             assert sender[0] == (outside.host if masquerade else str(guest.ip))
             if masquerade:
@@ -127,7 +127,7 @@ async def test_a_guest_does_not_reach_the_hosts_loopback(service: Service, bridg
             async with Guest(await client.lease("a")) as guest:
                 await guest.send_udp(IPv4Address("127.0.0.1"), 9, b"loopback")
                 await guest.send_udp(guest.gateway, 9, b"gateway")
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"gateway"
             await client.drop("a")
 
@@ -190,7 +190,7 @@ def _sniffer(link: str) -> socket.socket:
 
 async def _received_until(sniffer: socket.socket, last: bytes) -> list[bytes]:
     seen: list[bytes] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not seen or not (seen[-1].rstrip(b"\0").endswith(last) and seen[-1][12:14] == IPV4.to_bytes(2)):
             seen.append(await asyncio.get_running_loop().sock_recv(sniffer, 2000))
     return seen

@@ -31,7 +31,7 @@ class Plugin:
 
     def logged(self) -> list[dict[str, Any]]:
         """The lines of its log, all of them, once it has ended by itself."""
-        self.process.wait(timeout=5)
+        self.process.wait(timeout=30)
         return [json.loads(line) for line in self.stderr]
 
 
@@ -40,7 +40,7 @@ class Host:
     channel: grpc.Channel
 
     def call(self, method: str, request: Message, response: type[Message]) -> Any:
-        return self.channel.unary_unary(method, *_codec(request, response))(request, timeout=5)
+        return self.channel.unary_unary(method, *_codec(request, response))(request, timeout=30)
 
     def stream(self, method: str, request: Message, response: type[Message]) -> Any:
         return self.channel.unary_stream(method, *_codec(request, response))(request)

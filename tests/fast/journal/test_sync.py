@@ -62,7 +62,7 @@ async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> 
 
     async with journald(place, hang_up):
         waiting = asyncio.ensure_future(synchronize())
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), 30)
     with socket.socket(socket.AF_UNIX) as dead:
         Path(place).unlink(missing_ok=True)
         dead.bind(place)
@@ -70,15 +70,15 @@ async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> 
     assert not over
     Path(place).unlink()
     async with journald(place, done):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
 
 async def test_a_journald_that_is_not_there_or_may_not_be_asked_is_not_waited_for(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await asyncio.wait_for(synchronize(), 1)
+    await asyncio.wait_for(synchronize(), 5)
     monkeypatch.setattr(asyncio, "open_unix_connection", failing(errno.EACCES))
-    await asyncio.wait_for(synchronize(), 1)
+    await asyncio.wait_for(synchronize(), 5)
 
 
 async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,4 +89,4 @@ async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str, monk
         writer.close()
 
     async with journald(place, stuck):
-        await asyncio.wait_for(synchronize(), 1)
+        await asyncio.wait_for(synchronize(), 30)

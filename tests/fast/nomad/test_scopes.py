@@ -91,12 +91,13 @@ async def test_what_the_child_reports_is_heard_as_it_comes(
     says = "; ".join(f"say({encode(each)!r})" for each in steps)
     child(f"{says}\nwhile not os.path.exists(here + '/go'): time.sleep(0.01)\nenter()")
     machine.networks.held[WEB] = Reservation(task=WEB)
-    audience = Heard()
+    audience, scopes = Heard(), Scopes()
     async with asyncio.TaskGroup() as group:
-        starting = group.create_task(start(Scopes(), engine, audience))
+        starting = group.create_task(start(scopes, engine, audience))
         assert [await audience.said.get() for _ in steps] == steps
         assert not starting.done()
         (tmp_path / "go").touch()
+    await scopes.wait(WEB)
     started = starting.result()
     assert (started.unit, started.invocation) == ("solo5-task-web.scope", ENTERED.invocation)
     assert (started.control_group, started.reservation) == (ENTERED.control_group, Reservation(task=WEB))

@@ -30,13 +30,20 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
     async with agent() as nomad:
         nomad.driver.config = QUICK
         await nomad.start(task_config())
-        async with Background(collected(nomad)) as collecting:
-            await asyncio.sleep(0.05)
+        samples: list[wire.TaskStatsResponse] = []
+        third = asyncio.Event()
+
+        async def collect() -> None:
+            async for sample in nomad.service.task_stats(REQUEST):
+                samples.append(sample)
+                if len(samples) == 3:
+                    third.set()
+
+        async with Background(collect()) as collecting:
+            await third.wait()
             assert not collecting.done()
             machine.units.end(UNIT, MainCode.EXITED, 0)
-            samples = await collecting
-    assert isinstance(samples, list)
-    assert len(samples) >= 3
+            await collecting
     assert {sample.stats.id for sample in samples} == {TASK_ID}
     assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
     assert all(sample.stats.timestamp.seconds for sample in samples)

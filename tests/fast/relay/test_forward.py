@@ -84,7 +84,7 @@ async def running(journal: Journal, directory: Path) -> AsyncIterator[Relay]:
 async def until(text: Callable[[], str], wanted: str) -> None:
     """Wait until what was read, all together, is what is wanted."""
     got = ""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while got != wanted:
             await asyncio.sleep(0.005)
             got += text()
@@ -357,7 +357,7 @@ async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(
         await until(err.read, "refused\n")
         journal.vacuum(LIMIT // 500)
         got = ""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not got.endswith(lines[-1]):
                 await asyncio.sleep(0.01)
                 got += out.read()
