@@ -10,7 +10,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm cluster container lint fast pip
+TIERS := nomad vm cluster container bookworm bare-bookworm bare-trixie
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
@@ -23,7 +23,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .PHONY: test
-test: setup proto ## every check there is, several tiers at once
+test: setup ## every check there is, several tiers at once
 	python3 -m tests.tiers $(TIERS)
 
 .PHONY: demo
@@ -39,7 +39,7 @@ lint: proto ## style, types, and who may import whom
 
 .PHONY: fast
 fast: proto ## tests that need no machine: seconds
-	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.xml tests/fast
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.xml --timeout=60 tests/fast
 
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
@@ -50,6 +50,16 @@ $(MESSAGES) &: $(PROTOS) setup.py $(VENV)/ready
 .PHONY: pip
 pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl
 	tests/pip-install $(VENV)/bin/python3
+
+.PHONY: bare
+bare: bare-bookworm bare-trixie ## lint, fast and pip where nothing is installed but by `make setup`: Debian 12 and 13
+
+# lint reads sources, and mypy with the types of its Python's library: once, with the oldest Python that will do.
+.PHONY: bare-bookworm bare-trixie
+bare-bookworm: IN_BARE := lint fast pip
+bare-trixie: IN_BARE := fast pip
+bare-bookworm bare-trixie: bare-%: setup
+	tests/machine/bare --release $* --copy-out $(REPORTS):$(REPORTS)/$@ -- make $(IN_BARE)
 
 .PHONY: container
 container: setup ## tests on a machine at native speed: all but Nomad, and the limits of cgroup v2
@@ -75,7 +85,7 @@ chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= fo
 
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
-	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=120 -m 'not vm' \
+	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
 	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py relay.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
 	        network.py::test_guest_reaches_the_outside_by_the_machines_address))

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.machine.bootlib.report import duration
+
 LOGS = Path("build/tiers")
 AT_MOST = 3  # on two cores: most tiers wait more than they compute
 REPORT_INTERVAL_S = 30.0
@@ -143,7 +145,7 @@ def table(results: list[Result], seconds: float) -> list[str]:
     """Return the lines of a table of *results*, which took *seconds* altogether."""
     width = max((len(result.tier) for result in results), default=0)
     rows = [
-        f"{result.tier:<{width}}  {duration(result.seconds):>12}  {result.verdict}" + _joined(result.summaries)
+        f"{result.tier:<{width}}  {duration(result.seconds):>13}  {result.verdict}" + _joined(result.summaries)
         for result in results
     ]
     failed = [result.tier for result in results if result.status]
@@ -153,12 +155,6 @@ def table(results: list[Result], seconds: float) -> list[str]:
 
 def _joined(summaries: tuple[str, ...]) -> str:
     return f": {'; '.join(summaries)}" if summaries else ""
-
-
-def duration(seconds: float) -> str:
-    """Return *seconds* as minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 if __name__ == "__main__":

@@ -85,8 +85,3 @@ def test_progress_shows_the_last_line_with_text_in_it() -> None:
     assert tiers.last_line("a\nb\n\n") == "b"
     assert tiers.last_line("") == "no output yet"
     assert tiers.last_line("x" * 50 + "y" * 50, 10) == "xxxxx…yyyyy"
-
-
-@pytest.mark.parametrize("seconds, text", [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (485, "8 min 05 s")])
-def test_durations_read_as_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert tiers.duration(seconds) == text

@@ -36,17 +36,26 @@ def file_digest(path: Path) -> bytes:
 def entry(name: str, key: str, make: Callable[[Path], None]) -> Path:
     """Return the entry *name*-*key*, made by *make* in a directory of its own if it is not there yet.
 
-    An entry appears whole or not at all, and is made once however many ask for it at the same time.
+    An entry appears whole or not at all, and is made once however many ask for it at the same time; meanwhile others of
+    the same name can be made.
     """
     root = directory()
     root.mkdir(parents=True, exist_ok=True)
     final = root / f"{name}-{key}"
-    with _locked(root / f".{name}.lock"):
-        if not final.exists():
+    with _locked(root / f".{final.name}.lock"):
+        if not _found(root, name, final):
             _make(final, make)
-            _prune(root, name, final)
-        os.utime(final)
+            with _locked(root / f".{name}.lock"):
+                _prune(root, name, final)
     return final
+
+
+def _found(root: Path, name: str, final: Path) -> bool:
+    """Return whether *final* is there, and note that it is needed before anything can prune it."""
+    with _locked(root / f".{name}.lock"):
+        if there := final.exists():
+            os.utime(final)
+    return there
 
 
 def identity(made: Path) -> str:

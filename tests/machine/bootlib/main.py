@@ -10,6 +10,8 @@ from types import FrameType
 
 from . import agent, arguments, cache, container, layer, machines, package, trees, vm
 from .abandoned import run_directory
+from .background import begun
+from .checkout import CHECKOUT
 from .control import Control
 from .errors import MachineError, MachineTimeoutError
 from .machine import Machine, Wanted
@@ -17,7 +19,6 @@ from .report import not_running, progress
 from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 FAILED, TIMED_OUT = 125, 124  # as env(1) and timeout(1) answer; everything else is COMMAND's own
 _CONSOLE_LINES = 40
 _CONTROL = re.compile(r"\x1b\[[0-9;?!]*[A-Za-z]|[^\t\x20-\x7e\u00a0-\uffff]")
@@ -43,9 +44,8 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 
 
 def _boot(asked: argparse.Namespace) -> int:
-    tree = trees.tree(trees.MACHINE, asked.release)
-    upper = layer.layer(tree, _contents(asked))
-    copies = [*_own_files(), *(agent.copies() if "nomad" in asked.extras else ()), *asked.copy]
+    tree, upper, extras = _made(asked)
+    copies = [*_own_files(), *extras, *asked.copy]
     wanted = Wanted(tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus)
     with cache.in_use(tree, upper.parent), run_directory() as run:
         try:
@@ -58,6 +58,14 @@ def _boot(asked: argparse.Namespace) -> int:
             for console in (run / "console", *run.glob("*/console")):
                 _show_console(console)
             raise
+
+
+def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
+    """Return the tree, its upper directory and the extras: made side by side, as far as they are not cached."""
+    tree = begun(lambda: trees.tree(trees.MACHINE, asked.release))
+    contents = begun(lambda: _contents(asked))
+    extras = begun(lambda: agent.copies() if "nomad" in asked.extras else [])
+    return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
 
 
 def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Machine]:

@@ -1,13 +1,13 @@
 """The Debian package of this checkout, built in a tree of its own and kept by what it was built from."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
-from . import cache, enclosure, trees
-from .report import progress
+from . import cache, checkout, enclosure, trees
+from .checkout import CHECKOUT
+from .report import lasting
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+_SECONDS = 12
 _PARTS = ("src", "units", "packaging", "docs", "completions", "pyproject.toml", "setup.py", "README.md")
 
 _BUILD = """
@@ -35,29 +35,14 @@ def built(release: str) -> Path:
         MachineError: the build failed, or lintian found an error or a warning; their last lines are in the message.
     """
     tree = trees.tree(trees.BUILD, release)
-    files = _files()
+    files = checkout.files(*_PARTS)
     names = (part for path in files for part in (str(path.relative_to(CHECKOUT)), cache.file_digest(path)))
 
     def make(target: Path) -> None:
-        progress("building the package …")
-        _copy(files, target / "source" / "solo5-systemd")
-        enclosure.run(_BUILD, tree, target, doing="building the Debian package")
+        source = target / "source" / "solo5-systemd"
+        checkout.copy(files, source)
+        shutil.move(source / "packaging" / "debian", source / "debian")
+        with lasting("building the package", _SECONDS):
+            enclosure.run(_BUILD, tree, target, doing="building the Debian package")
 
     return cache.entry("package", cache.digest(tree.name, _BUILD, *names), make)
-
-
-def _files() -> list[Path]:
-    """What belongs to the package: what git knows and what it does not know yet, without what it ignores."""
-    listed = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PARTS],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return sorted(path for name in listed.stdout.split("\0") if name and (path := CHECKOUT / name).is_file())
-
-
-def _copy(files: list[Path], source: Path) -> None:
-    for file in files:
-        target = source / file.relative_to(CHECKOUT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, target)  # links become what they point to
-    shutil.move(source / "packaging" / "debian", source / "debian")

@@ -1,14 +1,50 @@
-"""What the person waiting at the terminal is told, on stderr."""
+"""Progress messages on stderr for the person at the terminal."""
 
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+INTERVAL_S = 20.0  # between two messages of one long piece of work
 
 
 def progress(text: str) -> None:
-    print(f"boot: {text}", file=sys.stderr, flush=True)
+    """Print *text* after the program's name, in one write, so that lines of several threads stay whole."""
+    sys.stderr.write(f"{Path(sys.argv[0]).name}: {text}\n")
+    sys.stderr.flush()
 
 
 def not_running(name: str, state: dict[str, Any]) -> None:
     """Print systemd's verdict over a booted machine unless it is ``running``."""
     if state["state"] != "running":
         progress(f"{name} is {state['state']}; failed units: {' '.join(state['failed']) or 'none'}")
+
+
+@contextmanager
+def lasting(work: str, seconds: int, interval: float = INTERVAL_S) -> Iterator[None]:
+    """Report the *work* done in this context, about *seconds* long: its begin, how far it is, and how long it took."""
+    progress(f"{work} (once, about {duration(seconds)}) …")
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(interval):
+            progress(f"… {work}: {duration(time.monotonic() - began)} of about {duration(seconds)}")
+
+    reporter = threading.Thread(target=repeat, daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reporter.join()
+    progress(f"… {work} took {duration(time.monotonic() - began)}")
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as people write it: 45 s, 2 min 5 s, 8 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])

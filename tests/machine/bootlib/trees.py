@@ -1,15 +1,12 @@
 """Debian trees, each made once with mmdebstrap and never changed afterwards."""
 
 import shlex
-import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import apt, cache
-from .errors import MachineError
-from .report import progress
+from . import apt, cache, enclosure
+from .report import lasting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +48,9 @@ BUILD = Recipe(
 
 GO = Recipe(name="go", packages=("golang-go", "ca-certificates"), seconds=60)
 
+# What a fresh machine has besides Debian's essential packages; all else is to come from the set-up.
+BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=Path(__file__).parents[1] / "setup")
+
 EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
 
 
@@ -66,28 +66,30 @@ def tree(recipe: Recipe, release: str) -> Path:
 
 def _make(recipe: Recipe, release: str, target: Path) -> None:
     sources = apt.debian_sources(apt.configured_sources(), apt.host_codename(), release)
-    progress(f"building the Debian tree “{recipe.name}” (once, about {recipe.seconds} s) …")
-    began = time.monotonic()
-    with tempfile.NamedTemporaryFile("w", suffix=".list") as listed:
+    what = f"making the Debian tree “{recipe.name}” of {release}"
+    with lasting(what, recipe.seconds), tempfile.NamedTemporaryFile("w", suffix=".list") as listed:
         listed.write(sources)
         listed.flush()
         _mmdebstrap(recipe, release, Path(listed.name), target)
-    progress(f"… “{recipe.name}” took {time.monotonic() - began:.0f} s")
+
+
+def _bring_keyring() -> str:
+    """Return the hook for a tree whose own apt is to read our sources: the keyring's name differs between releases."""
+    keyring = shlex.quote(str(apt.debian_keyring()))
+    return f'[ -e "$1"{keyring} ] || cp --dereference {keyring} "$1"{keyring}'
 
 
 def _mmdebstrap(recipe: Recipe, release: str, sources: Path, target: Path) -> None:
     options = [f"--aptopt={option}" for option in (*apt.carried_options(), 'Acquire::Languages "none"')]
     if recipe.finish:
+        options.append(f"--customize-hook={_bring_keyring()}")
         options.append(f'--customize-hook=chroot "$1" sh -eu < {shlex.quote(str(recipe.finish))}')
-    done = subprocess.run(
-        [
-            "mmdebstrap", "--variant=apt", "--mode=root", *options,
-            "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-            f"--include={','.join(recipe.packages)}",
-            release, str(target), str(sources),
-        ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    enclosure.run(
+        'exec mmdebstrap "$@"',
+        "--variant=apt", "--mode=root", *options,
+        "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+        "--dpkgopt=force-unsafe-io",  # a tree that is half made is not used: dpkg need not wait for the disk
+        f"--include={','.join(recipe.packages)}",
+        release, target, sources,
+        doing=f"mmdebstrap of {release} for “{recipe.name}”",
     )  # fmt: skip
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-20:])
-        raise MachineError(f"mmdebstrap of {release} for “{recipe.name}” failed:\n{tail}")
