@@ -4,6 +4,7 @@ go 1.25.8
 
 replace (
 	github.com/Microsoft/go-winio => github.com/endocrimes/go-winio v0.4.13-0.20190628114223-fb47a8b41948
+	github.com/hashicorp/go-discover => ./discover // a third less to compile: see there
 	github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1
 	github.com/hashicorp/nomad/api => github.com/hashicorp/nomad/api v0.0.0-20260324203407-b27b0c2e019a
 )

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from . import cache, enclosure, trees
-from .report import progress
+from .report import lasting
 from .session import Copy
 
 SOURCE = Path(__file__).resolve().parents[3] / "tests/agent"
@@ -44,7 +44,9 @@ rm -r "$target/upper" "$target/work" "$target/merged"
 
 _GO_BUILD = ("go", "build", "-ldflags=-s -w")
 _NOMAD = (*_GO_BUILD, "-tags=hashicorpmetrics", "-o=/media/nomad", "github.com/hashicorp/nomad")
+_NOMAD_SECONDS = 480  # told to the person waiting; on two cores
 _CLIENT = (*_GO_BUILD, "-o=/media/driver-client", "./client")
+_CLIENT_SECONDS = 10
 
 
 def copies() -> list[Copy]:
@@ -57,8 +59,7 @@ def _nomad() -> Path:
     key = cache.digest(_BUILD, *_NOMAD, *_module())
 
     def make(target: Path) -> None:
-        progress("building the Nomad agent (once, about 8 min) …")
-        _build(target, *_NOMAD)
+        _build(target, _NOMAD, "the Nomad agent", _NOMAD_SECONDS)
 
     return cache.entry("agent", key, make)
 
@@ -69,20 +70,20 @@ def _client() -> Path:
     key = cache.digest(_BUILD, *_CLIENT, *_module(), *named)
 
     def make(target: Path) -> None:
-        progress("building the driver's client …")
-        _build(target, *_CLIENT)
+        _build(target, _CLIENT, "the driver's client", _CLIENT_SECONDS)
 
     return cache.entry("client", key, make)
 
 
-def _module() -> tuple[bytes, bytes]:
-    return cache.file_digest(SOURCE / "go.mod"), cache.file_digest(SOURCE / "go.sum")
+def _module() -> tuple[bytes, ...]:
+    files = (SOURCE / "go.mod", SOURCE / "go.sum", *sorted((SOURCE / "discover").iterdir()))
+    return tuple(cache.file_digest(file) for file in files)
 
 
-def _build(target: Path, *words: str) -> None:
+def _build(target: Path, words: tuple[str, ...], what: str, seconds: int) -> None:
     tree = trees.tree(trees.GO, _RELEASE)
     kept = cache.entry("modules", cache.digest(tree.name, *_module()), lambda _: None)
-    with cache.in_use(tree, kept):
+    with cache.in_use(tree, kept), lasting(f"building {what}", seconds):
         enclosure.run(
             _BUILD, tree, SOURCE, kept, target, _authorities(), *_settings(), *words,
             doing=f"building {words[-1]}",
