@@ -27,8 +27,8 @@ test: setup ## every check there is, several tiers at once
 	python3 -m tests.tiers $(TIERS)
 
 .PHONY: demo
-demo: setup ## show the main job in a throw-away machine
-	$(BOOT) --backend $(BACKEND) --with nomad -- /srv/tests/machine/demo
+demo: setup ## show the main job in throw-away machines
+	tests/demo --backend $(BACKEND)
 
 .PHONY: lint
 lint: proto ## style, types, and who may import whom
