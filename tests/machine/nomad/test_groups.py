@@ -73,8 +73,9 @@ def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, out
     [alloc] = jobs.run(text)
     says(alloc, "arguments", name="after")
     answers(outside, alloc, "web")
+    says(alloc, "serving", name="echo")
     assert outside.udp(NODE_ADDRESS, port(alloc, "echo"), "hello") == "hello"
-    assert "Directory listing" in outside.tcp(NODE_ADDRESS, port(alloc, "side"))
+    eventually(lambda: "Directory listing" in outside.tcp(NODE_ADDRESS, port(alloc, "side")), "the leader answers once")
     assert ended("listed") == alloc
     for name in ("web", "echo"):
         assert any("Leader Task" in event for event in events(alloc, name)), status(alloc)
