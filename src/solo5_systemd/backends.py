@@ -39,6 +39,9 @@ class Tenders(Protocol):
     async def find(self, target: Target, abi_version: int) -> Tender:
         """The first tender in the search path, its ABI checked."""
 
+    async def security_modules(self) -> Collection[str]:
+        """Return those of `apparmor` and `selinux` that are enabled, so that systemd applies a task's profile."""
+
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
         """The groups that a tender needs to open its device nodes; an error where a node is missing or closed."""
 

@@ -17,7 +17,7 @@ from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, matc
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.task import Entered, Preflight, Progress, Started
-from solo5_systemd.unit.properties import TransientUnit
+from solo5_systemd.unit.properties import TransientUnit, security_modules
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory
@@ -191,15 +191,18 @@ class Launcher:
         for fd in held:
             os.set_inheritable(fd, True)
 
-    async def discard(self, name: TaskName) -> None:
+    async def discard(self, name: TaskName, *, keep: bool = False) -> None:
         """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.
+
+        With `keep`, how it ended stays.
 
         The network's unit is waited for, though it stops by itself: were it left to itself, its release could come
         when another start has reserved under this name.
         """
         network = network_service(name)
-        await asyncio.gather(*(self._units.stop(each) for each in (network, outcome_target(name))))
-        await self._units.forget([task_service(name), task_scope(name), network])
+        outcome = () if keep else (outcome_target(name),)
+        await asyncio.gather(*(self._units.stop(each) for each in (network, *outcome)))
+        await self._units.forget([network] if keep else [task_service(name), task_scope(name), network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
 
@@ -226,6 +229,7 @@ class Launcher:
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
         nics = _in_order(nics, manifest)
+        _permitted(workload, nics)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
@@ -233,13 +237,27 @@ class Launcher:
         ports = _ports(workload, nics)
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
+        await self._protected(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
         checked = _Checked(
             workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
         )
         # Memory and properties do not depend on the reservation: say so before one is made.
-        service(replace(checked.parts(Reservation(task=workload.name)), workload=replace(workload, arguments=())))
+        parts = checked.parts(Reservation(task=workload.name))
+        alone = replace(parts, workload=replace(workload, arguments=()))
+        service(alone) if workload.kind is UnitKind.SERVICE else scope(alone, pid=0)
         return checked
+
+    async def _protected(self, workload: Workload) -> None:
+        """Refuse a profile that systemd would leave out without a word, since its security module is not enabled."""
+        needed = security_modules(workload.properties)
+        enabled = await self._tenders.security_modules() if needed else ()
+        for key, module in needed.items():
+            if module not in enabled:
+                raise InvalidRequestError(
+                    f"unit property {key} has no effect on this host: expected a kernel with {module} enabled.",
+                    "See /sys/kernel/security/lsm.",
+                )
 
     @asynccontextmanager
     async def _reserved(self, checked: _Checked) -> AsyncGenerator[Reservation, None]:
@@ -347,6 +365,22 @@ def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
 
 def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+
+
+def _permitted(workload: Workload, nics: Sequence[NicRequest]) -> None:
+    """Check the NICs that will be made, whether a request named them or the image alone does."""
+    if workload.most_nics is not None and len(nics) > workload.most_nics:
+        raise InvalidRequestError(
+            f"the number of NICs is {len(nics)}: expected at most {workload.most_nics}, this node's ceiling."
+        )
+    allowed = workload.allowed_networks
+    for nic in nics:
+        if allowed and nic.network not in allowed:
+            raise InvalidRequestError(
+                f"NIC {nic.nic} would join network {nic.network}: expected one of {', '.join(allowed)}, which this "
+                "node offers.",
+                f"Name one for NIC {nic.nic}.",
+            )
 
 
 def _in_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:

@@ -328,18 +328,19 @@ class Runtime:
             await self.stop(name)
         await self._launcher.discard(name)
 
-    async def discard(self, name: TaskName, *, over: bool = False) -> None:
+    async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False) -> None:
         """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped.
 
         Args:
             name: the task's.
             over: its end has been read already, and need not be asked for.
+            keep: leave the outcome of a service that has ended, until `remove`.
         """
         if not over and await self._units.lives(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._ends.bring_down(state, StopSignal.TERM, STOP_TIMEOUT)
-        await self._launcher.discard(name)
+        await self._launcher.discard(name, keep=keep)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Let all that runs in a slice use these processors alone, until the next boot; start it where it is not.

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.plan import NicRequest, PortRequest, Protocol
 
 MIB = 1 << 20
@@ -65,6 +65,8 @@ class Workload:
         cpus: how many processors' worth of time at most; None: no limit.
         cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
         nics: one request for each NET_BASIC device; none at all: each joins the default network.
+        allowed_networks: those that a NIC may join, also one that no request names; empty: any.
+        most_nics: how many NICs at most, those that no request names among them; None: any number.
         publish: the ports that the host passes on.
         disks: one for each BLOCK_BASIC device.
         tender: the tender to insist on; None: the one that the image names.
@@ -84,6 +86,8 @@ class Workload:
     cpus: float | None = None
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
+    allowed_networks: tuple[NetworkName, ...] = ()
+    most_nics: int | None = None
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None

@@ -53,8 +53,15 @@ class FakeImages:
 
 
 class FakeTenders:
+    """`modules`: the security modules that are enabled."""
+
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.modules: Sequence[str] = ()
+
+    async def security_modules(self) -> Sequence[str]:
+        async with self._steps.step("security modules"):
+            return self.modules
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         async with self._steps.step("find tender"):

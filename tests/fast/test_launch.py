@@ -145,6 +145,69 @@ async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
     assert not CHANGES & set(machine.steps.taken)
 
 
+ODD = Workload(name=WEB, image="/srv/two", nics=())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"most_nics": 1}, "the number of NICs is 2: expected at most 1, this node's ceiling."),
+        (
+            {"allowed_networks": ("lab", "dmz")},
+            "NIC service would join network default: expected one of lab, dmz, which",
+        ),
+        (
+            {
+                "allowed_networks": ("lab",),
+                "nics": (
+                    NicRequest(nic=DeviceName("admin"), network=NetworkName("default")),
+                    NicRequest(nic=DeviceName("service"), network=NetworkName("lab")),
+                ),
+            },
+            "NIC admin would join network default: expected one of lab",
+        ),
+    ],
+)
+async def test_policy_is_checked_against_the_nics_that_will_be_made(
+    machine: Machine, runtime: Runtime, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await runtime.start(replace(ODD, **changes))  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert not CHANGES & set(machine.steps.taken)
+
+
+async def test_permitted_nics_are_made(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(replace(ODD, most_nics=2, allowed_networks=(NetworkName("default"),)))
+    assert len(machine.networks.held[WEB].leases) == 2
+
+
+@pytest.mark.parametrize(("key", "module"), [("AppArmorProfile", "apparmor"), ("SELinuxContext", "selinux")])
+async def test_profile_whose_security_module_is_not_enabled_is_refused(
+    machine: Machine, runtime: Runtime, key: str, module: str
+) -> None:
+    workload = replace(WORKLOAD, properties=((key, "solo5"),))
+    with pytest.raises(InvalidRequestError) as caught:
+        await runtime.start(workload)
+    sentence = f"unit property {key} has no effect on this host: expected a kernel with {module} enabled."
+    assert caught.value.sentence == sentence
+    assert not CHANGES & set(machine.steps.taken)
+    machine.tenders.modules = (module,)
+    await runtime.start(workload)
+
+
+async def test_profile_that_may_be_ignored_needs_no_security_module(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(replace(WORKLOAD, properties=(("AppArmorProfile", "-solo5"),)))
+    assert "security modules" not in machine.steps.taken
+
+
+async def test_property_of_execution_is_refused_for_a_scope(machine: Machine, runtime: Runtime) -> None:
+    workload = replace(WORKLOAD, kind=UnitKind.SCOPE, properties=(("TasksMax", "5"), ("LimitNOFILE", "64")))
+    with pytest.raises(InvalidRequestError, match="unit property LimitNOFILE cannot be set for a scope"):
+        await runtime.start_scope(workload, 1)
+    assert not CHANGES & set(machine.steps.taken)
+
+
 async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
     await runtime.start(WORKLOAD)
     before, steps = machine.holds, len(machine.steps.taken)

@@ -256,6 +256,19 @@ async def test_a_task_is_discarded_running_or_not_and_twice(
     await runtime.discard(WEB)
 
 
+async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 1)
+    await runtime.discard(WEB, over=True, keep=True)
+    assert WEB not in machine.networks.held
+    kept = await runtime.task(WEB)
+    assert kept.outcome is not None
+    assert kept.outcome.exit_code == 1
+    await runtime.remove(WEB)
+    assert machine.holds == (set(), set())
+
+
 async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
     machine: Machine, runtime: Runtime, web: Task
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Runner, inspect, ok, says
+from .conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
 
 
 @pytest.fixture(params=["sleeper.hvt", "sleeper.spt", "net.hvt", "net.spt"])
@@ -57,3 +57,18 @@ def test_sees_only_what_it_needs(running: str) -> None:
 def test_environment_is_bare(running: str) -> None:
     environ = Path(f"/proc/{inspect(running)['pid']}/environ").read_bytes()
     assert b"HOME=/root" not in environ
+
+
+def test_profile_is_never_left_out_without_a_word(machine: Machine) -> None:
+    """systemd ignores AppArmorProfile= where AppArmor is not enabled; where it is, this profile is not loaded."""
+    guest = f"{GUESTS}/hello.spt"
+    enabled = Path("/sys/module/apparmor/parameters/enabled")
+    words = (
+        "did not start"
+        if enabled.exists() and enabled.read_text().strip() == "Y"
+        else "unit property AppArmorProfile has no effect on this host: expected a kernel with apparmor enabled"
+    )
+    done = sh("solo5ctl", "run", "--rm", "--property", "AppArmorProfile=absent", guest)
+    assert done.returncode in (125, 126)
+    assert words in done.stderr
+    assert sh("solo5ctl", "run", "--rm", "--property", "AppArmorProfile=-absent", guest).returncode == 0

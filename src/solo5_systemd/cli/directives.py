@@ -92,6 +92,12 @@ def _listed(value: Any) -> str:
     return ("" if allow else "~") + " ".join(names)
 
 
+def _lenient(value: Any) -> str:
+    """(bs): whether a failure is ignored, written as `-`, and the value."""
+    ignored, text = value
+    return ("-" if ignored else "") + str(text)
+
+
 def _pairs(separator: str) -> Callable[[Any], str]:
     return lambda value: " ".join(separator.join(str(part) for part in pair) for pair in value)
 
@@ -129,6 +135,7 @@ _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
     "as": _words,
     "aay": lambda value: _words(each.decode("utf-8", "backslashreplace") for each in value),
     "(bas)": _listed,
+    "(bs)": _lenient,
     "a(ss)": _pairs(" "),
     "a(st)": _pairs(" "),
     "a(ssbt)": _binds,

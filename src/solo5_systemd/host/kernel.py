@@ -43,6 +43,13 @@ def kvm_problem(node: str = KVM) -> str:
     return "" if version == _KVM_API else f"{node} speaks version {version} of its interface: expected {_KVM_API}."
 
 
+def enabled_security_modules(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return those of `apparmor` and `selinux` that systemd uses, by the same files as systemd."""
+    apparmor = _text(root / "sys/module/apparmor/parameters/enabled") == "Y"
+    selinux = (root / "sys/fs/selinux/status").exists()
+    return (*(("apparmor",) if apparmor else ()), *(("selinux",) if selinux else ()))
+
+
 def dropping(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The chains of others at the forward hook of IP whose policy is to drop, from libnftables' JSON."""
     chains = (item["chain"] for item in listing if "chain" in item)
@@ -62,6 +69,13 @@ def _drops() -> tuple[str, ...] | None:
     nft.set_json_output(True)
     code, output, _ = nft.json_cmd({"nftables": [{"list": {"chains": None}}]})
     return dropping(output.get("nftables", ())) if code == 0 else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _number(file: Path) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +29,12 @@ class TenderPath:
     def __init__(self, directories: Sequence[str], remembered: Path = REMEMBERED) -> None:
         self._directories = directories
         self._remembered = remembered
+
+    async def security_modules(self) -> Collection[str]:
+        """Return those of `apparmor` and `selinux` that are enabled."""
+        from solo5_systemd.host.kernel import enabled_security_modules
+
+        return enabled_security_modules()
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         """The first tender of this target and ABI.

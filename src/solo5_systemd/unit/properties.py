@@ -5,7 +5,7 @@ systemd.resource-control(5) and systemd.exec(5), because that is what people typ
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from solo5_systemd.errors import InvalidRequestError
@@ -163,6 +163,37 @@ def _ranged(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _apparmor_profile(text: str) -> tuple[bool, str]:
+    """Parse AppArmorProfile=, whose prefix `-` has systemd ignore a profile that cannot be applied."""
+    name = text.removeprefix("-")
+    if not re.fullmatch(r"[!-~]{1,255}", name, re.ASCII) or name == "unconfined":
+        raise ValueError("the name of a loaded profile, with a '-' before it where a start without it will do")
+    return (name != text, name)
+
+
+def _selinux_context(text: str) -> str:
+    """Parse SELinuxContext=. systemd knows its prefix `-` in unit files only."""
+    if not re.fullmatch(r"[!-,.-~][!-~]{0,255}", text, re.ASCII):
+        raise ValueError("a context such as system_u:system_r:solo5_t:s0, without a '-' before it")
+    return text
+
+
+OF_EXECUTION = frozenset(
+    "AppArmorProfile LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK "
+    "LogRateLimitBurst LogRateLimitIntervalSec MemoryDenyWriteExecute Nice OOMScoreAdjust SELinuxContext "
+    "SystemCallFilter".split()
+)
+"""Properties of systemd.exec(5), which a scope does not have: PID 1 does not execute its processes."""
+
+SECURITY_MODULES: Mapping[str, str] = {"AppArmorProfile": "apparmor", "SELinuxContext": "selinux"}
+"""Properties without any effect, and without a word of systemd's, where this security module is not enabled."""
+
+
+def security_modules(assignments: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the properties that need a security module, each with the module; those that may be ignored are not."""
+    return {key: SECURITY_MODULES[key] for key, text in assignments if key in SECURITY_MODULES and text[:1] != "-"}
+
+
 def _denied_calls(text: str) -> tuple[bool, list[str]]:
     calls = text.removeprefix("~").split()
     well_formed = all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls)
@@ -196,6 +227,7 @@ SETTABLE: Mapping[str, Callable[[str], Property]] = {
     **_named("IOReadBandwidthMax IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax", "a(st)", _bandwidth),
     **_named("CPUAccounting IOAccounting", "b", _boolean),
     **_named("MemoryDenyWriteExecute", "b", _only_yes),
+    "AppArmorProfile": _as("AppArmorProfile", "(bs)", _apparmor_profile),
     "CPUQuota": _as("CPUQuotaPerSecUSec", "t", _percent_of_second),
     "CPUQuotaPeriodSec": _as("CPUQuotaPeriodUSec", "t", _microseconds),
     "KillSignal": _as("KillSignal", "i", _stop_signal),
@@ -204,6 +236,7 @@ SETTABLE: Mapping[str, Callable[[str], Property]] = {
     "Nice": _as("Nice", "i", _ranged(-20, 19)),
     "OOMScoreAdjust": _as("OOMScoreAdjust", "i", _ranged(-1000, 1000)),
     "RuntimeMaxSec": _as("RuntimeMaxUSec", "t", _microseconds),
+    "SELinuxContext": _as("SELinuxContext", "s", _selinux_context),
     "Slice": _as("Slice", "s", _slice),
     "SystemCallFilter": _as("SystemCallFilter", "(bas)", _denied_calls),
     "TimeoutStopSec": _as("TimeoutStopUSec", "t", _microseconds),

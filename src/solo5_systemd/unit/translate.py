@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.console import FACILITY
-from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
+from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
 
@@ -93,8 +94,14 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
     """The unit of a task that its caller runs: accounted, limited and connected, not confined by PID 1.
 
     Raises:
-        InvalidRequestError: a unit property is malformed.
+        InvalidRequestError: a unit property is malformed, or one that a scope does not have.
     """
+    for key, _ in parts.workload.properties:
+        if key in OF_EXECUTION:
+            raise InvalidRequestError(
+                f"unit property {key} cannot be set for a scope: expected a property of systemd.resource-control(5).",
+                "Run the task as a service, whose process systemd executes.",
+            )
     properties = (
         Property("Description", "s", _description(parts)),
         Property("PIDs", "au", [pid]),

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.kernel import failing
 
 from solo5_systemd.host.facts import Kernel
-from solo5_systemd.host.kernel import dropping, kvm_problem, look
+from solo5_systemd.host.kernel import dropping, enabled_security_modules, kvm_problem, look
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
@@ -102,3 +102,21 @@ def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
 def test_a_node_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.open", failing(errno.EACCES))
     assert kvm_problem() == "/dev/kvm cannot be opened: Permission denied."
+
+
+@pytest.mark.parametrize(
+    ("files", "enabled"),
+    [
+        ({}, ()),
+        ({"sys/module/apparmor/parameters/enabled": "N\n"}, ()),
+        ({"sys/module/apparmor/parameters/enabled": "Y\n"}, ("apparmor",)),
+        ({"sys/fs/selinux/status": ""}, ("selinux",)),
+    ],
+)
+def test_security_modules_are_those_that_systemd_uses(
+    tmp_path: Path, files: dict[str, str], enabled: tuple[str, ...]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    assert enabled_security_modules(tmp_path) == enabled
