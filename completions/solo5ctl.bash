@@ -7,7 +7,7 @@ _solo5ctl_options() {
     case $1 in
         "") echo "--help --version --no-color -h" ;;
         run)
-            echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --log-field=" \
+            echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --label= --log-field=" \
                 "--memory= --cpus= --cpu-weight= --net= --publish= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;

@@ -20,6 +20,7 @@ from solo5_systemd.network.plan import (
     port_number,
     port_protocol,
 )
+from solo5_systemd.unit.labels import label
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.workload import Publish, StopSignal
 
@@ -227,6 +228,21 @@ def log_field(text: str) -> tuple[str, str]:
             "digits and '_', beginning with a letter and not with SOLO5_."
         )
     return key, value
+
+
+def journal_label(text: str) -> tuple[str, str]:
+    """KEY=VALUE, as a job's `labels`.
+
+    Raises:
+        InvalidRequestError: malformed, or a name that the journal, Nomad or Solo5 uses.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequestError(f"--label {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
+    try:
+        return label(key, value)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"--label {text!r}: {error.sentence}") from error
 
 
 def unlike(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:

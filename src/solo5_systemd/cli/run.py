@@ -12,6 +12,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import task_name
+from solo5_systemd.unit.labels import labels
 from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ def _add_how(parser: Parser) -> None:
         help="set a property of the unit, as in systemd.resource-control(5)",
     )  # fmt: skip
     parser.add_argument(
+        "--label", metavar="KEY=VALUE", type=typed.journal_label, action="append", default=[],
+        help="a label of the task: a journal field on each line of the console",
+    )  # fmt: skip
+    parser.add_argument(
         "--log-field", metavar="KEY=VALUE", type=typed.log_field, action="append", default=[],
-        help="a further journal field on each line of the console",
+        help="the same, also with a field that Nomad or the journal uses",
     )  # fmt: skip
 
 
@@ -124,7 +129,7 @@ def _workload(arguments: Namespace) -> Workload:
         tender=Target(arguments.tender) if arguments.tender else None,
         kind=UnitKind.SCOPE if arguments.scope else UnitKind.SERVICE,
         properties=tuple(arguments.property),
-        log_fields=tuple(arguments.log_field),
+        log_fields=(*labels(arguments.label), *arguments.log_field),
     )
 
 

@@ -78,11 +78,20 @@ class Dangling:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """Garbage collection: times in seconds."""
+    """Garbage collection: times in seconds.
+
+    Attributes:
+        enabled: unused images are removed.
+        interval: between two looks at images.
+        image_age: for so long a removed image was not used.
+        tasks: DestroyTask removes the outcome of an ended service; False: it stays until `solo5ctl rm` or `gc`.
+        dangling: tasks that Nomad has forgotten.
+    """
 
     enabled: bool = True
     interval: float = 3600.0
     image_age: float = 86400.0
+    tasks: bool = True
     dangling: Dangling = field(default_factory=Dangling)
 
 
@@ -218,11 +227,12 @@ def _ceilings(fields: Fields) -> Ceilings:
 
 
 def _collection(fields: Fields) -> Collection:
-    fields.allow("enabled", "interval", "image_age", "dangling_tasks")
+    fields.allow("enabled", "interval", "image_age", "tasks", "dangling_tasks")
     return Collection(
         enabled=fields.boolean("enabled", default=True),
         interval=_duration(fields, "interval", 3600.0, least=1.0),
         image_age=_duration(fields, "image_age", 86400.0, least=60.0),
+        tasks=fields.boolean("tasks", default=True),
         dangling=_dangling(fields.table("dangling_tasks")),
     )
 

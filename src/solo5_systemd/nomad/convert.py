@@ -57,14 +57,16 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
-        nics=tuple(_nic(nic, plugin) for nic in options.nics),
+        nics=tuple(_nic(nic) for nic in options.nics),
+        allowed_networks=plugin.networks,
+        most_nics=plugin.ceilings.nics,
         publish=tuple(ports.publish(task, options)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
         properties=_properties(task, options, plugin),
-        log_fields=tuple(log_fields(task)),
+        log_fields=(*options.labels, *log_fields(task)),
         description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
     )
 
@@ -133,6 +135,11 @@ def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
             f"task {task.name} asks for user {task.user!r}: every tender runs as {USER}, and a unikernel has no users.",
             "Leave user out.",
         )
+    if task.mounts and "CSI_ENDPOINT" in task.env:
+        raise InvalidRequestError(
+            f"task {task.name} has a csi_plugin block: a unikernel has no socket that Nomad could call.",
+            "Run the CSI plugin by a driver for containers.",
+        )
     for what, asked in (("a volume_mount", task.mounts), ("a device", task.devices)):
         if asked:
             where = asked[0].task_path or asked[0].host_path
@@ -158,7 +165,6 @@ def _keep_below(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfi
     for what, asked, ceiling in (
         ("resources.memory", memory, ceilings.memory_mb),
         ("resources.memory_max", math.inf if limit < 0 else limit, ceilings.memory_mb),
-        ("the number of NICs", len(options.nics), ceilings.nics),
         ("the number of disks", len(options.disks), ceilings.blocks),
         ("the number of ports", len(list(ports.wanted(task, options))), ceilings.ports),
     ):
@@ -221,19 +227,8 @@ def _loses_no_line(task: wire.TaskConfig, options: TaskOptions, plugin: PluginCo
 # --- devices -----------------------------------------------------------------------------------------------------
 
 
-def _nic(nic: NicOptions, plugin: PluginConfig) -> NicRequest:
-    network = nic.network or DEFAULT_NETWORK
-    if plugin.networks and network not in plugin.networks:
-        raise InvalidRequestError(
-            f'config.nic "{nic.nic}".network is {network!r}: expected one of {", ".join(plugin.networks)}.',
-            "The operator offers networks in plugin.solo5.config.networks.",
-        )
-    return NicRequest(
-        nic=nic.nic,
-        network=network,
-        ipv4=nic.ip,
-        mac=nic.mac,
-    )
+def _nic(nic: NicOptions) -> NicRequest:
+    return NicRequest(nic=nic.nic, network=nic.network or DEFAULT_NETWORK, ipv4=nic.ip, mac=nic.mac)
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:

@@ -31,13 +31,17 @@ class DanglingTasks:
         """What was seen so far does not count: no agent is there to know anything."""
         self._since.clear()
 
-    async def sweep(self, wanted: Dangling) -> None:
+    async def sweep(self, wanted: Dangling, *, keep_ended: bool = False) -> None:
         """End those that are forgotten by proof, or have been unclaimed for the whole grace period.
+
+        Args:
+            wanted: the operator's choice.
+            keep_ended: tasks that have ended are kept for their outcome.
 
         Raises:
             HostError: PID 1 cannot be asked.
         """
-        suspects = unclaimed(await self._strangers(), self._tasks.claims())
+        suspects = unclaimed(await self._strangers(keep_ended=keep_ended), self._tasks.claims())
         now = asyncio.get_running_loop().time()
         self._since = {each.invocation: self._since.get(each.invocation, now) for each in suspects}
         self._told &= self._since.keys()
@@ -45,12 +49,12 @@ class DanglingTasks:
             if each.certain or now - self._since[each.invocation] >= wanted.creation_grace:
                 await self._end(each, dry_run=wanted.dry_run)
 
-    async def _strangers(self) -> Sequence[UnitState]:
+    async def _strangers(self, *, keep_ended: bool) -> Sequence[UnitState]:
         """Units are read only where there are others than the driver's own: mostly there are none."""
         engine = await self._session.engine()
-        if set(await engine.names()) <= set(self._tasks.claims().names):
+        if set(await engine.names(ended=not keep_ended)) <= set(self._tasks.claims().names):
             return ()
-        return await engine.units()
+        return [unit for unit in await engine.units() if not (keep_ended and unit.over)]
 
     async def _end(self, suspect: Suspect, *, dry_run: bool) -> None:
         if suspect.task in self._tasks.claims().names:  # somebody has claimed it while another was being ended

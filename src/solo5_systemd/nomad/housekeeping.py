@@ -10,6 +10,7 @@ from solo5_systemd.etc import RUN, write_networks
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.convert import SHARED_SLICE
 from solo5_systemd.nomad.dangling import DanglingTasks
+from solo5_systemd.nomad.kept import remove_gone
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Tasks
 
@@ -92,16 +93,21 @@ class Housekeeping:
             await asyncio.sleep(wanted.interval)
             if wanted.enabled:
                 await _kept_going("unused images", self._collect_images(wanted.image_age))
+            if wanted.enabled and not wanted.tasks:
+                await _kept_going("ended tasks", remove_gone(self._session))
 
     async def _end_dangling(self, config: Callable[[], PluginConfig]) -> None:
         """Only for an agent: a plugin that lost its own knows nothing of what another has started since."""
         while True:
-            wanted = config().collection.dangling
+            collection = config().collection
+            wanted = collection.dangling
             await asyncio.sleep(wanted.period)
             if not self._serving():
                 self._dangling.pause()
             elif wanted.enabled:
-                await _kept_going("tasks that Nomad has forgotten", self._dangling.sweep(wanted))
+                await _kept_going(
+                    "tasks that Nomad has forgotten", self._dangling.sweep(wanted, keep_ended=not collection.tasks)
+                )
                 await _kept_going("consoles of tasks long gone", self._close_consoles())
 
     async def _close_consoles(self) -> None:

@@ -18,6 +18,7 @@ from solo5_systemd.names import DeviceName, NetworkName, device_name, network_na
 from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.ready import Rule, rule
+from solo5_systemd.unit.labels import labels
 from solo5_systemd.workload import UnitKind
 
 
@@ -65,6 +66,7 @@ class TaskOptions:
     quiet: bool | None = None
     cpu_hard_limit: bool | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
     ready: Rule | None = None
 
 
@@ -121,6 +123,7 @@ def task_options(data: bytes) -> TaskOptions:
         "quiet",
         "cpu_hard_limit",
         "properties",
+        "labels",
         "ready",
     )
     unikernel = fields.text("unikernel", "")
@@ -138,6 +141,7 @@ def task_options(data: bytes) -> TaskOptions:
         quiet=fields.boolean("quiet") if fields.has("quiet") else None,
         cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
         properties=assignments(fields, "properties"),
+        labels=_labels(fields),
         ready=rule(fields.table("ready")) if fields.has("ready") else None,
     )
 
@@ -150,6 +154,14 @@ def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     """
     table = fields.table(key)
     return tuple((name, table.text(name)) for name in table)
+
+
+def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
+    pairs = assignments(fields, "labels")
+    try:
+        return labels(pairs)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"config.labels: {error.sentence}", error.hint) from error
 
 
 def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:

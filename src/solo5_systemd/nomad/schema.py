@@ -51,6 +51,7 @@ def task_schema() -> Spec:
             "quiet": attribute("quiet", BOOLEAN),
             "cpu_hard_limit": attribute("cpu_hard_limit", BOOLEAN),
             "properties": assignments("properties"),
+            "labels": assignments("labels"),
             "ready": block("ready", _ready()),
         }
     )
@@ -91,6 +92,7 @@ def _gc() -> Spec:
             "enabled": attribute("enabled", BOOLEAN),
             "interval": attribute("interval", TEXT),
             "image_age": attribute("image_age", TEXT),
+            "tasks": attribute("tasks", BOOLEAN),
             "dangling_tasks": block("dangling_tasks", _dangling()),
         }
     )

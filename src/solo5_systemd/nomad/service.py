@@ -104,7 +104,8 @@ class DriverService:
         return wire.StopTaskResponse()
 
     async def destroy_task(self, request: wire.DestroyTaskRequest) -> wire.DestroyTaskResponse:
-        await self._driver.tasks.destroy(request.task_id, force=request.force)
+        keep = not self._driver.config.collection.tasks
+        await self._driver.tasks.destroy(request.task_id, force=request.force, keep=keep)
         return wire.DestroyTaskResponse()
 
     async def signal_task(self, request: wire.SignalTaskRequest) -> wire.SignalTaskResponse:

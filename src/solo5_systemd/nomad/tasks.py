@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from solo5_systemd.boot import boot_id
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad import announcements, consoles, exits, ports, signals
+from solo5_systemd.nomad import announcements, consoles, exits, kept, ports, signals
 from solo5_systemd.nomad.agent import agent_id
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.choices import Logging
@@ -220,8 +220,8 @@ class Tasks:
                 patience=0 if signals.is_kill(signal) else patience,
             )
 
-    async def destroy(self, task_id: str, *, force: bool) -> None:
-        """Leave nothing of a task, known or not.
+    async def destroy(self, task_id: str, *, force: bool, keep: bool = False) -> None:
+        """Leave nothing of a task, known or not; with `keep`, the outcome of its service.
 
         Raises:
             TakenError: it runs, and `force` was not given.
@@ -232,7 +232,9 @@ class Tasks:
             over = self._is_over(task_id)
             if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await self._remove(name, over=over)
+            await self._remove(name, over=over, keep=keep)
+            if keep and known is not None:
+                await kept.remove_earlier(self._session, known.config, name, self.claims().names)
             self._listing.outdate()
             self._endings.forget(name)
             if known is not None:
@@ -241,13 +243,13 @@ class Tasks:
             else:
                 await consoles.let_go(self._session, name, Logging.NOMAD)
 
-    async def _remove(self, name: TaskName, *, over: bool) -> None:
+    async def _remove(self, name: TaskName, *, over: bool, keep: bool) -> None:
         """Nomad asks for it once, and ignores a failure: PID 1, bus and network service are waited for."""
         now = asyncio.get_running_loop().time
         until = now() + REMOVAL_PATIENCE
         while True:
             try:
-                await (await self._session.engine()).discard(name, over=over)
+                await (await self._session.engine()).discard(name, over=over, keep=keep)
             except HostError as error:
                 if now() >= until:
                     raise

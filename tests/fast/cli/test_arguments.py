@@ -66,6 +66,7 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.unit_property, "TasksMax=32", ("TasksMax", "32")),
     (typed.unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
     (typed.log_field, "TEAM=web=1", ("TEAM", "web=1")),
+    (typed.journal_label, "TEAM=web=1", ("TEAM", "web=1")),
 ]
 
 BAD: dict[Callable[[str], object], list[str]] = {
@@ -95,6 +96,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
     ],
     typed.unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],
     typed.log_field: [*"TEAM team=web _TEAM=web SOLO5_TASK=x 1A=x".split(), "", "A" * 65 + "=x", "TEAM=a\nb"],
+    typed.journal_label: [*"TEAM team=web SOLO5_TASK=x NOMAD_JOB_ID=x MESSAGE=x PRIORITY=0".split(), "", "TEAM=a\nb"],
 }
 
 

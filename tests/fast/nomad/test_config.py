@@ -41,6 +41,7 @@ def test_every_key_is_read() -> None:
                 "enabled": False,
                 "interval": "30m",
                 "image_age": "1h30m",
+                "tasks": False,
                 "dangling_tasks": {"enabled": False, "period": "2m", "creation_grace": "10m", "dry_run": True},
             },
         )
@@ -68,6 +69,7 @@ def test_every_key_is_read() -> None:
             enabled=False,
             interval=1800.0,
             image_age=5400.0,
+            tasks=False,
             dangling=Dangling(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
         ),
     )

@@ -137,6 +137,12 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
     [
         (lambda task: task.MergeFrom(wire.TaskConfig(user="root")), "asks for user 'root': every tender runs as solo5"),
         (lambda task: task.mounts.add(task_path="/data"), "asks for a volume_mount (/data)"),
+        (
+            lambda task: task.MergeFrom(
+                wire.TaskConfig(env={"CSI_ENDPOINT": "unix:///csi/csi.sock"}, mounts=[wire.Mount(task_path="/csi")])
+            ),
+            "has a csi_plugin block: a unikernel has no socket that Nomad could call",
+        ),
         (lambda task: task.devices.add(host_path="/dev/nvidia0"), "asks for a device (/dev/nvidia0)"),
         (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=GROUP)), 'mode = "host"'),
         (lambda task: task.dns.servers.append("1.1.1.1"), "in a group with network.dns"),
@@ -229,7 +235,6 @@ def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
         (task_config(memory_mb=65), Ceilings(memory_mb=64), "resources.memory is 65: expected at most 64"),
         (task_config(memory_max_mb=65), Ceilings(memory_mb=64), "resources.memory_max is 65: expected at most 64"),
         (task_config(memory_max_mb=-1), Ceilings(memory_mb=64), "resources.memory_max is inf: expected at most 64"),
-        (task_config(nic={"a": {}}), Ceilings(nics=0), "the number of NICs is 1: expected at most 0"),
         (task_config(block={"a": {"source": "d"}}), Ceilings(blocks=0), "the number of disks is 1: expected at most 0"),
         (task_config(port("a", 1), port("b", 2)), Ceilings(ports=1), "the number of ports is 2: expected at most 1"),
         (
@@ -287,11 +292,16 @@ def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> Non
     assert words in refusal(task_config(**keys))
 
 
-def test_a_network_that_the_operator_does_not_offer_is_refused() -> None:
-    plugin = replace(PLUGIN, networks=(NetworkName("lab"), NetworkName("dmz")))
-    sentence = refusal(task_config(nic={"service": {}}), plugin)
-    assert sentence.startswith("config.nic \"service\".network is 'default': expected one of lab, dmz.")
-    assert workload(task_config(nic={"service": {"network": "dmz"}}), plugin).nics[0].network == "dmz"
+def test_networks_and_the_ceiling_of_nics_are_checked_with_the_image_whose_nics_a_job_may_leave_out() -> None:
+    lab, dmz = NetworkName("lab"), NetworkName("dmz")
+    made = workload(task_config(), replace(PLUGIN, networks=(lab, dmz), ceilings=Ceilings(nics=2)))
+    assert (made.nics, made.allowed_networks, made.most_nics) == ((), (lab, dmz), 2)
+
+
+def test_labels_are_fields_beside_nomads() -> None:
+    fields = workload(task_config(labels={"TEAM": "web", "TIER": "1 ä"})).log_fields
+    assert fields[:2] == (("TEAM", "web"), ("TIER", "1 ä"))
+    assert dict(fields)["NOMAD_TASK_NAME"] == "web"
 
 
 # --- console -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.fast.nomad.values import ALLOCATION, task_config
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config import Dangling
 from solo5_systemd.nomad.dangling import DanglingTasks
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
 
 LOST = TaskName("lost")
@@ -53,6 +53,18 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
     assert record.getMessage() == "Task lost is ended: Nomad's agent does not know it."
     assert record.levelno == logging.WARNING
     assert machine.relay.drained == [LOST]
+
+
+async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        machine.units.put(replace(stranger(), active=ActiveState.FAILED))
+        sweep = sweeper(nomad)
+        await sweep.sweep(NOW, keep_ended=True)
+        assert len(machine.units.loaded) == 2
+        machine.units.put(stranger())
+        await sweep.sweep(NOW, keep_ended=True)
+        assert not lives(machine), "one that runs is ended all the same"
 
 
 async def test_one_in_whose_place_another_runs_is_ended_at_once(machine: Machine) -> None:

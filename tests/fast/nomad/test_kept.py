@@ -1,0 +1,58 @@
+"""Ended tasks are kept where the operator wants it: the last run of each task, until its allocation is gone."""
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.values import ALLOCATION, task_config
+
+from solo5_systemd.names import task_service
+from solo5_systemd.nomad.config import Collection, PluginConfig
+from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.kept import remove_gone
+from solo5_systemd.unit.state import MainCode
+
+KEEPING = PluginConfig(collection=Collection(tasks=False))
+
+
+async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") -> str:
+    """Start a task of the allocation, see it end, and destroy it; the unit's name."""
+    task_id = f"{ALLOCATION}/{task}/{number:08x}"
+    config = task_config()
+    config.id, config.name = task_id, task
+    await nomad.start(config)
+    unit = task_service(name_of(task_id))
+    machine.units.end(unit, MainCode.EXITED, number)
+    await nomad.wait(task_id)
+    await nomad.destroy(task_id)
+    return unit
+
+
+async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
+    """A job that restarts for ever leaves one unit."""
+    async with agent() as nomad:
+        nomad.driver.config = KEEPING
+        other = await run(nomad, machine, 1, "other")
+        runs = [await run(nomad, machine, number) for number in range(1, 5)]
+        assert machine.units.loaded.keys() == {other, runs[-1]}
+        assert machine.networks.held == {}
+
+
+async def test_nothing_is_kept_by_default(machine: Machine) -> None:
+    async with agent() as nomad:
+        await run(nomad, machine, 1)
+    assert machine.holds == (set(), set())
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_kept_task_goes_with_its_allocation(machine: Machine, gone: bool) -> None:
+    async with agent() as nomad:
+        nomad.driver.config = KEEPING
+        unit = await run(nomad, machine, 1)
+        running = task_config()
+        running.id = f"{ALLOCATION}/web/ffffffff"
+        await nomad.start(running)
+        if gone:
+            machine.places.missing.add("/alloc")
+        await remove_gone(nomad.driver.session)
+        left = {task_service(name_of(running.id))} | (set() if gone else {unit})
+        assert machine.units.loaded.keys() == left, "one that runs is not judged here"

@@ -1,0 +1,75 @@
+"""Each option of the plugin's configuration is shown by a test with a real agent."""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from tests.tables import missing
+
+from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.schema import plugin_schema
+
+CONFIGURATION = "machine/nomad/test_configuration.py"
+DEFAULTS = f"{CONFIGURATION}::test_defaults_hold_where_the_job_leaves_an_option_out"
+REFUSALS = f"{CONFIGURATION}::test_ceilings_networks_and_allowed_properties_refuse"
+NETWORK = f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks"
+DIRECTORIES = f"{CONFIGURATION}::test_images_and_disks_lie_below_the_operators_directories"
+REMOVED = f"{CONFIGURATION}::test_unused_images_are_removed_and_no_unit_is_ended_where_that_is_disabled"
+LEFT = f"{CONFIGURATION}::test_images_outcomes_and_lost_units_stay_where_that_is_chosen"
+FORGOTTEN = "machine/nomad/test_orphans.py::test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not"
+
+SHOWN: Mapping[str, str] = {
+    "enabled": f"{CONFIGURATION}::test_disabled_driver_is_undetected_and_places_nothing",
+    "image_paths": DIRECTORIES,
+    "block_paths": DIRECTORIES,
+    "tender_paths": "machine/nomad/test_options.py::test_tender_of_the_plugins_own_path_runs_services_and_scopes",
+    "networks": REFUSALS,
+    "network.ipv4": NETWORK,
+    "network.gateway4": NETWORK,
+    "network.bridge": NETWORK,
+    "network.mtu": NETWORK,
+    "network.masquerade": NETWORK,
+    "stats_interval": f"{CONFIGURATION}::test_samples_are_at_least_an_interval_apart_however_often_nomad_collects",
+    "allowed_properties": REFUSALS,
+    "defaults.tender": DEFAULTS,
+    "defaults.unit": LEFT,
+    "defaults.logging": DEFAULTS,
+    "defaults.quiet": DEFAULTS,
+    "defaults.cpu_hard_limit": DEFAULTS,
+    "defaults.properties": DEFAULTS,
+    "ceilings.memory_mb": REFUSALS,
+    "ceilings.nics": REFUSALS,
+    "ceilings.blocks": REFUSALS,
+    "ceilings.ports": REFUSALS,
+    "gc.enabled": LEFT,
+    "gc.interval": REMOVED,
+    "gc.image_age": REMOVED,
+    "gc.tasks": LEFT,
+    "gc.dangling_tasks.enabled": REMOVED,
+    "gc.dangling_tasks.period": FORGOTTEN,
+    "gc.dangling_tasks.creation_grace": FORGOTTEN,
+    "gc.dangling_tasks.dry_run": LEFT,
+    "allow_missing_controllers": "machine/nomad/test_node.py::test_node_whose_limits_do_not_hold_gets_no_task",
+}
+
+ELSEWHERE = {"disable_log_collection"}
+"""Shown by the tests of consoles."""
+
+
+def options(spec: Spec, above: str = "") -> Iterator[str]:
+    for key, value in spec.object.attributes.items():
+        match value.WhichOneof("block"):
+            case "block_value":
+                yield from options(value.block_value.nested, f"{above}{key}.")
+            case "block_map":
+                yield from options(value.block_map.nested, f"{above}{key}.")
+            case _:
+                yield above + key
+
+
+def test_every_option_of_the_plugin_has_its_test() -> None:
+    assert set(options(plugin_schema())) == SHOWN.keys() | ELSEWHERE
+
+
+@pytest.mark.parametrize("option", SHOWN)
+def test_every_test_that_is_named_is_there(option: str) -> None:
+    assert missing(f"`{SHOWN[option]}`") == []

@@ -1,0 +1,39 @@
+"""Labels: journal fields that a job's author may choose, within bounds."""
+
+import json
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.unit.labels import LONGEST_VALUE, MOST, labels
+
+
+def test_labels_are_taken_as_they_are() -> None:
+    pairs = (("TEAM", "web=1"), ("A9_", ""), ("PRIORITIES", "ä"), ("UNITS", "x"), ("B" * 64, "x" * LONGEST_VALUE))
+    assert labels(pairs) == pairs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *"team _TEAM __CURSOR 1A A-B A.B Ä MESSAGE MESSAGE_ID PRIORITY SYSLOG_FACILITY CODE_FILE UNIT TID".split(),
+        *"COREDUMP_UNIT INVOCATION_ID USER_UNIT ERRNO OBJECT_PID JOB_ID SOLO5_AGENT NOMAD_ALLOC_ID".split(),
+        *("", "A" * 65, "A\n", "A=B", "A B"),
+    ],
+)
+def test_name_that_is_reserved_or_no_journal_field_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is no free journal field: expected at most 64 capital letters"):
+        labels([(name, "x")])
+
+
+@pytest.mark.parametrize("value", ["a\nMESSAGE=b", "\x1b[31m", "\0", "\udcff", "\u202e", "x" * 257, "ä" * 129])
+def test_value_that_is_long_or_not_printable_is_refused(value: str) -> None:
+    with pytest.raises(InvalidRequestError, match="label A is .*: expected printable text of at most 256 bytes"):
+        labels([("A", value)])
+
+
+def test_all_labels_fit_into_an_extended_attribute() -> None:
+    most = [(f"{'A' * 62}{number:02}", "𝄞" * (LONGEST_VALUE // 4)) for number in range(MOST)]
+    assert len(json.dumps(dict(labels(most)))) < 1 << 15
+    with pytest.raises(InvalidRequestError, match="the task has 33 labels: expected at most 32"):
+        labels([*most, ("B", "")])
