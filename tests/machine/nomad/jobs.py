@@ -190,6 +190,11 @@ def ended(job: str) -> str:
     return str(allocations(job)[0]["ID"])
 
 
+def blocked(job: str) -> bool:
+    """Tell whether the scheduler waits for a node that fits a job."""
+    return any(each["Status"] == "blocked" for each in api(f"{_path(job)}/evaluations"))
+
+
 def allocation(alloc: str) -> dict[str, Any]:
     found = api(f"/v1/allocation/{alloc}")
     assert isinstance(found, dict)

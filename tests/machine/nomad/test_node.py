@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.machine.conftest import Machine, eventually, ok, sh
-from tests.machine.nomad.agent import STRICT, UNIT, USUAL, Agent, api
-from tests.machine.nomad.jobs import SLEEPER, Jobs, allocations, hcl, running
+from tests.machine.nomad.agent import STRICT, UNIT, USUAL, Agent
+from tests.machine.nomad.jobs import SLEEPER, Jobs, allocations, blocked, hcl, running
 
 TENDERS = [Path("/usr/local/bin/solo5-hvt"), Path("/usr/local/bin/solo5-spt")]
 
@@ -70,12 +70,6 @@ def test_node_whose_limits_do_not_hold_gets_no_task(agent: Agent, jobs: Jobs, ma
         agent.stop()
         agent.configure(USUAL)
         agent.start()
-
-
-def blocked(job: str) -> bool:
-    """Tell whether the scheduler waits for a node that has the driver, healthy."""
-    found = api(f"/v1/job/{job}/evaluations")
-    return any(each["Status"] == "blocked" for each in found)
 
 
 def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent, machine: Machine) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
-from tests.machine.nomad.agent import USUAL, Agent
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.nomad.agent import USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SCOPE,
@@ -18,9 +19,11 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     logs,
+    refusal,
     running,
     says,
     task,
+    unit,
 )
 
 from solo5_systemd.host.execution import IGNORED
@@ -122,3 +125,54 @@ def test_tender_of_the_plugins_own_path_runs_services_and_scopes(jobs: Jobs, els
     scope = jobs.submit(hcl("as-scope", f"{config}\n{SCOPE}", kind="batch"))
     for job in (service, scope):
         assert "Exit Code: 7" in " ".join(events(ended(job)))
+
+
+def test_tightened_system_call_filter_ends_a_tender_that_makes_the_call(jobs: Jobs) -> None:
+    """The kernel kills it with SIGSYS when its guest exits."""
+    config = f'unikernel = "{GUESTS}/hello.spt"\nproperties {{\n  SystemCallFilter = "~exit_group"\n}}'
+    alloc = ended(jobs.submit(hcl("forbidden", config, kind="batch")))
+    told = " ".join(events(alloc))
+    assert "the guest made a forbidden system call" in told
+    assert "Signal: 31" in told
+
+
+LABELS = 'labels {\n  TEAM = "platform"\n  COST_CENTER = "12 34"\n}\n'
+
+
+def test_labels_are_journal_fields_and_inspected(jobs: Jobs) -> None:
+    [service] = jobs.run(hcl("labelled", f"{SLEEPER}\n{LABELS}"))
+    [scope] = jobs.run(hcl("labelled-scope", f"{SLEEPER}\n{SCOPE}{LABELS}"))
+    journal = ("journalctl", "--no-pager", "--output=cat", "TEAM=platform", f"NOMAD_ALLOC_ID={service}")
+    eventually(lambda: "sleeping" in ok(*journal), "the label finds the console")
+    for alloc in (service, scope):
+        name = unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
+        fields = inspect(name)["log_fields"]
+        assert (fields["TEAM"], fields["COST_CENTER"]) == ("platform", "12 34")
+
+
+def test_label_that_would_forge_an_entry_is_refused(jobs: Jobs) -> None:
+    forged = {"MESSAGE": "x", "SYSLOG_FACILITY": "21", "NOMAD_JOB_ID": "other", "SOLO5_TASK": "other", "_UID": "0"}
+    submitted = {
+        name: jobs.submit(hcl(f"forged-{number}", f'{SLEEPER}\nlabels {{\n  {name} = "{value}"\n}}', kind="batch"))
+        for number, (name, value) in enumerate(forged.items())
+    }
+    for name, job in submitted.items():
+        assert f"config.labels: label '{name}' is no free journal field" in refusal(ended(job))
+
+
+def test_what_the_kernel_does_not_count_is_absent_from_samples(jobs: Jobs) -> None:
+    """What the kernel does not count is left out of `Measured`, in the container as in a virtual machine."""
+    [alloc] = jobs.run(hcl("measured", SLEEPER))
+    group = Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
+    found: dict[str, Any] = {}
+
+    def sampled() -> bool:
+        task = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest")
+        found.update(task["ResourceUsage"] if task else {})
+        return "Percent" in (found.get("CpuStats", {}).get("Measured") or ())
+
+    eventually(sampled, "a second sample has a share of the processor")
+    counted = {"Usage": "memory.current", "Max Usage": "memory.peak", "Swap": "memory.swap.current"}
+    there = {name for name, file in counted.items() if (group / file).exists()}
+    assert set(found["MemoryStats"]["Measured"] or ()) & set(counted) == there
+    assert "CPU Stats" in ok("nomad", "alloc", "status", "-stats", alloc)

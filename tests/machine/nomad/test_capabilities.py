@@ -1,0 +1,83 @@
+"""What the driver's capabilities and attributes keep from a node, or bring there, in the words that an operator reads.
+
+A placement failure is the scheduler's, a failed allocation the client's; neither leaves anything on the machine.
+"""
+
+from typing import Any
+
+from tests.machine.conftest import eventually, ok
+from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, ended, hcl, refusal, running
+
+VOLUME = 'volume "data" {{\n  type = "{}"\n  source = "data"\n{}}}\n'
+ACCESS = '  attachment_mode = "file-system"\n  access_mode = "single-node-writer"\n'
+MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "/data"\n}\n'
+
+
+def network(text: str) -> str:
+    return f"{NEVER_AGAIN}network {{\n  {text}\n}}\n"
+
+
+def constraint(attribute: str, operator: str, value: str) -> str:
+    return f'constraint {{\n  attribute = "${{{attribute}}}"\n  operator = "{operator}"\n  value = "{value}"\n}}\n'
+
+
+UNPLACED: dict[str, tuple[dict[str, Any], str]] = {
+    "bridge": ({"group": network('mode = "bridge"')}, "${attr.plugins.cni.version.bridge} semver >= 0.4.0"),
+    "cni": ({"group": network('mode = "cni/private"')}, "missing network"),
+    "host-volume": (
+        {"group": NEVER_AGAIN + VOLUME.format("host", ""), "task": MOUNT},
+        "missing compatible host volumes",
+    ),
+    "csi-volume": (
+        {"group": NEVER_AGAIN + VOLUME.format("csi", ACCESS), "task": MOUNT},
+        "missing CSI Volume data",
+    ),
+    "device": ({"resources": 'cpu = 20\ndevice "nvidia/gpu" {\n  count = 1\n}\n'}, "missing devices"),
+    "newer-systemd": (
+        {"job": constraint("attr.driver.solo5.systemd", ">=", "9999")},
+        "${attr.driver.solo5.systemd} >= 9999",
+    ),
+    "other-network": (
+        {"job": constraint("attr.driver.solo5.networks", "set_contains", "absent")},
+        "${attr.driver.solo5.networks} set_contains absent",
+    ),
+    "no-spt": ({"job": constraint("attr.driver.solo5.spt", "=", "false")}, "${attr.driver.solo5.spt} = false"),
+}
+
+FAILED: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"group": network('mode = "none"')}, 'task guest does not support "none" networking mode'),
+    "hostname": (
+        {"group": network('hostname = "web"')},
+        'hostname cannot be set on task group using "host" networking mode',
+    ),
+    "csi-plugin": (
+        {"task": 'csi_plugin {\n  id = "x"\n  type = "node"\n  mount_dir = "/csi"\n}\n'},
+        "task guest has a csi_plugin block: a unikernel has no socket that Nomad could call",
+    ),
+}
+
+
+def test_what_no_node_offers_is_a_placement_failure(jobs: Jobs) -> None:
+    submitted = {what: jobs.submit(hcl(f"unplaced-{what}", SLEEPER, **more)) for what, (more, _) in UNPLACED.items()}
+    for what, job in submitted.items():
+        eventually(lambda job=job: blocked(job), f"{job} waits for a node")  # type: ignore[misc]
+        assert allocations(job) == []
+        read = ok("nomad", "job", "status", job)
+        assert f'Constraint "{UNPLACED[what][1]}": 1 nodes excluded by filter' in read
+
+
+def test_what_no_unikernel_has_fails_the_allocation_with_the_reason(jobs: Jobs) -> None:
+    submitted = {what: jobs.submit(hcl(f"failed-{what}", SLEEPER, **more)) for what, (more, _) in FAILED.items()}
+    for what, job in submitted.items():
+        assert FAILED[what][1] in refusal(ended(job))
+
+
+def test_job_is_placed_where_the_drivers_attributes_are_what_it_wants(jobs: Jobs) -> None:
+    wanted = (
+        constraint("attr.driver.solo5.systemd", ">=", "252"),
+        constraint("attr.driver.solo5.spt", "=", "true"),
+        constraint("attr.driver.solo5.cgroup", "=", "v2"),
+        constraint("attr.driver.solo5.networks", "set_contains", "default,management"),
+        constraint("attr.driver.solo5.version", "semver", ">= 0.1.0"),
+    )
+    running(jobs.submit(hcl("placed", SLEEPER, job="".join(wanted))))

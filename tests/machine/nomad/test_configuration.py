@@ -1,0 +1,317 @@
+"""Each option of the plugin's configuration, set to an unusual value in a real agent's, by its effect from outside."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.nomad.agent import DATA, DISKS, USUAL, Agent, api
+from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, ended, hcl, logs, refusal, unit
+
+STORE = Path("/var/lib/solo5/images")
+CLOSED = """
+networks           = ["closed"]
+stats_interval     = "3s"
+allowed_properties = ["OOMScoreAdjust"]
+network "closed" {
+  ipv4       = "10.97.0.0/24"
+  gateway4   = "10.97.0.9"
+  bridge     = "closed0"
+  mtu        = 1400
+  masquerade = false
+}
+defaults {
+  tender         = "spt"
+  logging        = "journald"
+  quiet          = true
+  cpu_hard_limit = true
+  properties {
+    TasksMax    = "11"
+    LimitNOFILE = "300"
+  }
+}
+ceilings {
+  memory_mb = 64
+  nics      = 1
+  blocks    = 1
+  ports     = 1
+}
+gc {
+  interval  = "1s"
+  image_age = "60s"
+  tasks     = false
+  dangling_tasks {
+    enabled        = false
+    period         = "1s"
+    creation_grace = "10s"
+  }
+}
+"""
+OPEN = """
+defaults {
+  unit = "scope"
+}
+gc {
+  enabled   = false
+  interval  = "1s"
+  image_age = "60s"
+  tasks     = false
+  dangling_tasks {
+    period         = "1s"
+    creation_grace = "10s"
+    dry_run        = true
+  }
+}
+"""
+CLOSED_NIC = 'nic "service" {\n  network = "closed"\n}\n'
+HELLO = f'unikernel = "{GUESTS}/hello.spt"'
+SLEEPER = f'unikernel = "{GUESTS}/sleeper.spt"'
+SERVER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}]\n'
+PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  }\n}\n'
+
+
+def configured(agent: Agent, more: str) -> Iterator[Agent]:
+    """Restart the agent with further options, and in the end without them."""
+    agent.stop()
+    agent.configure(USUAL + more)
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+    yield agent
+    agent.stop()
+    agent.configure(USUAL)
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+
+
+@pytest.fixture(scope="module")
+def closed(installed: Agent) -> Iterator[Agent]:
+    yield from configured(installed, CLOSED)
+
+
+@pytest.fixture
+def opened(agent: Agent) -> Iterator[Agent]:
+    yield from configured(agent, OPEN)
+
+
+def name_of(alloc: str) -> str:
+    return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
+
+
+@pytest.mark.usefixtures("closed")
+def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("defaulted", SLEEPER))
+    service = unit(alloc)
+    assert service.endswith(".service")
+    assert (unit_property(service, "TasksMax"), unit_property(service, "LimitNOFILE")) == ("11", "300")
+    assert unit_property(service, "CPUQuotaPerSecUSec") != "infinity"
+    assert "--solo5:quiet" in unit_property(service, "ExecStart")
+    journal = ("journalctl", "--no-pager", "--output=cat", f"NOMAD_ALLOC_ID={alloc}")
+    eventually(lambda: "sleeping" in ok(*journal), "the journal has the console")
+    assert logs(alloc) == ""
+    other = ended(jobs.submit(hcl("other-tender", f'unikernel = "{GUESTS}/sleeper.hvt"', kind="batch")))
+    assert "tender spt was asked for" in refusal(other)
+
+
+def refused_job(name: str, config: str, **more: Any) -> str:
+    return hcl(f"refused-{name}", config, kind="batch", **{"group": TWO_STARTS, **more})
+
+
+REFUSED = {
+    "memory": (
+        refused_job("memory", SLEEPER, memory=65),
+        "resources.memory is 65: expected at most 64, this node's ceiling",
+    ),
+    "memory-max": (
+        refused_job("memory-max", SLEEPER, resources="cpu = 20\nmemory_max = 65"),
+        "resources.memory_max is 65: expected at most 64",
+    ),
+    "nics": (
+        refused_job("nics", f'unikernel = "{GUESTS}/net2.spt"'),
+        "the number of NICs is 2: expected at most 1, this node's ceiling",
+    ),
+    "disks": (
+        refused_job("disks", HELLO + '\nblock "a" {\n  source = "a"\n}\nblock "b" {\n  source = "b"\n}\n'),
+        "the number of disks is 2: expected at most 1",
+    ),
+    "ports": (
+        refused_job("ports", SERVER + CLOSED_NIC, group=TWO_STARTS + PORTS),
+        "the number of ports is 2: expected at most 1",
+    ),
+    "network": (
+        refused_job("network", SERVER + 'nic "service" {\n  network = "management"\n}\n'),
+        "NIC service would join network management: expected one of closed",
+    ),
+    "implied-network": (
+        refused_job("implied-network", SERVER),
+        "NIC service would join network default: expected one of closed, which this node offers",
+    ),
+    "property": (
+        refused_job("property", HELLO + '\nproperties {\n  TasksMax = "12"\n}\n'),
+        "config.properties.TasksMax may not be set by a job: expected one of OOMScoreAdjust",
+    ),
+}
+
+
+@pytest.mark.usefixtures("closed")
+def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
+    submitted = {what: jobs.submit(text) for what, (text, _) in REFUSED.items()}
+    read = {what: refusal(ended(job)) for what, job in submitted.items()}
+    assert {what: text for what, text in read.items() if REFUSED[what][1] not in text} == {}
+    assert {what for what, text in read.items() if "unrecoverable" not in text} == set()
+
+
+@pytest.mark.usefixtures("closed")
+def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
+    config = SERVER + CLOSED_NIC + 'properties {\n  OOMScoreAdjust = "432"\n}\n'
+    [alloc] = jobs.run(hcl("permitted", config, memory=64))
+    about = inspect(name_of(alloc))
+    [nic] = about["nics"]
+    assert (nic["network"], nic["gateway4"], nic["mtu"]) == ("closed", "10.97.0.9", 1400)
+    assert nic["ipv4"].startswith("10.97.0.")
+    [bridge] = json.loads(ok("ip", "-json", "address", "show", "closed0"))
+    assert "10.97.0.9" in [address["local"] for address in bridge["addr_info"]]
+    [tap] = json.loads(ok("ip", "-json", "link", "show", nic["tap"]))
+    assert (tap["master"], tap["mtu"]) == ("closed0", 1400)
+    masqueraded = ok("nft", "list", "set", "ip", "solo5", "masqueraded")
+    assert "10.97.0.0" not in masqueraded
+    assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
+
+
+def moment(alloc: str) -> int:
+    """When the task's last sample was taken, in nanoseconds; 0 before the first."""
+    usage = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest")
+    return int(usage["Timestamp"]) if usage else 0
+
+
+@pytest.mark.usefixtures("closed")
+def test_samples_are_at_least_an_interval_apart_however_often_nomad_collects(jobs: Jobs) -> None:
+    """The agent collects each second."""
+    [alloc] = jobs.run(hcl("sampled", SLEEPER))
+    seen: list[int] = []
+
+    def thrice() -> bool:
+        now = moment(alloc)
+        if now and now not in seen:
+            seen.append(now)
+        return len(seen) == 3
+
+    eventually(thrice, "three samples were taken")
+    assert min(later - earlier for earlier, later in pairwise(seen)) >= 2.9e9
+
+
+@pytest.fixture
+def stranger(machine: Machine) -> Iterator[list[str]]:
+    """A unit of an allocation of this agent's that the agent does not know; its name is added by the test."""
+    units: list[str] = []
+    yield units
+    sh("systemctl", "stop", *units)
+
+
+def lose(alloc: str, units: list[str]) -> str:
+    units.append("solo5-task-lost.service")
+    fields = ("NOMAD_ALLOC_ID=another", "NOMAD_TASK_NAME=guest", f"NOMAD_ALLOC_DIR={DATA}/alloc/{alloc}/alloc")
+    said = (f"--property=LogExtraFields={field}" for field in fields)
+    ok("systemd-run", "--quiet", f"--unit={units[0]}", *said, "sleep", "infinity")
+    return units[0]
+
+
+def unused() -> Path:
+    """A stored image that no task runs, and was last used two minutes ago."""
+    file = STORE / ("0" * 64)
+    if not file.exists():
+        file.write_bytes(b"unused")
+    before = time.time() - 120
+    os.utime(file, (before, before))
+    return file
+
+
+@pytest.mark.usefixtures("closed")
+def test_unused_images_are_removed_and_no_unit_is_ended_where_that_is_disabled(jobs: Jobs, stranger: list[str]) -> None:
+    [alloc] = jobs.run(hcl("present", SLEEPER))
+    lost, since = lose(alloc, stranger), time.monotonic()
+    while time.monotonic() - since < 15:  # longer than the grace period and a look
+        image = unused()
+        eventually(lambda image=image: not image.exists(), "the image is removed")  # type: ignore[misc]
+    assert unit_property(lost, "ActiveState") == "active"
+    images = {path.name for path in STORE.iterdir()}
+    assert inspect(name_of(alloc))["image_sha256"] in images, "the image of a task that runs stays"
+
+
+def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
+    agent: Agent, jobs: Jobs, machine: Machine, stranger: list[str], opened: Agent
+) -> None:
+    """Also: a task is a scope where that is the default."""
+    machine.expect("would be ended")
+    [alloc] = jobs.run(hcl("scoped-by-default", SLEEPER))
+    assert unit(alloc).endswith(".scope")
+    wrong = f'{HELLO}\nproperties {{\n  LimitNOFILE = "64"\n}}'
+    refused = refusal(ended(jobs.submit(hcl("no-scope", wrong, kind="batch"))))
+    assert "unit property LimitNOFILE cannot be set for a scope" in refused
+    kept = keep(jobs)
+    image, lost = unused(), lose(alloc, stranger)
+    eventually(lambda: "Task lost would be ended: Nomad's agent does not know it" in agent.log(), "it is named")
+    assert unit_property(lost, "ActiveState") == "active"
+    assert image.exists(), "ten rounds of the collection are over"
+    image.unlink()
+    ok("solo5ctl", "rm", kept)
+    assert kept not in ok("solo5ctl", "ps", "--all", "--quiet").split()
+
+
+def keep(jobs: Jobs) -> str:
+    """Run a service to its end and have Nomad destroy it; how it ended is kept under its task's name."""
+    config = f'{HELLO}\nunit = "service"\nargs = ["exit=7"]'
+    alloc = ended(jobs.submit(hcl("mortal", config, kind="batch")))
+    kept = name_of(alloc)
+    api("/v1/job/mortal?purge=true", "DELETE")
+    eventually(lambda: collected(alloc), "Nomad has removed the allocation")
+    about = inspect(kept)
+    assert (about["phase"], about["outcome"]["exit_code"]) == ("ended", 7)
+    assert about["log_fields"]["NOMAD_ALLOC_ID"] == alloc
+    assert kept in ok("solo5ctl", "ps", "--all", "--quiet").split()
+    assert "exit=7" in ok("solo5ctl", "logs", kept)
+    assert kept in ok("solo5ctl", "gc", "--dry-run"), "its allocation is gone: gc would remove it"
+    return kept
+
+
+def collected(alloc: str) -> bool:
+    api("/v1/client/gc", "PUT")
+    return not DATA.joinpath("alloc", alloc).exists()
+
+
+def test_disabled_driver_is_undetected_and_places_nothing(agent: Agent, machine: Machine) -> None:
+    machine.expect("enabled is false")
+    agent.stop()
+    agent.configure(f"{USUAL}enabled = false\n")
+    try:
+        agent.start()
+        eventually(lambda: agent.driver().get("Detected") is False, "the driver is undetected")
+        shown = ok("nomad", "node", "status", "-self", "-verbose")
+        assert re.search(r"solo5 +false +false +disabled: plugin\.solo5\.config\.enabled is false", shown)
+    finally:
+        agent.stop()
+        agent.configure(USUAL)
+        agent.start()
+
+
+DISK = 'block "storage" {{\n  source = "{}"\n}}\n'
+
+
+def test_images_and_disks_lie_below_the_operators_directories(jobs: Jobs, tmp_path: Path) -> None:
+    """`image_paths` and `block_paths` as usual: a path beside them is refused."""
+    other = tmp_path / "disk.img"
+    other.write_bytes(bytes(4096))
+    disk = f'unikernel = "{GUESTS}/disk.spt"\n'
+    refused = {
+        "image": (hcl("r-image", 'unikernel = "/etc/hostname"', kind="batch"), "/etc/hostname"),
+        "disk": (hcl("r-disk", disk + DISK.format(other), kind="batch"), str(other)),
+    }
+    submitted = {what: jobs.submit(text) for what, (text, _) in refused.items()}
+    read: dict[str, Any] = {what: refusal(ended(job)) for what, job in submitted.items()}
+    assert {what: text for what, text in read.items() if refused[what][1] not in text} == {}
+    assert str(DISKS) in read["disk"]
