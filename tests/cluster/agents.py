@@ -16,6 +16,9 @@ SERVER = "server"
 LEAST_HEARTBEAT, GRACE = 1, 8
 """Seconds: a node is missed between GRACE and GRACE + 2 * LEAST_HEARTBEAT after its last heartbeat."""
 
+LONG = 120.0
+"""Seconds for what takes several of Nomad's timers."""
+
 _UNIT = """
 [Unit]
 After=network.target
@@ -97,7 +100,7 @@ class Agents:
             peer.write("/etc/nomad.hcl", _CLIENT)
             peer.write("/etc/systemd/system/nomad.service", _UNIT)
             peer.ok("systemctl", "enable", "--now", "nomad")
-        eventually(lambda: len(self.listed()) == len(CLIENTS), "every client is registered", 120)
+        eventually(lambda: len(self.listed()) == len(CLIENTS), "every client is registered", LONG)
         self.nodes = {node["Name"]: node["ID"] for node in self.listed()}
         self.all_ready()
 
@@ -116,7 +119,7 @@ class Agents:
                 node["Status"] == "ready" and node["Drivers"].get("solo5", {}).get("Healthy") for node in self.listed()
             )
 
-        eventually(claim, "every node is ready and has a healthy driver", 120)
+        eventually(claim, "every node is ready and has a healthy driver", LONG)
 
     def left_as_found(self, peer: Peer) -> None:
         """Wait until a client has nothing left of any task."""

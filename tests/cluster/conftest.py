@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.cluster.agents import CLIENTS, SERVER, Agents
+from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.traffic import Target, get
 from tests.machine.conftest import GUESTS, eventually, ok, sh
 from tests.machine.nomad.agent import api
@@ -116,7 +116,7 @@ def serve(job: str, count: int) -> list[Guest]:
         return len(found) == count and all(guest.answers() for guest in found)
 
     try:
-        eventually(claim, f"{count} guests of {job} answer", 120)
+        eventually(claim, f"{count} guests of {job} answer", LONG)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{found}\n{ok('nomad', 'job', 'status', job)}") from error
     return found

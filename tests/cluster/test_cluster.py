@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.agents import CLIENTS, SERVER, Agents
+from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.conftest import (
     COUNT,
     IMAGES,
@@ -71,8 +71,8 @@ def test_an_upgrade_node_by_node_fails_no_request(cluster: Agents, guests: None,
 def upgrade(peer: Peer, url: str) -> None:
     """Install a later package; the agent is restarted, since its driver is of the version that it was started with."""
     peer.ok("curl", "--silent", "--show-error", "--fail", "--output", "/tmp/later.deb", url)
-    peer.ok("dpkg", "--install", "/tmp/later.deb")
-    peer.ok("systemctl", "restart", "nomad")
+    peer.ok("dpkg", "--install", "/tmp/later.deb", seconds=300)
+    peer.ok("systemctl", "restart", "nomad", seconds=120)
     version = peer.ok("dpkg-query", "--show", "--showformat=${Version}", "solo5-systemd")
     assert version.endswith("+later")
 
@@ -99,22 +99,24 @@ def test_partitioned_guests_run_on_and_are_kept_unless_they_were_given_up(cluste
     here = [guest for guest in (*before, hasty) if guest.node == cut.name]
     with Requests(registered, 1) as requests:
         with cut.unplugged():
-            eventually(lambda: cluster.status(cut) == "disconnected", "the node is missed")
+            eventually(lambda: cluster.status(cut) == "disconnected", "the node is missed", LONG)
             print("partition: missed", requests.tally.seconds())
             assert cut.name not in {guest.node for guest in serve("web", COUNT)}
             print("partition: replaced", requests.tally.seconds())
-            eventually(lambda: allocation(hasty.alloc)["ClientStatus"] == "lost", "it is given up")
+            eventually(lambda: allocation(hasty.alloc)["ClientStatus"] == "lost", "it is given up", LONG)
             [replacement] = serve("hasty", 1)
             print("partition: registered", [registered("hasty"), hasty.target, replacement.target, len(registered())])
             assert cut.runs() == {guest.alloc: runs[guest.alloc] for guest in here}
             for guest in here:
                 cut.ok("curl", "--silent", "--fail", "--max-time", "10", f"http://{guest.target[0]}:{guest.target[1]}/")
             plugged = requests.tally.seconds()
-        eventually(lambda: cluster.status(cut) == "ready", "the node is back")
+        eventually(lambda: cluster.status(cut) == "ready", "the node is back", LONG)
         print("partition: ready after", requests.tally.seconds() - plugged)
-        eventually(lambda: sorted(guests_of("web")) == sorted(before), "the first nine are kept")
-        eventually(lambda: sorted(registered()) == sorted(guest.target for guest in before), "they are registered")
-        eventually(lambda: hasty.alloc not in cut.runs(), "the one that was given up is ended")
+        eventually(lambda: sorted(guests_of("web")) == sorted(before), "the first nine are kept", LONG)
+        eventually(
+            lambda: sorted(registered()) == sorted(guest.target for guest in before), "they are registered", LONG
+        )
+        eventually(lambda: hasty.alloc not in cut.runs(), "the one that was given up is ended", LONG)
         print("partition: settled after", requests.tally.seconds() - plugged)
     print("partition", str(requests.tally))
     assert set(requests.tally.failed) <= {guest.target for guest in here}, requests.tally.failed
@@ -128,7 +130,7 @@ def test_guests_of_a_killed_machine_run_elsewhere_until_it_is_back(cluster: Agen
     runs = runs_of(before)
     with Requests(registered, 1) as requests:
         dead.kill()
-        eventually(lambda: cluster.status(dead) == "disconnected", "the node is missed")
+        eventually(lambda: cluster.status(dead) == "disconnected", "the node is missed", LONG)
         print("kill: missed", requests.tally.seconds())
         assert dead.name not in {guest.node for guest in serve("web", COUNT)}
         print("kill: replaced", requests.tally.seconds())
@@ -137,7 +139,7 @@ def test_guests_of_a_killed_machine_run_elsewhere_until_it_is_back(cluster: Agen
         assert dead.boot_id() != boot
         cluster.all_ready()
         print("kill: ready after", requests.tally.seconds() - booted)
-        eventually(lambda: sorted(guests_of("web")) == sorted(before), "the first nine run again")
+        eventually(lambda: sorted(guests_of("web")) == sorted(before), "the first nine run again", LONG)
         print("kill: settled after", requests.tally.seconds() - booted)
     print("kill", str(requests.tally))
     there = [guest for guest in before if guest.node == dead.name]
@@ -151,7 +153,7 @@ def test_draining_a_node_fails_no_request_and_leaves_nothing_there(cluster: Agen
     drained = CLIENTS[0]
     with Requests(registered, 10) as requests:
         cluster.drain(drained)
-        eventually(lambda: not drained.runs(), "no task is left")
+        eventually(lambda: not drained.runs(), "no task is left", LONG)
         print("drain: empty", requests.tally.seconds())
         found = serve("web", COUNT)
     print("drain", str(requests.tally))
