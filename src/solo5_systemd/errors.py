@@ -74,6 +74,12 @@ class HostError(Solo5Error):
     dbus_name = "org.solo5.Error.Host"
 
 
+class DependencyError(HostError):
+    """A module, library, program or socket that this package depends on is missing."""
+
+    dbus_name = "org.solo5.Error.Dependency"
+
+
 class StartError(Solo5Error):
     """The unit was made and did not start; everything made for it is gone again."""
 
@@ -92,6 +98,7 @@ BY_DBUS_NAME: dict[str, type[Solo5Error]] = {
         NoSuchTaskError,
         TakenError,
         HostError,
+        DependencyError,
         StartError,
     )
 }

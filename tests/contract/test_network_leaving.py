@@ -17,7 +17,7 @@ SOON = ("--idle", "0.1")
 _CALLED_ON_THE_WAY_OUT = """
 import subprocess, sys
 from solo5_systemd.daemon import process
-from solo5_systemd.networkd import __main__ as program
+from solo5_systemd.networkd import main as program
 
 def notify(_, *, ready=0, stopping=0, watchdog=0):
     if stopping:

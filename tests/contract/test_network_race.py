@@ -66,7 +66,7 @@ async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> No
 _FLUSHED_AMID = """
 import subprocess, sys
 from solo5_systemd.network.nft import Tables
-from solo5_systemd.networkd import __main__ as program
+from solo5_systemd.networkd import main as program
 
 def meddled(change):
     def meddle(self, elements):
@@ -98,7 +98,7 @@ _FAILS_ONCE = """
 import sys
 from solo5_systemd.errors import HostError
 from solo5_systemd.network import netlink
-from solo5_systemd.networkd import __main__ as program, keeper, service
+from solo5_systemd.networkd import main as program, keeper, service
 
 async def without_unit(bus, tasks):
     return frozenset(tasks)

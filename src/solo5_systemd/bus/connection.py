@@ -13,6 +13,9 @@ from dbus_next.errors import DBusError
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
 
+SOCKET = "/run/dbus/system_bus_socket"
+"""Of the system bus (systemd's dbus.socket)."""
+
 IN_FLIGHT = 24
 """Calls to one peer that wait for a reply at once. dbus-next gives a connection up when its socket's buffer is full
 (its writer takes EAGAIN for an error), and listing a hundred tasks is a thousand small calls. For each peer apart, so
@@ -199,6 +202,12 @@ class _Bus(MessageBus):  # type: ignore[misc] # the library carries no types
         return line[:-2].decode()
 
 
+def _reason(error: Exception, where: str) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{where}: {error.strerror}"
+    return str(error) or "it does not answer"
+
+
 async def _connected(address: str | None) -> MessageBus:
     try:
         bus = _Bus(bus_address=address, bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
@@ -211,9 +220,11 @@ async def _connected(address: str | None) -> MessageBus:
             _close(bus)
             raise
     except (OSError, DBusError, EOFError) as error:
+        from solo5_systemd.dependencies import advice
+
         raise HostError(
-            f"the system bus cannot be reached: {str(error) or 'it does not answer'}.",
-            "Check that dbus is running: systemctl status dbus.socket dbus.service",
+            f"the system bus cannot be reached: {_reason(error, address or SOCKET)}.",
+            advice(SOCKET),
         ) from error
 
 

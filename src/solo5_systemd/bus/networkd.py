@@ -9,6 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
+from solo5_systemd.bus.unanswered import answer, unanswered
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
@@ -107,17 +108,14 @@ class Networkd:
 
     async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
         try:
-            return await self._connection.call(_NAME, _PATH, _NAME, member, signature, body)
+            return await answer("solo5-networkd", self._connection.call(_NAME, _PATH, _NAME, member, signature, body))
         except RemoteError as error:
             if error.name == _ABSENT:
                 raise HostError(
                     "solo5-networkd is not installed: expected it to be started by the system bus.",
                     "The package installs it; `solo5ctl doctor` shows what else is missing.",
                 ) from error
-            raise HostError(
-                f"solo5-networkd did not start or did not answer: {error.text}.",
-                "`systemctl status solo5-networkd` and `journalctl -u solo5-networkd` show why.",
-            ) from error
+            raise unanswered("solo5-networkd", error.text) from error
 
 
 def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:

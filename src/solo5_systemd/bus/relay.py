@@ -9,6 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
+from solo5_systemd.bus.unanswered import answer, unanswered
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_name
@@ -81,7 +82,9 @@ class Relay:
         """Call; again where the relay dies meanwhile, since every call may be repeated."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
+                return await answer(
+                    "solo5-relay", self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
+                )
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
                     raise _in_our_words(error) from error
@@ -107,7 +110,4 @@ def _in_our_words(error: RemoteError) -> HostError:
             "solo5-relay is not installed: expected it to be started by the system bus.",
             "The package installs it; `solo5ctl doctor` shows what else is missing.",
         )
-    return HostError(
-        f"solo5-relay did not start or did not answer: {error.text}.",
-        "`systemctl status solo5-relay` and `journalctl -u solo5-relay` show why.",
-    )
+    return unanswered("solo5-relay", error.text)

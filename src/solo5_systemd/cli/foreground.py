@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.console import copy_console, write_plain
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.task import Task
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -34,6 +34,7 @@ async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remov
     """Start a task and stay with it; its exit status.
 
     Raises:
+        DependencyError: its console cannot be read; the task is removed again.
         Solo5Error: it did not start, or was removed behind our back.
     """
     with _terminable():
@@ -42,7 +43,11 @@ async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remov
         task = await engine.task(started.name)
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_pass_on(received, engine, task, group))
-            await copy_console(engine, task, screen, write_plain, follow=True)
+            try:
+                await copy_console(engine, task, screen, write_plain, follow=True)
+            except DependencyError:  # there is no journalctl: nothing of the task would be seen
+                await make_room(engine, task.name)
+                raise
             passing.cancel()
         ended = await engine.wait(task.name)
     if remove:

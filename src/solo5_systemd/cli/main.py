@@ -27,6 +27,8 @@ def run(words: Sequence[str], session: Session) -> int:
     except Solo5Error as error:
         session.screen.complain(error)
         return error.exit_status
+    except ImportError as error:
+        return _lacking(error, session)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -35,6 +37,18 @@ def run(words: Sequence[str], session: Session) -> int:
     except Exception as error:  # noqa: BLE001 - the one place where nothing may pass
         return _internal(error, session)
     return status
+
+
+def _lacking(error: ImportError, session: Session) -> int:
+    """A verb's module needs one that is not installed; where it is one of ours, that is a fault."""
+    from solo5_systemd.dependencies import blamed
+
+    try:
+        lacking = blamed(error)
+    except ImportError:
+        return _internal(error, session)
+    session.screen.complain(lacking)
+    return lacking.exit_status
 
 
 def _internal(error: Exception, session: Session) -> int:

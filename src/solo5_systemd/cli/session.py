@@ -19,8 +19,12 @@ TERMINATED = 128 + 15
 
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
-    from solo5_systemd import etc, wiring  # D-Bus and asyncio, which `--help` does without
+    try:
+        from solo5_systemd import etc, wiring  # D-Bus and asyncio, which `--help` does without
+    except ImportError as error:
+        from solo5_systemd.dependencies import blamed
 
+        raise blamed(error) from error
     return wiring.connect(etc.read_settings)
 
 

@@ -5,7 +5,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,11 @@ from dbus_next import BusType
 from dbus_next.aio import MessageBus
 from pystemd.daemon import notify
 
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.dependencies import LACKING, advice
+from solo5_systemd.errors import DependencyError, HostError, Solo5Error
+
+SOCKET = "/run/dbus/system_bus_socket"
+"""Of the system bus (systemd's dbus.socket)."""
 
 NEEDED_AGAIN = 75
 """The exit status after which systemd starts us again (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
@@ -43,9 +47,19 @@ def run(serving: Coroutine[object, object, bool]) -> int:
     try:
         status = NEEDED_AGAIN if asyncio.run(serving) else 0
     except* Solo5Error as group:
-        for error in group.exceptions:
+        for error in _leaves(group):
             logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a sentence, not a traceback
+            status = LACKING if isinstance(error, DependencyError) else status
     return status
+
+
+def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
+    """What failed, wherever in a group of groups it is."""
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
 
 
 def _log_to_journal() -> None:
@@ -63,7 +77,8 @@ async def connected() -> MessageBus:
     try:
         return await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
     except (OSError, EOFError) as error:
-        raise HostError(f"the system bus cannot be reached: {error}.") from error
+        reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+        raise HostError(f"the system bus cannot be reached: {reason}.", advice(SOCKET)) from error
 
 
 async def beside(serving: Awaitable[bool], *companions: Coroutine[object, object, None]) -> bool:

@@ -23,4 +23,6 @@ def execute(line: Sequence[str]) -> NoReturn:
     try:
         os.execv(line[0], [*line])  # noqa: S606 - no shell is meant
     except OSError as error:
-        raise NotFoundError(f"{line[0]} cannot be executed: {error.strerror}.") from error
+        from solo5_systemd.dependencies import advice
+
+        raise NotFoundError(f"{line[0]} cannot be executed: {error.strerror}.", advice(line[0])) from error

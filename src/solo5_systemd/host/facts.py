@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from solo5_systemd.dependencies import Dependency
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
@@ -59,9 +60,8 @@ class Host:
     Attributes:
         systemd: its version's number; None: `systemctl` did not tell.
         booted: PID 1 is systemd.
-        bus: the system bus has its socket.
         controllers: those of the unified hierarchy; None: cgroup v1.
-        modules: each Python module that we need, and whether it can be imported.
+        missing: what the package depends on and is not there.
         files: each file of ours beside the Python modules, and whether it is there.
         user: the system user of the tenders exists.
         settings: what is wrong in /etc/solo5; empty: nothing.
@@ -76,9 +76,8 @@ class Host:
 
     systemd: int | None
     booted: bool
-    bus: bool
     controllers: Sequence[str] | None
-    modules: Mapping[str, bool]
+    missing: Sequence[Dependency]
     files: Mapping[str, bool]
     user: bool
     settings: str
@@ -104,10 +103,9 @@ class Fact:
 def facts(host: Host) -> tuple[Fact, ...]:
     """What was found, judged."""
     return (
+        *_dependencies(host),
         _systemd(host),
         cgroups(host),
-        _bus(host),
-        _modules(host),
         _files(host),
         _user(host),
         _settings(host),
@@ -141,21 +139,17 @@ def cgroups(host: Host) -> Fact:
     )
 
 
-def _bus(host: Host) -> Fact:
-    if host.bus:
-        return Fact(name="system bus", value="there")
-    return _broken("system bus", "no socket", "Install and start dbus: systemctl start dbus.socket")
 
-
-def _modules(host: Host) -> Fact:
-    lacking = _missing(host.modules)
-    if lacking:
-        return _broken("Python modules", f"without {', '.join(lacking)}", "Install what the package depends on.")
-    return Fact(name="Python modules", value="complete")
+def _dependencies(host: Host) -> Iterator[Fact]:
+    """A fact for each that is missing, or one for all."""
+    for each in host.missing:
+        yield _broken(f"{each.kind} {each.name}", "missing", each.advice)
+    if not host.missing:
+        yield Fact(name="dependencies", value="complete")
 
 
 def _files(host: Host) -> Fact:
-    lacking = _missing(host.files)
+    lacking = [name for name, found in host.files.items() if not found]
     if lacking:
         advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
         return _broken("units and policy", f"{len(lacking)} missing", advice)
@@ -190,7 +184,8 @@ def _tenders(host: Host) -> Iterator[Fact]:
             name=name,
             value=value,
             verdict=Verdict.LIMITED if usable else Verdict.BROKEN,
-            advice=f"Put a tender of ABI {SUPPORTED_ABI[target]} into one of {', '.join(host.tender_paths)}.",
+            advice=f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
+            f"{', '.join(host.tender_paths)}.",
         )
 
 
@@ -270,10 +265,6 @@ def _firewall(kernel: Kernel) -> Fact:
         advice=f"Tasks reach nothing beyond this host{among} unless a rule there accepts their bridges, for both "
         "iifname and oifname (with Docker: in the chain DOCKER-USER).",
     )
-
-
-def _missing(there: Mapping[str, bool]) -> list[str]:
-    return [name for name, found in there.items() if not found]
 
 
 def _broken(name: str, value: str, advice: str) -> Fact:

@@ -63,9 +63,10 @@ def dropping(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def _drops() -> tuple[str, ...] | None:
     try:
         from nftables import Nftables
-    except (ImportError, OSError):  # the module, or the library that it loads, is not installed
+
+        nft = Nftables()
+    except (ImportError, OSError):  # the module is missing, or the library that it loads when it is used
         return None
-    nft = Nftables()
     nft.set_json_output(True)
     code, output, _ = nft.json_cmd({"nftables": [{"list": {"chains": None}}]})
     return dropping(output.get("nftables", ())) if code == 0 else None

@@ -6,7 +6,6 @@ import pwd
 import re
 import subprocess
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from solo5_systemd.errors import Solo5Error
@@ -14,14 +13,13 @@ from solo5_systemd.etc import ETC, RUN, read_settings
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.facts import Host
 from solo5_systemd.host.kernel import kvm_problem, look
+from solo5_systemd.host.presence import missing
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import Tender
-
-MODULES = ("dbus_next", "elftools", "nftables", "pyroute2", "pystemd")
 
 FILES = (
     "usr/lib/systemd/system/solo5.slice",
@@ -43,7 +41,8 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
     """Everything that `doctor` judges.
 
     Args:
-        root: where to look for files and directories; devices, users and modules are always this machine's.
+        root: where to look for files and directories; devices, users, modules and libraries are always this
+            machine's.
         systemd: its version, where the caller has asked PID 1; None: `systemctl` is asked, at the price of a process.
         settings: what holds, where the caller has read it; None: what is below /etc/solo5.
     """
@@ -53,9 +52,8 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
     return Host(
         systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
-        bus=(root / "run/dbus/system_bus_socket").exists(),
         controllers=_controllers(root / "sys/fs/cgroup"),
-        modules={name: find_spec(name) is not None for name in MODULES},
+        missing=missing(root),
         files={f"/{name}": (root / name).exists() for name in FILES},
         user=_user_exists(USER),
         settings=problem,

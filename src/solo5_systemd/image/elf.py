@@ -129,8 +129,12 @@ class _Image:
 @cache
 def _structs() -> Any:
     # Importing it takes longer than the rest of a start's preflight, and an image that is known needs none of it.
-    from elftools.elf.structs import ELFStructs
+    try:
+        from elftools.elf.structs import ELFStructs
+    except ImportError as error:
+        from solo5_systemd.dependencies import blamed
 
+        raise blamed(error) from error
     structs = ELFStructs(little_endian=True, elfclass=64)
     structs.create_basic_structs()
     structs.create_advanced_structs()

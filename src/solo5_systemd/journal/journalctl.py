@@ -1,11 +1,12 @@
 """Read the journal through journalctl(1)."""
 
 import asyncio
+import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import DependencyError, HostError
 from solo5_systemd.journal.export import Entry, ExportError, Reader
 from solo5_systemd.journal.note import note_hung
 from solo5_systemd.journal.stream import open_stream
@@ -17,6 +18,9 @@ from solo5_systemd.unit.words import LastWords
 
 JOURNALCTL = "/usr/bin/journalctl"
 CHUNK = 1 << 16
+
+NOT_LOADED = 127
+"""The exit status of a program that ld.so(8) could not load."""
 
 COMPLAINTS = 10
 """Lines of a failed unit that are looked at."""
@@ -91,7 +95,7 @@ def _explains(entry: Entry) -> bool:
 
 async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:
     reader = Reader()
-    async with _running(["--output=export", "--no-pager", "--quiet", *arguments]) as process:
+    async with _running(["--output=export", "--no-pager", "--quiet", *arguments]) as (process, errors):
         assert process.stdout is not None  # noqa: S101 - it was asked for
         try:
             while data := await process.stdout.read(CHUNK):
@@ -99,18 +103,42 @@ async def _read(arguments: Sequence[str]) -> AsyncGenerator[Entry, None]:
                     yield entry
         except ExportError as error:
             raise HostError(f"the journal cannot be read: {JOURNALCTL} printed {error}.") from error
+        if await process.wait() == NOT_LOADED:
+            raise _not_loaded(os.pread(errors, CHUNK, 0).decode("utf-8", "replace"))
+
+
+def _not_loaded(text: str) -> HostError:
+    """The error of a journalctl that lacks one of its libraries."""
+    from solo5_systemd.dependencies import missing_library
+
+    return missing_library(text) or HostError(f"the journal cannot be read: {JOURNALCTL} printed {text.strip()!r}.")
 
 
 @asynccontextmanager
-async def _running(arguments: Sequence[str]) -> AsyncGenerator[Process, None]:
-    """journalctl, ended and reaped whatever happens to its reader.
+async def _running(arguments: Sequence[str]) -> AsyncGenerator[tuple[Process, int], None]:
+    """journalctl, ended and reaped whatever happens to its reader, and a file with what it writes to stderr.
 
     It has a process group of its own: a terminal's Ctrl-C stops the task, whose last lines are still to be read.
     """
+    errors = os.memfd_create("journalctl", os.MFD_CLOEXEC)
+    try:
+        async with _process(arguments, errors) as process:
+            yield process, errors
+    finally:
+        os.close(errors)
+
+
+@asynccontextmanager
+async def _process(arguments: Sequence[str], errors: int) -> AsyncGenerator[Process, None]:
     try:
         process = await asyncio.create_subprocess_exec(
-            JOURNALCTL, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, process_group=0
+            JOURNALCTL, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=errors, process_group=0
         )
+    except FileNotFoundError as error:
+        from solo5_systemd.dependencies import advice
+
+        sentence = f"the journal cannot be read: {JOURNALCTL}: {error.strerror}."
+        raise DependencyError(sentence, advice(JOURNALCTL)) from error
     except OSError as error:
         raise HostError(f"the journal cannot be read: {JOURNALCTL}: {error.strerror}.") from error
     try:

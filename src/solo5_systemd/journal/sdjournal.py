@@ -213,7 +213,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise HostError(f"the journal cannot be read: {error}.", "Debian has it in libsystemd0.") from error
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(error) from error
     for name, arguments in _ARGUMENTS.items():
         getattr(library, f"sd_journal_{name}").argtypes = [ctypes.c_void_p, *arguments]
     library.sd_journal_close.restype = None

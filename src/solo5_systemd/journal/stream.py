@@ -35,9 +35,11 @@ def open_stream(identifier: str, unit: str, priority: int) -> int:
         connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
     except OSError as error:
         connection.close()
+        from solo5_systemd.dependencies import advice
+
         raise HostError(
             f"the journal cannot be reached at {SOCKET}: {error.strerror or error}.",
-            "Check that it runs: systemctl status systemd-journald",
+            advice(SOCKET),
         ) from error
     connection.setblocking(True)  # for who is given it: a tender does not expect to be asked to wait
     return connection.detach()

@@ -30,7 +30,12 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self._nft = nftables.Nftables()
+        try:
+            self._nft = nftables.Nftables()
+        except OSError as error:  # it loads libnftables
+            from solo5_systemd.dependencies import blamed
+
+            raise blamed(error) from error
         self._nft.set_stateless_output(True)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._generation: int | None = None  # None: what stands there is in doubt

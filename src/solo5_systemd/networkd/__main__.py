@@ -1,65 +1,8 @@
-"""solo5-networkd: started by D-Bus at the first call, gone when no lease is left."""
+"""The entry of solo5-networkd: what it is made of is imported where a missing module can be told in one sentence."""
 
-import argparse
-import pwd
 import sys
-from pathlib import Path
 
-from solo5_systemd.daemon import process
-from solo5_systemd.errors import HostError
-from solo5_systemd.etc import ETC, read_settings
-from solo5_systemd.network.leases import STATE, LeaseStore
-from solo5_systemd.network.netlink import Links
-from solo5_systemd.network.nft import Tables
-from solo5_systemd.networkd.keeper import Keeper
-from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
-
-
-def main() -> int:
-    """Serve; the exit status."""
-    return process.run(_serve(_options().parse_args()))
-
-
-def _options() -> argparse.ArgumentParser:
-    about = "The network service of Solo5 unikernels."
-    parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_SECONDS)
-    parser.add_argument("--owner", default="solo5", metavar="USER", help="who may attach to taps (%(default)s)")
-    parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
-    return parser
-
-
-async def _serve(options: argparse.Namespace) -> bool:
-    owner = _user_id(options.owner)
-
-    def make_keeper() -> Keeper:
-        return Keeper(
-            store=LeaseStore(options.state),
-            links=Links(owner),
-            tables=Tables(),
-            settings=lambda: read_settings(options.settings),
-        )
-
-    bus = await process.connected()
-    networkd = Networkd(bus, make_keeper, idle=options.idle)
-    needed = await process.beside(
-        networkd.serve(process.tell_ready, process.tell_stopping),
-        # systemd's watchdog is told of our life only when the writer's thread has come round as well
-        process.watchdog(networkd.breathe),
-        process.until_lost(bus),
-    )
-    bus.disconnect()
-    return needed
-
-
-def _user_id(name: str) -> int:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError as error:
-        raise HostError(
-            f"user {name} does not exist: expected it to own taps.",
-            "The package's /usr/lib/sysusers.d/solo5-systemd.conf makes it: `systemd-sysusers`.",
-        ) from error
-
+from solo5_systemd.daemon.entry import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("solo5_systemd.networkd.main"))

@@ -8,7 +8,9 @@ import asyncio
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.host.execution import execute
@@ -17,8 +19,12 @@ from solo5_systemd.nomad.report import Begins, Enters, Said, encode
 from solo5_systemd.nomad.steps import Steps
 from solo5_systemd.settings import Settings
 from solo5_systemd.task import Entered, Progress
-from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from solo5_systemd.runtime import Runtime
 
 
 class Report:
@@ -55,6 +61,17 @@ def main() -> None:
 
 def _told(error: Exception) -> Solo5Error:
     return error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not reached: {error!r}.")
+
+
+def connect(settings: Callable[[], Settings]) -> "AbstractAsyncContextManager[Runtime]":
+    """The engine; a package may have been removed since the driver was launched."""
+    try:
+        from solo5_systemd import wiring
+    except ImportError as error:
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(error) from error
+    return wiring.connect(settings)
 
 
 async def _enter(settings: Settings, workload: Workload, progress: Progress) -> Entered:

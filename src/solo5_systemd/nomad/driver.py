@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from solo5_systemd.errors import SettingsError, Solo5Error
+from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.nomad.bulletins import Bulletins
 from solo5_systemd.nomad.config import PluginConfig, plugin_config
 from solo5_systemd.nomad.events import Events
@@ -41,6 +41,7 @@ class Driver:
         self.mhz_per_core = 0.0
         self._version = version
         self._wrong = ""
+        self._undecoded: bytes | None = None
         self._stir = asyncio.Event()
         self._listeners = 0
         self._housekeeping = Housekeeping(self.session, self.tasks, lambda: self._listeners > 0, background)
@@ -48,11 +49,7 @@ class Driver:
 
     def configure(self, data: bytes, topology: ClientTopology | None) -> None:
         """Take a configuration; what is wrong with it is told by the fingerprint."""
-        try:
-            self.config, self._wrong = plugin_config(data), ""
-        except SettingsError as error:
-            self.config, self._wrong = PluginConfig(), str(error)
-        self.session.configure(self.config)
+        self._decode(data)
         if topology is not None:
             self.mhz_per_core = mhz_per_core(topology)
         self._stir.set()
@@ -85,7 +82,20 @@ class Driver:
         self._housekeeping.find_cores(handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(handle)
 
+    def _decode(self, data: bytes) -> None:
+        """Read a configuration; where msgpack is missing, each fingerprint tries again."""
+        self._undecoded = None
+        try:
+            self.config, self._wrong = plugin_config(data), ""
+        except SettingsError as error:
+            self.config, self._wrong = PluginConfig(), str(error)
+        except DependencyError as error:
+            self.config, self._wrong, self._undecoded = PluginConfig(), str(error), data
+        self.session.configure(self.config)
+
     async def _look(self) -> Fingerprint:
+        if self._undecoded is not None:
+            self._decode(self._undecoded)
         if self._wrong:
             return disabled(self._wrong)
         if not self.config.enabled:

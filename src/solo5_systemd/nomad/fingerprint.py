@@ -84,7 +84,7 @@ def _worse_here(host: Host, config: PluginConfig) -> Iterator[Fact]:
         advice = f"{limits.advice.rstrip('.')}, or state that it is meant: {WHERE}.allow_missing_controllers = true."
         yield replace(limits, verdict=Verdict.BROKEN, advice=advice)
     if host.kernel.drops is None:
-        advice = "Install libnftables and its Python module, and load the module nf_tables."
+        advice = "Load the kernel module nf_tables: modprobe nf_tables"
         yield Fact(name="nftables", value="cannot be asked", verdict=Verdict.BROKEN, advice=advice)
     problem = host.devices.get(KVM, "")
     if problem and host.tenders and all(tender.target is Target.HVT for tender in host.tenders):
@@ -104,6 +104,9 @@ def _attributes(
             yield _key(f"{target}.version"), tender.version
             yield _key(f"{target}.abi"), tender.abi_version
             yield _key(f"{target}.path"), tender.path
+        else:
+            [problem] = [_sentence(fact) for fact in facts(host) if fact.name == f"solo5-{target}"]
+            yield _key(f"{target}.problem"), problem
     problem = host.devices.get(KVM, "")
     yield _key("kvm"), not problem
     if problem:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-import msgpack
-
 from solo5_systemd.block.plan import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
@@ -82,9 +80,16 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
 
     Raises:
         Solo5Error: (of class `error`) it is no msgpack map, too long or too deep.
+        DependencyError: msgpack is missing.
     """
     if len(data) > LONGEST:
         raise error(f"{where} is {len(data)} bytes long: expected at most {LONGEST}.")
+    try:
+        import msgpack
+    except ImportError as lacking:
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(lacking) from lacking
     try:
         document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
         return Fields(_said(document, DEEPEST), where, error=error)

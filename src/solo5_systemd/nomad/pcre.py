@@ -7,7 +7,7 @@ of the driver's would happen meanwhile. libpcre2 counts its steps. systemd bring
 import ctypes
 from functools import cache
 
-from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.errors import InvalidRequestError
 
 LIBRARY = "libpcre2-8.so.0"
 
@@ -25,7 +25,7 @@ class Pattern:
 
     Raises:
         InvalidRequestError: it is none; the sentence says where it goes wrong.
-        HostError: the library is missing.
+        DependencyError: the library is missing.
     """
 
     def __init__(self, text: str) -> None:
@@ -65,7 +65,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise HostError(f"a regular expression cannot be used: {error}.", "Debian has it in libpcre2-8-0.") from error
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(error) from error
     for name in ("pcre2_compile_8", "pcre2_match_data_create_from_pattern_8", "pcre2_match_context_create_8"):
         getattr(library, name).restype = _POINTER
     number, size = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(_SIZE)

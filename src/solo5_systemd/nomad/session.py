@@ -45,7 +45,7 @@ class Session:
         """The engine.
 
         Raises:
-            HostError: there is no system bus.
+            HostError: there is no system bus, or no module for it.
         """
         _, runtime = await self._connect()
         return runtime
@@ -64,9 +64,13 @@ class Session:
         async with self._connecting:
             if self._connected is not None:
                 return self._connected
-            from solo5_systemd.runtime import Runtime
-            from solo5_systemd.wiring import machine
+            try:
+                from solo5_systemd.runtime import Runtime
+                from solo5_systemd.wiring import machine
+            except ImportError as error:
+                from solo5_systemd.dependencies import blamed
 
+                raise blamed(error) from error
             backends = await self._resources.enter_async_context(machine(self.settings))
             self._connected = backends, Runtime(backends)
             return self._connected

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from solo5_systemd.dependencies import DEPENDENCIES, Dependency
 from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.tender import Tender
@@ -13,9 +14,8 @@ SPT = Tender(path="/usr/bin/solo5-spt", target=Target.SPT, version="0.12.1", abi
 GOOD = Host(
     systemd=257,
     booted=True,
-    bus=True,
     controllers=("cpuset", "cpu", "io", "memory", "pids"),
-    modules={"dbus_next": True},
+    missing=(),
     files={"/usr/lib/systemd/system/solo5.slice": True},
     user=True,
     settings="",
@@ -27,6 +27,10 @@ GOOD = Host(
     persistent_journal=True,
     kernel=Kernel(mmap_min_addr=65536, overcommit=0, drops=(), run_free=1 << 30),
 )
+
+
+def dependency(name: str) -> Dependency:
+    return next(each for each in DEPENDENCIES if each.name == name)
 
 
 def fact(host: Host, name: str) -> Fact:
@@ -45,8 +49,8 @@ def test_a_good_host_has_nothing_to_do() -> None:
         ({"booted": False}, "systemd", "257, not PID 1", Verdict.BROKEN),
         ({"controllers": None}, "cgroups", "version 1", Verdict.LIMITED),
         ({"controllers": ("cpu", "pids")}, "cgroups", "version 2 without cpuset, memory", Verdict.LIMITED),
-        ({"bus": False}, "system bus", "no socket", Verdict.BROKEN),
-        ({"modules": {"nftables": False}}, "Python modules", "without nftables", Verdict.BROKEN),
+        ({"missing": (dependency("nftables"),)}, "Python module nftables", "missing", Verdict.BROKEN),
+        ({"missing": (dependency("pystemd"), dependency("grpc"))}, "Python module grpc", "missing", Verdict.BROKEN),
         ({"files": {"/a": False, "/b": True, "/c": False}}, "units and policy", "2 missing", Verdict.BROKEN),
         ({"user": False}, "user solo5", "missing", Verdict.BROKEN),
         ({"settings": "x.toml is wrong."}, "/etc/solo5", "x.toml is wrong.", Verdict.BROKEN),

@@ -7,9 +7,8 @@ from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
 HOST = Host(
     systemd=257,
     booted=True,
-    bus=True,
     controllers=(),
-    modules={},
+    missing=(),
     files={},
     user=True,
     settings="",

@@ -2,30 +2,30 @@
 
 from pathlib import Path
 
-from solo5_systemd.host.probe import FILES, MODULES, probe
+from solo5_systemd.dependencies import DEPENDENCIES, Kind
+from solo5_systemd.host.probe import FILES, probe
 
 
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
     host = await probe(tmp_path)
-    assert (host.booted, host.bus, host.controllers, host.store) == (False, False, None, None)
+    assert (host.booted, host.controllers, host.store) == (False, None, None)
     assert host.files == {f"/{name}": False for name in FILES}
-    assert set(host.modules) == set(MODULES)
+    assert {each for each in DEPENDENCIES if each.kind in (Kind.PROGRAM, Kind.SOCKET)} <= set(host.missing)
     assert host.settings == ""
     assert set(host.devices) == {"/dev/kvm", "/dev/net/tun"}
 
 
 async def test_what_is_there_is_found(tmp_path: Path) -> None:
-    for name in ("run/systemd/system", "run/dbus", "sys/fs/cgroup", "proc", "etc/solo5", "var/lib/solo5/images"):
+    for name in ("run/systemd/system", "sys/fs/cgroup", "proc", "etc/solo5", "var/lib/solo5/images"):
         (tmp_path / name).mkdir(parents=True)
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "run/dbus/system_bus_socket").touch()
     (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text("cpu memory pids\n")
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu sse2 svm\n")
     (tmp_path / "etc/solo5/a.toml").write_text(f'tender_paths = ["{tmp_path}"]\n')
     host = await probe(tmp_path)
-    assert (host.booted, host.bus, host.virtualization) == (True, True, True)
+    assert (host.booted, host.virtualization) == (True, True)
     assert host.controllers == ("cpu", "memory", "pids")
     assert all(host.files.values())
     assert host.tender_paths == (str(tmp_path),)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.fast.host.test_facts import GOOD, HVT, SPT
+from tests.fast.host.test_facts import GOOD, HVT, SPT, dependency
 
 from solo5_systemd.host.facts import Host, Kernel
 from solo5_systemd.names import NetworkName
@@ -60,15 +60,21 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"systemd": 251}, "systemd: 251. Install systemd 252 or newer."),
         ({"systemd": None}, "systemd: not found. Install systemd 252 or newer."),
         ({"booted": False}, "systemd: 257, not PID 1. Boot this machine with systemd: tasks are its units."),
-        ({"bus": False}, "system bus: no socket. Install and start dbus: systemctl start dbus.socket"),
-        ({"modules": {"nftables": False}}, "Python modules: without nftables. Install what the package depends on."),
+        (
+            {"missing": (dependency("/run/dbus/system_bus_socket"),)},
+            "socket /run/dbus/system_bus_socket: missing. Install dbus (Debian), and start it: systemctl start dbus",
+        ),
+        (
+            {"missing": (dependency("nftables"),)},
+            "Python module nftables: missing. Install python3-nftables (Debian) or pip-nftables (pip).",
+        ),
         ({"files": {"/a": False}}, "units and policy: 1 missing. Install the Debian package; pip alone"),
         ({"user": False}, "user solo5: missing. Create it: systemd-sysusers"),
         ({"settings": "x.toml is wrong."}, "/etc/solo5: x.toml is wrong. Correct it: see solo5.toml(5)."),
-        ({"tenders": ()}, "solo5-hvt: not found. Put a tender of ABI 2 into one of /usr/bin."),
+        ({"tenders": ()}, "solo5-hvt: not found. Install Solo5 (opam install solo5), and put"),
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
-        ({"kernel": replace(GOOD.kernel, drops=None)}, "nftables: cannot be asked. Install libnftables"),
+        ({"kernel": replace(GOOD.kernel, drops=None)}, "nftables: cannot be asked. Load the kernel module"),
         ({"controllers": None}, "cgroups: version 1. Limits of tasks do not hold: boot with systemd.unified"),
         ({"controllers": ("cpu", "cpuset")}, "cgroups: version 2 without memory, pids. Limits of tasks do not hold"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
@@ -127,7 +133,12 @@ def test_option_that_allows_missing_controllers_is_in_the_reason() -> None:
 
 
 def test_a_tender_that_is_not_there_has_neither_version_nor_path() -> None:
-    assert [key for key in look(replace(GOOD, tenders=(SPT,))).attributes if ".hvt" in key] == ["driver.solo5.hvt"]
+    attributes = {key: value for key, value in look(replace(GOOD, tenders=(SPT,))).attributes.items() if ".hvt" in key}
+    advice = "Install Solo5 (opam install solo5), and put solo5-hvt of ABI 2 into one of /usr/bin."
+    assert attributes == {
+        "driver.solo5.hvt": False,
+        "driver.solo5.hvt.problem": f"solo5-hvt: not found. {advice}",
+    }
 
 
 def test_only_the_networks_that_jobs_may_join_are_offered() -> None:

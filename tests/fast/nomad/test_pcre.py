@@ -52,6 +52,6 @@ def test_a_pattern_that_would_never_end_finds_nothing_soon(pattern: str) -> None
 def test_a_host_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pcre, "LIBRARY", "libnone.so.0")
     pcre._library.cache_clear()
-    with pytest.raises(HostError, match="libnone.so.0.*Debian has it in libpcre2-8-0"):
+    with pytest.raises(HostError, match="libnone.so.0"):
         Pattern("a")
     pcre._library.cache_clear()

@@ -5,6 +5,7 @@ import pytest
 
 from solo5_systemd.errors import (
     BY_DBUS_NAME,
+    DependencyError,
     HostError,
     ImageError,
     InvalidRequestError,
@@ -18,7 +19,7 @@ from solo5_systemd.errors import (
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.refusals import explain
 
-TRY_AGAIN: set[type[Solo5Error]] = {HostError, TakenError, StartError}
+TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, TakenError, StartError}
 NEVER: set[type[Solo5Error]] = {
     Solo5Error,
     InvalidRequestError,

@@ -1,0 +1,182 @@
+"""What this package needs of others at run time: Python modules, libraries, programs and sockets.
+
+One list for all that is derived from it: what `solo5ctl doctor` and the Nomad driver's fingerprint look at, the advice
+in an error, the table in docs/dependencies.md, and the tests that take each of them away. A test compares it with
+pyproject.toml, with debian/control, and with what the code imports, loads, executes and connects to.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solo5_systemd.errors import DependencyError
+
+
+class Kind(StrEnum):
+    """How a dependency is found: by import, by dlopen(3), by execve(2), by connect(2)."""
+
+    MODULE = "Python module"
+    LIBRARY = "library"
+    PROGRAM = "program"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """One of them.
+
+    Attributes:
+        kind: how it is found.
+        name: a module's import name, a library's soname, a path otherwise.
+        debian: the Debian package that has it.
+        pip: the distribution on PyPI that has it; empty for what is no module.
+        unit: of a socket, the unit of systemd that listens there.
+        needed_by: the commands of `solo5ctl`, and the other programs and units of ours, that fail without it.
+    """
+
+    kind: Kind
+    name: str
+    debian: str
+    pip: str = ""
+    unit: str = ""
+    needed_by: tuple[str, ...]
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is missing."""
+        if self.pip:
+            return f"Install {self.debian} (Debian) or {self.pip} (pip)."
+        if self.unit:
+            return f"Install {self.debian} (Debian), and start it: systemctl start {self.unit}"
+        return f"Install {self.debian} (Debian)."
+
+    def missing(self) -> DependencyError:
+        """The error of a call that cannot do without it."""
+        expected = "a service that listens there" if self.kind is Kind.SOCKET else "it to be installed"
+        return DependencyError(f"{self.kind} {self.name} is missing: expected {expected}.", self.advice)
+
+
+REINSTALL = "Install the Debian package solo5-systemd again, which brings it: apt install --reinstall solo5-systemd"
+"""The advice for what a dependency needs itself."""
+
+_LIBRARY = re.compile(r"(\S+\.so[.0-9]*): cannot open shared object file")
+"""The words of ld.so(8) and dlopen(3) for a library that is missing."""
+
+LACKING = 78
+"""The exit status of a service of ours that lacks one: EX_CONFIG of sysexits(3)."""
+
+NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
+
+STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
+TASKS = (
+    *("ps", "inspect", "logs", "stop", "kill", "rm", "wait", "stats", "metrics", "freeze", "thaw", "network", "gc"),
+    *STARTS,
+)
+"""Commands that speak to systemd."""
+
+
+DEPENDENCIES = (
+    Dependency(
+        kind=Kind.MODULE,
+        name="dbus_next",
+        debian="python3-dbus-next",
+        pip="dbus-next",
+        needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(
+        kind=Kind.MODULE,
+        name="elftools",
+        debian="python3-pyelftools",
+        pip="pyelftools",
+        needed_by=(*STARTS, "image", DRIVER),
+    ),
+    Dependency(
+        kind=Kind.MODULE, name="google.protobuf", debian="python3-protobuf", pip="protobuf", needed_by=(DRIVER,)
+    ),
+    Dependency(kind=Kind.MODULE, name="grpc", debian="python3-grpcio", pip="grpcio", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.MODULE, name="msgpack", debian="python3-msgpack", pip="msgpack", needed_by=(DRIVER,)),
+    Dependency(
+        kind=Kind.MODULE, name="nftables", debian="python3-nftables", pip="pip-nftables", needed_by=(NETWORKD, DRIVER)
+    ),
+    Dependency(
+        kind=Kind.MODULE, name="pyroute2", debian="python3-pyroute2", pip="pyroute2", needed_by=(NETWORKD, DRIVER)
+    ),
+    Dependency(
+        kind=Kind.MODULE,
+        name="pystemd",
+        debian="python3-pystemd",
+        pip="pystemd",
+        needed_by=(NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
+    # journalctl is linked with libpcre2 as well, through libselinux.
+    Dependency(kind=Kind.LIBRARY, name="libpcre2-8.so.0", debian="libpcre2-8-0", needed_by=("logs", "run", DRIVER)),
+    Dependency(kind=Kind.LIBRARY, name="libsystemd.so.0", debian="libsystemd0", needed_by=(NETWORKD, RELAY, DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/busctl", debian="systemd", needed_by=("solo5-network@.service",)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/journalctl", debian="systemd", needed_by=("logs", "run", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/dbus/system_bus_socket",
+        debian="dbus",
+        unit="dbus.socket",
+        needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/io.systemd.journal",
+        debian="systemd",
+        unit="systemd-journald.service",
+        needed_by=(),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/socket",
+        debian="systemd",
+        unit="systemd-journald.socket",
+        needed_by=(),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/stdout",
+        debian="systemd",
+        unit="systemd-journald.socket",
+        needed_by=("run", "run --detach", DRIVER),
+    ),
+)
+
+
+def advice(name: str) -> str:
+    """Return what to do where a program or socket is missing; empty where it is none of the list."""
+    return next((each.advice for each in DEPENDENCIES if each.name == name), "")
+
+
+def blamed(error: ImportError | OSError) -> DependencyError:
+    """Return the sentence for an import, or a load of a library, that failed.
+
+    What a dependency needs itself, and is not in the list, is named as well.
+
+    Raises:
+        ImportError, OSError: the error itself, where nothing of others is missing: a fault of this package.
+    """
+    library = missing_library(str(error))
+    if library is not None:
+        return library
+    module = getattr(error, "name", None) or "solo5_systemd"
+    if module.partition(".")[0] == "solo5_systemd":
+        raise error
+    return _missing(Kind.MODULE, module)
+
+
+def missing_library(text: str) -> DependencyError | None:
+    """Return the sentence for the library that the dynamic loader did not find; None where it says nothing of one."""
+    library = _LIBRARY.search(text)
+    return _missing(Kind.LIBRARY, library[1]) if library else None
+
+
+def _missing(kind: Kind, name: str) -> DependencyError:
+    for each in DEPENDENCIES:
+        if each.kind is kind and (f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")):
+            return each.missing()
+    return DependencyError(f"{kind} {name} is missing: expected it with a dependency of this package.", REINSTALL)

@@ -1,0 +1,235 @@
+"""The list of dependencies is whole: nothing is imported, loaded, executed or connected to that it does not have."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.cli.parser import VERBS
+from solo5_systemd.dependencies import DEPENDENCIES, DRIVER, NETWORKD, RELAY, STARTS, TASKS, Kind, advice, blamed
+from solo5_systemd.errors import DependencyError
+
+CHECKOUT = Path(__file__).parents[2]
+SOURCE = CHECKOUT / "src" / "solo5_systemd"
+FILES = [file for file in sorted(SOURCE.rglob("*.py")) if not file.stem.endswith("_pb2")]
+TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in FILES}
+
+EXECUTE = {
+    "run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec", "create_subprocess_shell",
+    "system", "popen", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "posix_spawn",
+    "posix_spawnp", "spawnv", "subprocess_exec", "subprocess_shell",
+}  # fmt: skip
+"""Functions of subprocess, asyncio and os that execute a program."""
+
+DETERMINED_LATER = {
+    ("host/execution.py", "line[0]"): "the tender, or setpriv before it",
+    ("host/tenders.py", "path"): "a tender",
+    ("nomad/scopes.py", "sys.executable"): "Python itself",
+}
+"""Programs that are no constant, by file and expression: tenders have facts of their own, Python is what runs."""
+
+OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
+"""Programs in units that are this package's, or run it."""
+
+NO_SOCKETS = {"/run/systemd/units", "/run/systemd/system"}
+"""Directories of PID 1's that are looked into."""
+
+
+def named(kind: Kind) -> set[str]:
+    return {each.name for each in DEPENDENCIES if each.kind is kind}
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """File and module, of what is neither of Python's own library nor ours."""
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            for module in modules:
+                if module.partition(".")[0] not in {*sys.stdlib_module_names, "solo5_systemd"}:
+                    yield file, module
+
+
+def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
+    """File and call of each function or method with one of these names."""
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                function = node.func
+                name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+                if name in names:
+                    yield file, node
+
+
+def constants(file: str) -> dict[str, str]:
+    """The module's own constants that are text."""
+    return {
+        target.id: node.value.value
+        for node in TREES[file].body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def value(file: str, call: ast.Call) -> str:
+    """The text of a call's first argument, or of the first in its list; an expression that is no constant as it is."""
+    first = call.args[0]
+    if isinstance(first, ast.List):
+        first = first.elts[0]
+    if isinstance(first, ast.Constant):
+        return str(first.value)
+    text = ast.unparse(first)
+    return constants(file).get(text, text)
+
+
+def texts() -> Iterator[str]:
+    """Each constant text that is not in an f-string or a docstring's sentence: paths, among others."""
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_pyprojects_dependencies_are_the_modules() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[^A-Za-z0-9._-]", each)[0] for each in project["dependencies"]}
+    assert required == {each.pip for each in DEPENDENCIES if each.kind is Kind.MODULE}
+
+
+def test_debians_package_depends_on_all_that_is_not_essential() -> None:
+    control = (CHECKOUT / "packaging" / "debian" / "control").read_text()
+    depends = control.partition("\nDepends:\n")[2].partition("\nRecommends:")[0]
+    packages = {line.split()[0].rstrip(",") for line in depends.splitlines() if not line.startswith(" ${")}
+    essential = {"util-linux"}
+    assert packages == {each.debian for each in DEPENDENCIES} - essential
+
+
+def test_every_module_that_is_imported_is_listed() -> None:
+    modules = named(Kind.MODULE)
+    found = {each: file for file, each in imports()}
+    strange = {each: file for each, file in found.items() if not any(f"{each}.".startswith(f"{m}.") for m in modules)}
+    assert strange == {}
+    assert {m for m in modules if not any(f"{each}.".startswith(f"{m}.") for each in found)} == set()
+
+
+def test_every_library_that_is_loaded_is_listed() -> None:
+    loads = {
+        value(file, call)
+        for file, call in calls({"CDLL", "PyDLL", "LoadLibrary", "find_library"})
+        if file != "host/presence.py"  # which tries those of the list
+    }
+    assert loads | {"libnftables.so.1"} == named(Kind.LIBRARY)  # the module nftables loads it
+
+
+def test_every_program_that_is_executed_is_listed() -> None:
+    modules = ("subprocess.", "asyncio.", "os.", "loop.")
+    executed = {
+        (file, value(file, call))
+        for file, call in calls(EXECUTE)
+        if ast.unparse(call.func).startswith(modules) and ast.unparse(call.func) != "asyncio.run"
+    }
+    later = {each for each in executed if not each[1].startswith("/")}
+    assert later == set(DETERMINED_LATER)
+    assert {program for file, program in executed - later} <= named(Kind.PROGRAM)
+
+
+def test_every_path_of_a_program_in_the_code_is_listed() -> None:
+    programs = {text for text in texts() if re.fullmatch(r"(/usr)?/s?bin/[A-Za-z0-9._-]+", text)}
+    assert programs - OURS <= named(Kind.PROGRAM)
+
+
+def test_every_program_of_a_unit_is_listed() -> None:
+    commands = {
+        command.split()[0].lstrip("-+!:@")
+        for unit in (CHECKOUT / "units").iterdir()
+        for command in re.findall(r"^Exec(?:Start|Stop|Reload|Condition)\w*=(.+)$", unit.read_text(), re.MULTILINE)
+    }
+    assert "/usr/bin/busctl" in commands
+    assert commands - OURS <= named(Kind.PROGRAM)
+
+
+def test_every_listed_program_is_executed() -> None:
+    units = "".join(unit.read_text() for unit in (CHECKOUT / "units").iterdir())
+    assert [each for each in named(Kind.PROGRAM) if each not in {*texts()} and f"={each} " not in units] == []
+
+
+def test_every_socket_of_another_program_is_listed() -> None:
+    paths = {text for text in texts() if re.fullmatch(r"/run/(systemd|dbus)[A-Za-z0-9/._-]*", text)}
+    assert paths - NO_SOCKETS == named(Kind.SOCKET)
+
+
+def test_each_verb_has_its_needs_declared() -> None:
+    commands = {name for each in DEPENDENCIES for name in each.needed_by}
+    programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service"}
+    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor"}
+    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "image"}
+
+
+@pytest.mark.parametrize(
+    "error, sentence, hint",
+    [
+        (ModuleNotFoundError("No module named 'grpc'", name="grpc"), "Python module grpc", "python3-grpcio"),
+        (ModuleNotFoundError("No module named 'google'", name="google"), "google.protobuf", "python3-protobuf"),
+        (ImportError("cannot import name 'X' from 'dbus_next'", name="dbus_next"), "dbus_next", "pip"),
+        (ModuleNotFoundError("No module named 'pystemd.daemon'", name="pystemd.daemon"), "pystemd", "python3-pystemd"),
+        (ImportError("libsystemd.so.0: cannot open shared object file", name=None), "libsystemd.so.0", "libsystemd0"),
+        (OSError("libnftables.so.1: cannot open shared object file"), "library libnftables.so.1", "libnftables1"),
+        (ModuleNotFoundError("No module named 'lxml'", name="lxml"), "Python module lxml", "--reinstall solo5-systemd"),
+        (ImportError("libcares.so.2: cannot open shared object file"), "library libcares.so.2", "--reinstall"),
+    ],
+)
+def test_failed_import_is_a_sentence(error: ImportError | OSError, sentence: str, hint: str) -> None:
+    lacking = blamed(error)
+    assert isinstance(lacking, DependencyError)
+    assert sentence in lacking.sentence
+    assert hint in lacking.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'solo5_systemd.nothing'", name="solo5_systemd.nothing"),
+        ImportError("cannot import name 'x' from 'solo5_systemd.names'", name="solo5_systemd.names"),
+        ImportError("attempted relative import"),
+    ],
+)
+def test_fault_of_this_package_is_no_missing_dependency(error: ImportError) -> None:
+    with pytest.raises(type(error)) as raised:
+        blamed(error)
+    assert raised.value is error
+
+
+def test_program_that_is_not_listed_has_no_advice() -> None:
+    assert advice("/usr/bin/true") == ""
+    assert advice("/usr/bin/journalctl") == "Install systemd (Debian)."
+
+
+ALL = "every verb but `image` and `doctor`"
+
+
+def words(needed_by: tuple[str, ...]) -> str:
+    """The last column of the manual's table."""
+    names = [f"`{each}`" for each in needed_by if not {*TASKS} <= {*needed_by} or each not in TASKS]
+    if {*STARTS} <= {*needed_by}:
+        names = [each for each in names if each.strip("`") not in STARTS[1:]]
+    return ", ".join([ALL, *names] if {*TASKS} <= {*needed_by} else names).replace(f"`{DRIVER}`", DRIVER) or "–"
+
+
+def test_manual_has_the_list() -> None:
+    manual = (CHECKOUT / "docs" / "dependencies.md").read_text()
+    rows = [line for line in manual.splitlines() if re.match(r"\| (Python module|library|program|socket) ", line)]
+    assert rows == [
+        f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} "
+        f"| {words(each.needed_by)} |"
+        for each in DEPENDENCIES
+    ]

@@ -1,0 +1,87 @@
+"""The plugin's process, launched as Nomad does, and its first answers over the handshake's socket."""
+
+import json
+import os
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import msgpack
+from tests.machine.taken_away import without
+
+from solo5_systemd.nomad.proto import base_pb2 as base
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+
+PLUGIN = "/usr/lib/nomad/plugins/solo5"
+COOKIE = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255"
+PATIENCE = 120.0
+_PACKAGE = "/hashicorp.nomad.plugins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a launched plugin did.
+
+    Attributes:
+        handshake: its line on stdout; empty: there was none.
+        log: its lines on stderr.
+        status: its exit status.
+        health: of its first fingerprint; None: there was no handshake.
+    """
+
+    handshake: str
+    log: str
+    status: int
+    health: "wire.FingerprintResponse.HealthState | None" = None
+    description: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def logged(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in self.log.splitlines()]
+
+
+def fingerprinted(gone: Collection[Path], config: Mapping[str, object]) -> Answer:
+    """Launch the plugin without some files, configure it, take its first fingerprint, and have it end."""
+    environment = os.environ | {"NOMAD_PLUGIN_MAGIC_COOKIE": COOKIE, "PLUGIN_PROTOCOL_VERSIONS": "2"}
+    with subprocess.Popen(
+        without(gone, [PLUGIN]), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        line = process.stdout.readline()
+        found = _first(line.split("|")[3], config) if line else None
+        process.terminate()
+        log = process.stderr.read()
+        status = process.wait(PATIENCE)
+    if found is None:
+        return Answer(handshake=line, log=log, status=status)
+    return Answer(
+        handshake=line,
+        log=log,
+        status=status,
+        health=found.health,
+        description=found.health_description,
+        attributes={key: value.string_val for key, value in found.attributes.items()},
+    )
+
+
+def _first(socket: str, config: Mapping[str, object]) -> wire.FingerprintResponse:
+    request = base.SetConfigRequest(msgpack_config=msgpack.packb(config), plugin_api_version="v0.1.0")
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        channel.unary_unary(
+            f"{_PACKAGE}.base.proto.BasePlugin/SetConfig",
+            base.SetConfigRequest.SerializeToString,
+            base.SetConfigResponse.FromString,
+        )(request, timeout=PATIENCE)
+        answers = channel.unary_stream(
+            f"{_PACKAGE}.drivers.proto.Driver/Fingerprint",
+            wire.FingerprintRequest.SerializeToString,
+            wire.FingerprintResponse.FromString,
+        )(wire.FingerprintRequest(), timeout=PATIENCE)
+        first = next(iter(answers))
+        answers.cancel()
+    assert isinstance(first, wire.FingerprintResponse)
+    return first

@@ -1,0 +1,224 @@
+"""Each runtime dependency taken away in turn: what is left works, and the rest names what to install.
+
+The cases are made from `dependencies.DEPENDENCIES` and the tenders. They run beside each other, in mount namespaces of
+their own; a test waits for its own case.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, left_as_found, ok, sh
+from tests.machine.plugin import Answer, fingerprinted
+from tests.machine.taken_away import packages, path, run_without
+
+from solo5_systemd.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
+
+TENDERS = {target: Path(f"/usr/local/bin/solo5-{target}") for target in Target}
+SCENE = Path("/srv/dependencies")
+CONFIG = {"enabled": True, "allow_missing_controllers": True}
+TRAVERSED, STOPPED, KILLED, STAYING = "dep-traversed", "dep-stopped", "dep-killed", "dep-staying"
+
+COMMANDS = {
+    "run": ("run", "--rm", f"{SCENE}/run.spt"),
+    "run --detach": ("run", "--detach", "--name", "dep-detached", f"{SCENE}/detached.spt"),
+    "run --scope": ("run", "--scope", "--name", "dep-scope", f"{SCENE}/scope.spt"),
+    "run --dry-run": ("run", "--dry-run", f"{SCENE}/dry.spt"),
+    "image": ("image", f"{SCENE}/run.spt"),
+    "ps": ("ps", "--all"),
+    "inspect": ("inspect", TRAVERSED),
+    "logs": ("logs", TRAVERSED),
+    "stats": ("stats", "--no-stream", TRAVERSED),
+    "metrics": ("metrics",),
+    "network": ("network", "ls"),
+    "gc": ("gc", "--dry-run"),
+    "freeze": ("freeze", TRAVERSED),
+    "thaw": ("thaw", TRAVERSED),
+    "stop": ("stop", STOPPED),
+    "wait": ("wait", STOPPED),
+    "rm": ("rm", STOPPED),
+    "kill": ("kill", KILLED),
+}
+"""What is typed, for each command of `Dependency.needed_by`. None of the images is in the store yet."""
+
+STORIES = (("logs", "freeze", "thaw"), ("stop", "wait", "rm"))
+"""Commands that follow each other; every other one stands alone."""
+
+LACKING = [(command, each) for each in DEPENDENCIES for command in each.needed_by if command in COMMANDS]
+SERVICES = {NETWORKD: "solo5_systemd.networkd", RELAY: "solo5_systemd.relay"}
+OF_SERVICES = [(service, each) for each in DEPENDENCIES for service in SERVICES if service in each.needed_by]
+
+Done = subprocess.CompletedProcess[str]
+
+
+class Cases:
+    """All of them, begun at once."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        stories = [*STORIES, *([each] for each in COMMANDS if not any(each in story for story in STORIES))]
+        self.doctors = {each.name: pool.submit(_doctor, {path(each)}) for each in DEPENDENCIES}
+        self.doctors |= {file.name: pool.submit(_doctor, {file}) for file in TENDERS.values()}
+        self.plugins = {each.name: pool.submit(fingerprinted, {path(each)}, CONFIG) for each in DEPENDENCIES}
+        self.plugins |= {file.name: pool.submit(fingerprinted, {file}, CONFIG) for file in TENDERS.values()}
+        self.plugins["tenders"] = pool.submit(fingerprinted, set(TENDERS.values()), CONFIG)
+        self.working: dict[str, Future[dict[str, Done]]] = {}
+        for story in stories:
+            self.working |= dict.fromkeys(story, pool.submit(_story, story))
+        self.lacking = {(command, each.name): pool.submit(_lacking, command, each) for command, each in LACKING}
+        self.services = {(service, each.name): pool.submit(_service, service, each) for service, each in OF_SERVICES}
+
+
+def _doctor(gone: set[Path]) -> Done:
+    return run_without(gone, "solo5ctl", "doctor", "--json", timeout=120)
+
+
+def _story(commands: Sequence[str]) -> dict[str, Done]:
+    """Run each without all that it does not need."""
+    return {each: run_without(_unneeded(each), "solo5ctl", *COMMANDS[each], timeout=120) for each in commands}
+
+
+def _unneeded(command: str) -> set[Path]:
+    tenders = {TENDERS[Target.HVT]} if command.startswith(("run", "image")) else set(TENDERS.values())
+    return {path(each) for each in DEPENDENCIES if command not in each.needed_by} | tenders
+
+
+def _lacking(command: str, each: Dependency) -> Done:
+    """Run it without one that it needs: on a task of which nothing is changed."""
+    number = LACKING.index((command, each))
+    words = [
+        f"dep-{number}" if "--name" in COMMANDS[command] and word.startswith("dep-") else word
+        for word in COMMANDS[command]
+    ]
+    words = [STAYING if word in (TRAVERSED, STOPPED, KILLED) else word for word in words]
+    if words[-1].startswith(str(SCENE)):
+        words[-1] = _image(f"lacking-{number}", "hello.spt")
+    return run_without({path(each)}, "solo5ctl", *words, timeout=120)
+
+
+def _image(name: str, guest: str) -> str:
+    """An image that the store does not have: a guest's, with bytes behind all of its segments."""
+    image = SCENE / f"{name}.spt"
+    image.write_bytes((GUESTS / guest).read_bytes() + name.encode())
+    return str(image)
+
+
+def _service(service: str, each: Dependency) -> Done:
+    return run_without({path(each)}, "/usr/bin/python3", "-I", "-m", SERVICES[service], timeout=120)
+
+
+@pytest.fixture(scope="module")
+def cases(booted: None) -> Iterator[Cases]:
+    with left_as_found():
+        # The services run outside of the namespaces, and have what they need.
+        SCENE.mkdir()
+        for name in ("run", "scope", "dry"):
+            _image(name, "hello.spt")
+        _image("detached", "sleeper.spt")
+        for name in (TRAVERSED, STOPPED, KILLED, STAYING):
+            ok("solo5ctl", "run", "--detach", "--name", name, str(GUESTS / "sleeper.spt"))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            yield Cases(pool)
+        sh("solo5ctl", "rm", "--force", TRAVERSED, KILLED, STAYING, "dep-detached")
+        shutil.rmtree(SCENE)
+
+
+@pytest.mark.parametrize("each", DEPENDENCIES, ids=lambda each: each.name)
+def test_debian_package_has_it(booted: None, each: Dependency) -> None:
+    assert each.debian in packages(each)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("each", DEPENDENCIES, ids=lambda each: each.name)
+def test_doctor_names_a_missing_dependency(cases: Cases, each: Dependency) -> None:
+    done = cases.doctors[each.name].result()
+    assert (done.returncode, done.stderr) == (1, "")
+    name = f"{each.kind} {each.name}"
+    facts = [fact for fact in json.loads(done.stdout) if fact["name"] == name]
+    expected = {"name": name, "value": "missing", "verdict": "broken", "advice": each.advice}
+    assert facts == [expected]
+    others = {fact["name"] for fact in json.loads(done.stdout)} & {
+        f"{other.kind} {other.name}" for other in DEPENDENCIES
+    }
+    assert others == {name}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", TENDERS.values(), ids=lambda file: file.name)
+def test_doctor_names_a_missing_tender(cases: Cases, file: Path) -> None:
+    done = cases.doctors[file.name].result()
+    assert done.stderr == ""
+    [fact] = [fact for fact in json.loads(done.stdout) if fact["name"] == file.name]
+    assert (fact["value"], fact["verdict"]) == ("not found", "limited")
+    assert "/usr/local/bin" in fact["advice"]
+    assert "opam install solo5" in fact["advice"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_works_without_all_that_it_does_not_need(cases: Cases, command: str) -> None:
+    done = cases.working[command].result()[command]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout or command in ("gc",)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command, each", LACKING, ids=lambda value: getattr(value, "name", value))
+def test_command_names_what_it_lacks_in_one_sentence(cases: Cases, command: str, each: Dependency) -> None:
+    done = cases.lacking[command, each.name].result()
+    assert done.returncode == (127 if (command, each.name) == ("run --scope", "/usr/bin/setpriv") else 125), done.stderr
+    sentence, advice = done.stderr.splitlines()
+    assert sentence.startswith("solo5ctl: ")
+    assert each.name in sentence
+    assert advice == each.advice
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("each", DEPENDENCIES, ids=lambda each: each.name)
+def test_fingerprint_names_a_missing_dependency(cases: Cases, each: Dependency) -> None:
+    answer = cases.plugins[each.name].result()
+    if each.name in ("grpc", "google.protobuf"):
+        assert_speechless(answer, each)
+        return
+    assert answer.health == (UNDETECTED if each.name == "msgpack" else UNHEALTHY)
+    assert each.name in answer.description
+    assert answer.description.endswith(each.advice)
+    assert [line for line in answer.logged if "traceback" in line] == []
+
+
+def assert_speechless(answer: Answer, each: Dependency) -> None:
+    """Without these there is no handshake: the log has the sentence, at a level that Nomad shows."""
+    assert (answer.handshake, answer.status) == ("", 1)
+    [line] = answer.logged
+    assert line["@level"] == "error"
+    assert line["@message"] == str(each.missing())
+
+
+@pytest.mark.timeout(600)
+def test_fingerprint_names_missing_tenders(cases: Cases) -> None:
+    for target, file in TENDERS.items():
+        answer = cases.plugins[file.name].result()
+        assert answer.health == HEALTHY
+        assert "opam install solo5" in answer.attributes[f"driver.solo5.{target}.problem"]
+    answer = cases.plugins["tenders"].result()
+    assert answer.health == UNHEALTHY
+    assert answer.description.startswith("solo5-hvt: not found.")
+    assert "opam install solo5" in answer.description
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("service, each", OF_SERVICES, ids=lambda value: getattr(value, "name", value))
+def test_service_ends_with_one_sentence(cases: Cases, service: str, each: Dependency) -> None:
+    done = cases.services[service, each.name].result()
+    # A socket can come back by itself, and systemd starts the service again.
+    assert (done.returncode, done.stdout) == (1 if each.kind is Kind.SOCKET else 78, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("<3>")
+    assert each.name in line
+    assert line.endswith(each.advice)
