@@ -59,8 +59,8 @@ class Dependency:
 REINSTALL = "Install the Debian package solo5-systemd again, which brings it: apt install --reinstall solo5-systemd"
 """The advice for what a dependency needs itself."""
 
-_LIBRARY = re.compile(r"(\S+\.so[.0-9]*): cannot open shared object file")
-"""The words of ld.so(8) and dlopen(3) for a library that is missing."""
+_LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): \S")
+"""How ld.so(8) and dlopen(3) name a library that is missing, or is none."""
 
 LACKING = 78
 """The exit status of a service of ours that lacks one: EX_CONFIG of sysexits(3)."""

@@ -184,6 +184,7 @@ def test_each_verb_has_its_needs_declared() -> None:
         (ModuleNotFoundError("No module named 'pystemd.daemon'", name="pystemd.daemon"), "pystemd", "python3-pystemd"),
         (ImportError("libsystemd.so.0: cannot open shared object file", name=None), "libsystemd.so.0", "libsystemd0"),
         (OSError("libnftables.so.1: cannot open shared object file"), "library libnftables.so.1", "libnftables1"),
+        (OSError("/usr/lib/libnftables.so.1: file too short"), "library libnftables.so.1", "libnftables1"),
         (ModuleNotFoundError("No module named 'lxml'", name="lxml"), "Python module lxml", "--reinstall solo5-systemd"),
         (ImportError("libcares.so.2: cannot open shared object file"), "library libcares.so.2", "--reinstall"),
     ],
@@ -198,12 +199,13 @@ def test_failed_import_is_a_sentence(error: ImportError | OSError, sentence: str
 @pytest.mark.parametrize(
     "error",
     [
+        OSError("[Errno 13] Permission denied"),
         ModuleNotFoundError("No module named 'solo5_systemd.nothing'", name="solo5_systemd.nothing"),
         ImportError("cannot import name 'x' from 'solo5_systemd.names'", name="solo5_systemd.names"),
         ImportError("attempted relative import"),
     ],
 )
-def test_fault_of_this_package_is_no_missing_dependency(error: ImportError) -> None:
+def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSError) -> None:
     with pytest.raises(type(error)) as raised:
         blamed(error)
     assert raised.value is error

@@ -139,7 +139,6 @@ def cgroups(host: Host) -> Fact:
     )
 
 
-
 def _dependencies(host: Host) -> Iterator[Fact]:
     """A fact for each that is missing, or one for all."""
     for each in host.missing:
