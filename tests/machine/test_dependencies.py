@@ -86,7 +86,8 @@ def _story(commands: Sequence[str]) -> dict[str, Done]:
 
 def _unneeded(command: str) -> set[Path]:
     tenders = {TENDERS[Target.HVT]} if command.startswith(("run", "image")) else set(TENDERS.values())
-    return {path(each) for each in DEPENDENCIES if command not in each.needed_by} | tenders
+    users = {command, NETWORKD} if command == "network" else {command}  # whose service answers it
+    return {path(each) for each in DEPENDENCIES if users.isdisjoint(each.needed_by)} | tenders
 
 
 def _lacking(command: str, each: Dependency) -> Done:
