@@ -45,7 +45,7 @@ asyncio.run(main())
 _CALLED_ON_THE_WAY_OUT = f"""
 import subprocess, sys
 from solo5_systemd.daemon import process
-from solo5_systemd.relay import __main__ as program
+from solo5_systemd.relay import main as program
 
 fd = sys.argv.pop()
 call = [sys.executable, "-c", {_FORWARD!r}, fd]
