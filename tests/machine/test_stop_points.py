@@ -37,7 +37,7 @@ AT_ONCE = 3
 
 LOOKS = (
     "units.state units.lives usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
-    "networks.reservation"
+    "disks.pin disks.unpin networks.reservation"
 ).split()
 """Steps that change nothing: before, during and after them is the same moment."""
 
