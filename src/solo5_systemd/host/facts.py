@@ -6,11 +6,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from solo5_systemd.dependencies import Dependency
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
+
+if TYPE_CHECKING:
+    from solo5_systemd.dependencies import Dependency
 
 SYSTEMD = 252
 """The oldest systemd: Debian 12's."""
@@ -77,7 +80,7 @@ class Host:
     systemd: int | None
     booted: bool
     controllers: Sequence[str] | None
-    missing: Sequence[Dependency]
+    missing: "Sequence[Dependency]"
     files: Mapping[str, bool]
     user: bool
     settings: str
