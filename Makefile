@@ -15,8 +15,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
 # $(call pytest_in_machine,TIER,OPTIONS OF boot,ARGUMENTS OF pytest); the report of each tier is kept in $(REPORTS).
-pytest_in_machine = $(BOOT) $(2) --copy-out /tmp/report.xml:$(REPORTS)/$(1).xml -- \
-    /srv/tests/run-pytest /tmp/report.xml $(3)
+pytest_in_machine = $(BOOT) $(2) --copy-out /tmp/report.json:$(REPORTS)/$(1).json -- \
+    /srv/tests/run-pytest /tmp/report.json $(3)
 
 .PHONY: help
 help: ## this list
@@ -24,7 +24,9 @@ help: ## this list
 
 .PHONY: test
 test: setup ## every check there is, several tiers at once
+	rm -rf $(REPORTS)
 	python3 -m tests.tiers $(TIERS)
+	PATH="$(VENV)/bin:$$PATH" tests/check-ran $(REPORTS)/*.json  # no test that ran nowhere
 
 .PHONY: demo
 demo: setup ## show the main job in throw-away machines
@@ -39,7 +41,7 @@ lint: proto ## style, types, and who may import whom
 
 .PHONY: fast
 fast: proto ## tests that need no machine: seconds
-	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.xml --timeout=60 tests/fast
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 tests/fast
 
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files

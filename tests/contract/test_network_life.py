@@ -210,6 +210,7 @@ async def test_killed_again_and_again_between_any_two_steps(service: Service) ->
     async with service.client() as client:
         for held in await client.reservations():
             await client.release(held.task)
+        assert not await client.reservations()
 
 
 @pytest.mark.parametrize("state", ["reserved", "releasing"])

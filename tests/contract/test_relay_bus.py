@@ -191,6 +191,8 @@ def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon
 async def test_drain_of_an_unknown_task_starts_no_relay(bus: PrivateBus, tmp_path: Path) -> None:
     async with system_bus(bus.address) as connection:
         assert await Relay(connection, _nothing, tmp_path).drain(TASK) is None
+        bus_itself = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+        assert not (await connection.call(*bus_itself, "NameHasOwner", "s", ["org.solo5.Relay1"]))[0]
 
 
 async def test_a_relay_that_is_not_installed_is_told(bus: PrivateBus, tmp_path: Path, pipe: tuple[int, int]) -> None:

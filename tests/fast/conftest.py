@@ -1,9 +1,11 @@
 """The engine on a machine in memory, for whoever asks for it; and what holds for every test here."""
 
+import asyncio
 from contextlib import suppress
 
 import pytest
 from tests.fakes.backends import Machine
+from tests.fakes.clock import LeapingPolicy
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.runtime import Runtime
@@ -16,6 +18,13 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
 
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """What pytest-asyncio makes a test's event loop with."""
+    leaps = request.node.get_closest_marker("leaps") is not None
+    return LeapingPolicy() if leaps else asyncio.DefaultEventLoopPolicy()
 
 
 @pytest.fixture

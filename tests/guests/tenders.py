@@ -45,6 +45,7 @@ class Running:
             assert self.process.poll() is None, self.errors.read_text()
             assert time.monotonic() < end, f"no {text!r} in {self.stdout()!r}"
             time.sleep(0.01)
+        assert text in self.stdout()
         return self.stdout()
 
     def stop(self, number: int = signal.SIGKILL) -> int:

@@ -47,9 +47,9 @@ def ok(*argv: str, **options: Any) -> str:
 def eventually(claim: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
     """Wait for something that is to become true by itself."""
     end = time.monotonic() + patience
-    while not claim():
-        assert time.monotonic() < end, f"{what}: not within {patience} seconds"
+    while not (holds := claim()) and time.monotonic() < end:
         time.sleep(0.05)
+    assert holds, f"{what}: not within {patience} seconds"
 
 
 _DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to", "Broken pipe")
@@ -81,10 +81,6 @@ class Machine:
     def expect(self, pattern: str) -> None:
         """Announce a journal line of ours at warning or above."""
         self.expected.append(pattern)
-
-    @property
-    def is_vm(self) -> bool:
-        return sh("systemd-detect-virt", "--container").returncode != 0
 
     def snapshot(self) -> dict[str, object]:
         """All that a task could leave behind."""

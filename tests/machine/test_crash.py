@@ -1,5 +1,8 @@
 """Whatever of ours or of the system's dies, what runs goes on, and nothing is forgotten."""
 
+import re
+from pathlib import Path
+
 from .conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl
 
 
@@ -20,12 +23,23 @@ def test_tender_killed_gives_everything_back(run: Runner) -> None:
     assert "8080" not in ok("nft", "list", "ruleset")
 
 
-def test_tap_deleted_under_a_running_guest_can_still_be_cleaned_up(machine: Machine, run: Runner) -> None:
-    machine.expect("tap|link|gone|deleted|recreat|missing")
-    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+def test_tap_deleted_under_a_running_guest_is_told_and_can_still_be_cleaned_up(machine: Machine, run: Runner) -> None:
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}", name="cut-off")
     says(name, "02:")
-    ok("ip", "link", "delete", inspect(name)["nics"][0]["tap"])
+    tap = inspect(name)["nics"][0]["tap"]
+    lost = (
+        f"The network was repaired: tap {tap} was gone or off its bridge: it is put back; "
+        f"if it was deleted, task {name} has lost its NIC service until it is started again."
+    )
+    machine.expect(re.escape(lost))
+    ok("ip", "link", "delete", tap)
+    log = ("journalctl", "--quiet", "--output=cat", "--unit=solo5-networkd.service")
+    eventually(lambda: lost in ok(*log).splitlines(), "the loss is in the journal")
+    assert inspect(name)["phase"] == "running"
     ok("solo5ctl", "rm", "--force", name)
+    assert sh("solo5ctl", "inspect", name).returncode == 125
+    assert sh("ip", "link", "show", tap).returncode != 0
+    assert list(Path("/run/solo5/network/tasks").iterdir()) == []
 
 
 def test_gc_finds_nothing_of_anybody_elses(machine: Machine, run: Runner) -> None:

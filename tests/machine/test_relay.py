@@ -11,6 +11,7 @@ import pytest
 from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.relay.main import IDLE_SECONDS
 
 from .conftest import Machine, Runner, eventually, ok, sh, unit_property
 from .consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
@@ -26,6 +27,11 @@ def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
     consoles = Consoles(tmp_path)
     yield consoles
     consoles.close()
+
+
+def written(unit: str, line: str) -> None:
+    """Wait until the journal has a line of a unit's."""
+    eventually(lambda: line in ok("journalctl", "--output=cat", f"--unit={unit}").splitlines(), f"{line!r} is written")
 
 
 def over(name: str) -> None:
@@ -132,11 +138,13 @@ def test_reader_that_came_back_goes_on_where_the_old_one_was(consoles: Consoles)
     before = Reader(consoles._directory / "back.stdout.fifo")
     errors = consoles.reader("back", "stderr")
     consoles.hand_over("back", before, errors)
+    unit = task_service(TaskName("back"))
     shell_task("back", "i=1; while [ $i -le 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done")
-    time.sleep(1)
-    got = before.now()
+    got = b""
+    while len(numbers(got)) < 5:
+        got += before.now()
     before.close()
-    time.sleep(1)
+    written(unit, "line 15")
     after = consoles.reader("back", "stdout")
     consoles.hand_over("back", after, errors)
     eventually(lambda: b"line 30\n" in after.got, "lines go on")
@@ -166,11 +174,10 @@ def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runne
 
 def test_relay_is_there_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
     consoles.forward("needed")
-    time.sleep(12)
-    assert relay_pid() > 0
-    assert (
-        "FIFO" not in sh("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List").stderr
-    )
+    pid = relay_pid()
+    time.sleep(IDLE_SECONDS + 2)
+    assert relay_pid() == pid > 0, "it is idle, and holds FIFOs"
+    assert "needed" in ok(*LIST)
     consoles.drain("needed")
     eventually(lambda: relay_pid() == 0, "the relay leaves", 20)
     assert unit_property("solo5-relay.service", "Result") == "success"

@@ -1,7 +1,6 @@
 """Consoles through whatever becomes of the journal, and many of them at once."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +28,9 @@ def test_each_line_comes_once_while_journald_restarts_rotates_and_removes_what_w
     stdout, _ = consoles.forward("through")
     shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
     for _ in range(3):
-        time.sleep(0.3)
+        more_come(stdout)
         ok("systemctl", "restart", "systemd-journald")
-        time.sleep(0.3)
+        more_come(stdout)
         ok("journalctl", "--rotate")
         is_read(ok("journalctl", "--lines=1", "--output=cat", "--unit=solo5-task-through.service"), stdout)
         ok("journalctl", "--vacuum-files=1")
@@ -120,6 +119,11 @@ def is_gone(name: str) -> None:
     unit = f"solo5-task-{name}.service"
     eventually(lambda: unit_property(unit, "LoadState") == "not-found", f"{unit} is over, and its name free")
     ok("journalctl", "--sync")
+
+
+def more_come(reader: Reader) -> None:
+    before = len(numbers(reader.got))
+    eventually(lambda: len(numbers(reader.got)) >= before + 50, "more lines come")
 
 
 def is_read(line: str, reader: Reader) -> None:

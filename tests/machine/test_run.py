@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,15 +211,16 @@ def test_zombie_leader_is_seen_and_ended(run: Runner) -> None:
 
 
 def test_json_is_json(run: Runner) -> None:
-    name = run("sleeper.spt")
-    for verb in (
-        ("ps",),
-        ("inspect", name),
-        ("stats", "--no-stream"),
-        ("network", "ls"),
-        ("image", f"{GUESTS}/net.hvt"),
-    ):
-        json.loads(ok("solo5ctl", verb[0], *verb[1:], "--json"))
+    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}")
+
+    def told(*words: str) -> Any:
+        return json.loads(ok("solo5ctl", *words, "--json"))
+
+    assert [(task["name"], task["phase"]) for task in told("ps")] == [(name, "running")]
+    assert [(task["name"], len(task["nics"])) for task in told("inspect", name)] == [(name, 1)]
+    assert [row["name"] for row in told("stats", "--no-stream")] == [name]
+    assert told("network", "ls")[0]["name"] == "default"
+    assert told("image", f"{GUESTS}/net.hvt")["target"] == "hvt"
 
 
 def test_dry_run_does_nothing(machine: Machine) -> None:

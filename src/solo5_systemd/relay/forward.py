@@ -53,7 +53,6 @@ class Forwarder:
         self._ended: set[Console] = set()
         self._journal = open_journal(ALL)
         self._news = self._journal.watch()
-        self._swept = time.monotonic()
         self._last: Line | None = self._journal.seek_end()
 
     @property
@@ -127,12 +126,15 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
         loop.add_reader(self._news, self._follow)
+        swept = loop.time()
         try:
             while True:
                 busy = self._follow()
                 busy |= self._refill()
                 self._close_ended()
-                self._sweep()
+                if loop.time() >= swept + SWEEP:
+                    swept = loop.time()
+                    self._sweep()
                 await asyncio.sleep(0 if busy else TICK)
         finally:
             loop.remove_reader(self._news)
@@ -245,9 +247,6 @@ class Forwarder:
 
     def _sweep(self) -> None:
         """Let go of consoles whose FIFOs were removed: their tasks' owner is gone, or could not reach us."""
-        if time.monotonic() < self._swept + SWEEP:
-            return
-        self._swept = time.monotonic()
         for console in [each for each in self._consoles.values() if each.is_abandoned]:
             _log.info("The console of task %s is let go: nobody can read its FIFOs any more.", console.task)
             self._forget(console)

@@ -80,6 +80,7 @@ async def test_what_is_gone_already_needs_no_ending(
 ) -> None:
     systemd.errors[member] = SYSTEMD_ERROR + name
     await CALLS[member](manager)
+    assert len(systemd.called(member)) == 1
 
 
 @pytest.mark.parametrize("member", set(CALLS) - {"Subscribe"})
@@ -143,7 +144,7 @@ async def test_a_bus_that_dies_is_told_at_once_and_in_one_sentence(
     systemd.units[UNIT] = service()
     systemd.silent, systemd.report = silent, report
     working = asyncio.ensure_future(work(manager))
-    await asyncio.sleep(0.2)
+    await systemd.until_called("Subscribe" if "Subscribe" in silent else "StopUnit")
     assert not working.done()
     bus.close()
     began = time.monotonic()
@@ -219,6 +220,7 @@ async def test_a_slow_peer_delays_nobody_who_asks_another(systemd: FakeSystemd, 
     async with asyncio.timeout(PROMPT):
         await systemd.until_called("Slow", len(slow))
         await connection.match("type='signal'")
+    assert not any(each.done() for each in slow)
     for each in slow:
         each.cancel()
     await asyncio.gather(*slow, return_exceptions=True)

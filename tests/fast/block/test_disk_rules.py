@@ -1,4 +1,5 @@
 import pytest
+from tests.fakes.refusal import refusal
 
 from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import InvalidRequestError
@@ -27,7 +28,7 @@ def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> N
 
 @pytest.mark.parametrize("size, sector", [(512, None), (1 << 40, None), (8192, 4096)])
 def test_a_size_of_whole_sectors_is_taken(size: int, sector: int | None) -> None:
-    check_size(request(sector_size=sector), size)
+    assert refusal(check_size, request(sector_size=sector), size) == ""
 
 
 @pytest.mark.parametrize("size, sector", [(0, None), (511, None), (513, None), (512, 4096), (4608, 4096)])
@@ -37,6 +38,6 @@ def test_a_size_that_is_not_of_whole_sectors_is_refused(size: int, sector: int |
 
 
 def test_one_file_cannot_be_two_disks_of_a_task() -> None:
-    check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)])
+    assert refusal(check_distinct, [disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)]) == ""
     with pytest.raises(InvalidRequestError, match="disks a and c are both '/srv/disk'"):
         check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 2)])

@@ -1,4 +1,5 @@
 import pytest
+from tests.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
@@ -13,12 +14,12 @@ def test_without_the_cookie_no_host_has_started_us(environment: dict[str, str]) 
 
 
 def test_with_the_cookie_a_host_has_started_us() -> None:
-    HANDSHAKE.recognise({"COOKIE": "crumbs"})
+    assert refusal(HANDSHAKE.recognise, {"COOKIE": "crumbs"}) == ""
 
 
 @pytest.mark.parametrize("offered", ["2", "1,2,3", "3, 2", ""])
 def test_our_version_among_the_hosts_will_do_and_a_host_that_names_none_is_believed(offered: str) -> None:
-    HANDSHAKE.agree({"PLUGIN_PROTOCOL_VERSIONS": offered})
+    assert refusal(HANDSHAKE.agree, {"PLUGIN_PROTOCOL_VERSIONS": offered}) == ""
 
 
 @pytest.mark.parametrize("offered", ["1", "12,22", "two"])

@@ -86,7 +86,7 @@ def test_lines_that_a_slow_host_leaves_no_room_for_are_counted(
     assert len(written) + sum(lost) == 20
 
 
-def test_a_host_that_is_gone_is_no_error(logger: logging.Logger) -> None:
+def test_a_host_that_is_gone_is_no_error(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     handler = HostLog(writing)
@@ -95,6 +95,7 @@ def test_a_host_that_is_gone_is_no_error(logger: logging.Logger) -> None:
         logger.info("to nobody")
     handler.close()
     os.close(writing)
+    assert capsys.readouterr().err == "", "where logging writes what went wrong in a handler"
 
 
 def test_print_is_a_line_of_the_log_however_it_comes_in_pieces(caplog: pytest.LogCaptureFixture) -> None:

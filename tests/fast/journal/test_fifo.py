@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.fakes.clock import passed
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.fifo import open_fifo
@@ -26,10 +27,11 @@ async def test_a_fifo_that_is_read_is_opened_and_does_not_block(fifo: Path) -> N
     os.close(reader)
 
 
+@pytest.mark.leaps
 async def test_a_reader_may_come_later(fifo: Path) -> None:
     async with asyncio.TaskGroup() as tasks:
         opening = tasks.create_task(open_fifo(str(fifo)))
-        await asyncio.sleep(0.05)
+        await passed(1)
         assert not opening.done()
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     os.close(opening.result())

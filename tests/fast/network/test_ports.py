@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 import pytest
+from tests.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
@@ -32,15 +33,11 @@ def bound(number: int, address: str | None = None, protocol: Protocol = Protocol
 
 
 def test_what_can_stand_together() -> None:
-    check(
-        port(80),
-        port(80, Protocol.UDP),
-        port(81, host_ip="192.0.2.1"),
-        port(81, host_ip="127.0.0.1"),
-        port(82, host_ip="127.0.0.53"),
-        held=[port(83), port(82, host_ip="192.0.2.1"), port(84)],
-    )
-    check(port(80, host_ip="127.0.0.1"), bound=[bound(80, "192.0.2.1"), bound(80, None, Protocol.UDP), bound(81)])
+    apart = [port(80), port(80, Protocol.UDP), port(81, host_ip="192.0.2.1"), port(81, host_ip="127.0.0.1")]
+    held = [port(83), port(82, host_ip="192.0.2.1"), port(84)]
+    assert refusal(check, *apart, port(82, host_ip="127.0.0.53"), held=held) == ""
+    others = [bound(80, "192.0.2.1"), bound(80, None, Protocol.UDP), bound(81)]
+    assert refusal(check, port(80, host_ip="127.0.0.1"), bound=others) == ""
 
 
 @pytest.mark.parametrize("other", [port(80), port(80, host_ip="192.0.2.1")])

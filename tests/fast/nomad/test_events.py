@@ -1,14 +1,14 @@
 """The stream of events: kept until somebody listens, for the last who does, and never without bound."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.fakes.background import Background, yields
+from tests.fakes.clock import passed, taken
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
 from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.events import KEPT, SETTLING, Events
+from solo5_systemd.nomad.events import KEPT, PATIENCE, SETTLING, Events
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()
@@ -74,11 +74,12 @@ async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> Non
     assert (await anext(events.stream())).message == "a"
 
 
+@pytest.mark.leaps
 async def test_what_the_stream_has_outlived_is_told_once() -> None:
     events = Events()
     events.publish(TASK, Announcement(message="a"))
     async with Background(_all(events.stream())):
-        await asyncio.sleep(2 * SETTLING)
+        await passed(2 * SETTLING)
     events.publish(TASK, Announcement(message="b"))
     assert (await anext(events.stream())).message == "b"
 
@@ -104,12 +105,13 @@ async def test_the_last_of_a_task_waits_for_no_listener_that_is_not_there() -> N
     assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
 
 
-async def test_the_last_of_a_task_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.events.PATIENCE", 0.01)
+@pytest.mark.leaps
+async def test_the_last_of_a_task_does_not_wait_for_ever() -> None:
     events = Events()
     events.publish(TASK, Announcement(message="a"))
-    await anext(events.stream())
-    await events.conclude(TASK, Announcement(message="b"))
+    stream = events.stream()
+    await anext(stream)
+    assert await taken(events.conclude(TASK, Announcement(message="b"))) == pytest.approx(PATIENCE)
 
 
 async def _all(stream: AsyncIterator[wire.DriverTaskEvent]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
+from tests.fakes.clock import passed
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import packed
 
@@ -52,13 +53,14 @@ async def test_only_what_has_changed_is_sent(no_pause: None, caplog: pytest.LogC
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
 
 
-async def test_a_stream_on_which_nothing_changes_stays_open_and_silent(no_pause: None) -> None:
+@pytest.mark.leaps
+async def test_a_stream_on_which_nothing_changes_stays_open_and_silent() -> None:
     looks = Looks(GOOD)
     stream = fingerprints(looks, asyncio.Event())
     await anext(stream)
     async with Background(description(stream)) as waiting:
-        await asyncio.sleep(0.05)
-        assert looks.count > 3
+        await passed(3599)
+        assert looks.count == 120, "one each half minute"
         assert not waiting.done()
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 
 import pytest
-from tests.fakes.background import Background
+from tests.fakes.background import Background, yields
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
@@ -138,7 +138,7 @@ async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
 async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
     async with Background(probes.line(UNIT, 0, "^here$")) as waiting:
         journal.say("there")
-        await asyncio.sleep(0.01)
+        await yields()
         assert not waiting.done()
         journal.say("here")
         assert await waiting == "here"

@@ -1,11 +1,10 @@
 """The stream of a task's statistics: as long as the task lives, and no faster than the operator wants."""
 
-import asyncio
-
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
+from tests.fakes.clock import passed
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 
@@ -16,6 +15,8 @@ from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
 from solo5_systemd.unit.state import MainCode
+
+pytestmark = pytest.mark.leaps
 
 UNIT = task_service(name_of(TASK_ID))
 QUICK = PluginConfig(stats_interval=0.001)
@@ -30,20 +31,13 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
     async with agent() as nomad:
         nomad.driver.config = QUICK
         await nomad.start(task_config())
-        samples: list[wire.TaskStatsResponse] = []
-        third = asyncio.Event()
-
-        async def collect() -> None:
-            async for sample in nomad.service.task_stats(REQUEST):
-                samples.append(sample)
-                if len(samples) == 3:
-                    third.set()
-
-        async with Background(collect()) as collecting:
-            await third.wait()
+        async with Background(collected(nomad)) as collecting:
+            await passed(0.05)
             assert not collecting.done()
             machine.units.end(UNIT, MainCode.EXITED, 0)
-            await collecting
+            samples = await collecting
+    assert isinstance(samples, list)
+    assert 48 <= len(samples) <= 52, "one for each millisecond"
     assert {sample.stats.id for sample in samples} == {TASK_ID}
     assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
     assert all(sample.stats.timestamp.seconds for sample in samples)
@@ -56,10 +50,10 @@ async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
         nomad.driver.config = QUICK
         await nomad.start(task_config())
         async with Background(collected(nomad)) as collecting:
-            await asyncio.sleep(0.05)
+            await passed(0.05)
             machine.units.end(UNIT, MainCode.EXITED, 0)
             assert await collecting == []
-    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") >= 3
+    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") >= 48
 
 
 async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -> None:
@@ -67,8 +61,10 @@ async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -
         nomad.driver.configure(packed(stats_interval="1h"), None)
         await nomad.start(task_config())
         async with Background(collected(nomad)):
-            await asyncio.sleep(0.05)
-    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 1
+            await passed(1799)
+            assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 1
+            await passed(4 * 3600)
+    assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 5
 
 
 async def test_no_statistics_are_asked_of_pid_1(machine: Machine) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.fakes.backends import Machine, entry
 from tests.fakes.background import Background, yields
+from tests.fakes.clock import passed
 from tests.fakes.images import preflight, stored
 from tests.fakes.tasks import LEASE
 from tests.fast.nomad.agent import agent
@@ -17,6 +18,7 @@ from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.progress import SLOW
 from solo5_systemd.nomad.report import Begins, encode
 from solo5_systemd.nomad.throttle import BURST
 from solo5_systemd.unit.state import MainCode
@@ -82,13 +84,11 @@ async def test_a_slow_start_says_which_step_it_is_at(
         await starting
 
 
-async def test_a_start_that_is_not_slow_says_nothing_of_it_later(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", (0.1,))
+@pytest.mark.leaps
+async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        await asyncio.sleep(0.15)
+        await passed(2 * SLOW[-1])
         assert not [said for said in await nomad.messages() if "slow" in said]
 
 

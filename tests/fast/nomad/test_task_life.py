@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background, yields
+from tests.fakes.clock import passed
 from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
@@ -12,6 +13,7 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle
+from solo5_systemd.nomad.consoles import DRAIN_PATIENCE
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.unit.state import MainCode
@@ -146,6 +148,7 @@ async def test_an_end_is_told_after_the_consoles_last_line(machine: Machine, fif
         ("full", "its log FIFO is full and not read"),
     ],
 )
+@pytest.mark.leaps
 async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
     machine: Machine,
     fifos: Fifos,
@@ -175,17 +178,14 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
     assert reason in warning
 
 
-async def test_an_end_waits_for_last_lines_that_make_progress(
-    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.consoles.DRAIN_PATIENCE", 1.0)
-    monkeypatch.setattr("solo5_systemd.nomad.consoles.RETRY", 0.1)
+@pytest.mark.leaps
+async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, fifos: Fifos) -> None:
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         machine.relay.unread_for = 0
         async with Background(nomad.wait()) as waiting:
             machine.units.end(UNIT, MainCode.EXITED, 0)
-            await asyncio.sleep(1.5)
+            await passed(10 * DRAIN_PATIENCE)
             assert not waiting.done()
             machine.relay.unread_for = None
             await waiting

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.fakes.clock import passed
 from tests.fakes.kernel import failing
 from tests.fast.relay.fakejournal import Journal
 
@@ -20,6 +21,8 @@ from solo5_systemd.relay.forward import Forwarder
 from solo5_systemd.relay.lane import LIMIT
 from solo5_systemd.relay.outlet import RETRY
 from solo5_systemd.relay.records import Records
+
+pytestmark = pytest.mark.leaps
 
 WEB, DB = TaskName("web"), TaskName("db")
 
@@ -109,7 +112,7 @@ async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> No
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
-        await asyncio.sleep(0.1)
+        await passed(1)
         journal.write("written,\n")
         journal.write("put aside\n")
         journal.vacuum(2)
@@ -122,7 +125,7 @@ async def test_news_of_files_does_not_wait_for_the_next_look(tmp_path: Path, mon
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
-        await asyncio.sleep(0.1)
+        await passed(1)
         journal.write("late\n")
         journal.tell()
         await until(out.read, "late\n")
@@ -176,7 +179,7 @@ async def test_a_new_reader_gets_what_the_lost_one_did_not(tmp_path: Path) -> No
         out.lose_reader()
         for number in range(2, 6):
             journal.write(f"{number}\n")
-        await asyncio.sleep(0.1)
+        await passed(1)
         again, _ = relay.forward()
         journal.write("6\n")
         await until(again.read, "2\n3\n4\n5\n6\n")
@@ -250,15 +253,14 @@ async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more
         journal.write("never read\n")
         assert not await relay.forwarder.drain(WEB)
         path.unlink()
-        await asyncio.sleep(2 * RETRY)
+        await passed(2 * RETRY)
         assert relay.forwarder.tasks == []
     assert "The last lines of task web were not read" in caplog.text
 
 
 async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_them_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "SWEEP", 0.05)
     async with running(Journal(), tmp_path) as relay:
         out, err = relay.forward()
         for name, fifo in (("out", out), ("err", err)):
@@ -270,13 +272,13 @@ async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_
             os.close(fifo.write_end)
             fifo.write_end = -1
         err.lose_reader()
-        await asyncio.sleep(0.2)
+        await passed(2 * module.SWEEP)
         (tmp_path / "out").unlink()
         (tmp_path / "err").unlink()
-        await asyncio.sleep(0.2)
+        await passed(2 * module.SWEEP)
         assert relay.forwarder.tasks == [WEB]
         out.lose_reader()
-        await asyncio.sleep(0.2)
+        await passed(2 * module.SWEEP)
         assert relay.forwarder.tasks == []
         assert list(tmp_path.iterdir()) == []
 
@@ -292,10 +294,10 @@ async def test_a_reader_that_comes_back_is_noticed_without_a_call(tmp_path: Path
         journal.write("1\n")
         await until(out.read, "1\n")
         journal.write("2, not read yet\n")
-        await asyncio.sleep(0.1)
+        await passed(1)
         out.lose_reader()
         journal.write("3\n")
-        await asyncio.sleep(0.1)
+        await passed(1)
         journal.write("4\n")
         out.read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         await until(out.read, "2, not read yet\n3\n4\n")
@@ -342,7 +344,7 @@ async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it
         assert not await relay.forwarder.drain(WEB)
     async with running(journal, tmp_path) as relay:
         relay.forwarder.restore({})
-        await asyncio.sleep(0.1)
+        await passed(1)
         out, _ = relay.forward()
         await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
         assert await relay.forwarder.drain(WEB)
@@ -359,7 +361,7 @@ async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(
         got = ""
         async with asyncio.timeout(30):
             while not got.endswith(lines[-1]):
-                await asyncio.sleep(0.01)
+                await passed(0.01)
                 got += out.read()
         told = err.read()
     [gone] = re.findall("solo5-relay: the journal had removed ([0-9]+) lines of this task's stdout", told)

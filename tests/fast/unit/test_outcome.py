@@ -275,10 +275,11 @@ def test_every_ending_has_its_row() -> None:
     assert {row.ending for row in ROWS} == set(Ending)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if speaks_for_itself(row.state)], ids=lambda row: row.claim or row.sentence
+)
 def test_a_record_that_speaks_for_itself_needs_no_words(row: Row) -> None:
-    if speaks_for_itself(row.state):
-        assert outcome(row.state, going_down=row.down) == told(row)
+    assert outcome(row.state, going_down=row.down) == told(row)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ def test_the_machine_is_what_the_model_says_after_every_operation(
     agent: Agent, machine: Machine, seed: int, count: int
 ) -> None:
     machine.expect(".")  # whatever is said of being killed
-    run(seed, count, agent, say=print)
+    done: list[str] = []
+    run(seed, count, agent, say=done.append)
+    assert len(done) == count
+    assert Truth().complaints({}) == []
 
 
 def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
