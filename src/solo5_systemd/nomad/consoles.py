@@ -25,6 +25,10 @@ DRAIN_PATIENCE = 15.0
 """Seconds without progress of a task's last lines on their way to Nomad, after which its end is told all the same. More
 than `journal.sync.PATIENCE`: the relay is called even where journald does not answer."""
 
+ANSWER_PATIENCE = 60.0
+"""Seconds until journald and the relay have answered for the first time. The relay reads the journal up to its end
+before that, which takes longer on a busy machine; its watchdog ends one that hangs."""
+
 SILENT = "journald or solo5-relay does not answer."
 UNREAD = "its log FIFO is full and not read. The relay writes them when it is read."
 
@@ -75,10 +79,11 @@ async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
     """Deliver the last lines of a task that has ended, and close Nomad's FIFOs; a failure is logged."""
     if wanted is not Logging.NOMAD:
         return
-    why = SILENT
+    why, patience = SILENT, ANSWER_PATIENCE
     now = asyncio.get_running_loop().time
+    answered = 0.0
     try:
-        async with asyncio.timeout(DRAIN_PATIENCE) as limit:
+        async with asyncio.timeout(patience) as limit:
             while True:
                 try:  # no other caller would repeat it, and the relay would keep the console
                     stalled = await (await session.relay()).drain(name)
@@ -87,8 +92,9 @@ async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
                 else:
                     if stalled is None:
                         return
-                    why = UNREAD
-                    limit.reschedule(max(limit.when() or 0, now() + DRAIN_PATIENCE - stalled))
+                    if why != UNREAD:
+                        why, patience, answered = UNREAD, DRAIN_PATIENCE, now()
+                    limit.reschedule(max(answered, now() - stalled) + DRAIN_PATIENCE)
                 await asyncio.sleep(RETRY)
     except TimeoutError:
-        _log.warning("Last lines of task %s not delivered to Nomad for %.0f s: %s", name, DRAIN_PATIENCE, why)
+        _log.warning("Last lines of task %s not delivered to Nomad for %.0f s: %s", name, patience, why)

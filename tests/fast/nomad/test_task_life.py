@@ -158,6 +158,7 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
     reason: str,
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.consoles.DRAIN_PATIENCE", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.consoles.ANSWER_PATIENCE", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:

@@ -52,6 +52,8 @@ advertise {{
 }}
 """
 
+# An agent that is started again is away for half a minute where the machine is busy: by default its node is down after
+# 20 seconds without a heartbeat, and its allocations are replaced.
 _SERVER = """
 ports {{
   http = {port}
@@ -59,6 +61,7 @@ ports {{
 server {{
   enabled          = true
   bootstrap_expect = 1
+  heartbeat_grace  = "5m"
   default_scheduler_config {{
     memory_oversubscription_enabled = true
   }}

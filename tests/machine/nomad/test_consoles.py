@@ -76,7 +76,8 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     """While its collector stands still, Nomad cannot end the allocation. The event of the end is there."""
     machine.expect("Last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
     machine.expect("The last lines of task .* were not read")
-    jobs.submit(hcl("unread", FLOOD, kind="batch"))
+    flood = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=30000", "bytes=1000"]'
+    jobs.submit(hcl("unread", flood, kind="batch"))
     eventually(lambda: list(Path("/run/solo5/relay").glob("*.json")), "the relay has the FIFOs")
     collector = one(collectors, "process")
     os.kill(collector, signal.SIGSTOP)
@@ -84,7 +85,7 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
         [alloc] = (each["ID"] for each in allocations("unread"))
         eventually(lambda: allocation(alloc).get("TaskStates"), "Nomad's server has events")
         happens(alloc, "Terminated: Exit Code: 0")
-        assert "its log FIFO is full and not read" in agent.log()
+        eventually(lambda: "its log FIFO is full and not read" in agent.log(), "the driver logs a warning")
     finally:
         os.kill(collector, signal.SIGCONT)
 
