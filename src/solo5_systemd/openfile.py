@@ -24,7 +24,7 @@ def below(path: str, roots: Sequence[str]) -> bool:
     return any(PurePath(path).is_relative_to(os.path.realpath(root)) for root in roots)
 
 
-def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
+def check_place(what: str, descriptor: int, roots: Sequence[str]) -> str:
     """Check that an open file lies below one of some directories.
 
     It is the open file that is looked at, so that a link which is changed after the check leads nowhere.
@@ -34,16 +34,18 @@ def check_place(what: str, descriptor: int, roots: Sequence[str]) -> None:
         descriptor: of the open file.
         roots: the directories, with or without symbolic links; none at all: it may lie anywhere.
 
+    Returns:
+        Its path at that moment. A later reading may be of another place: the file can be renamed.
+
     Raises:
         InvalidRequestError: it lies elsewhere.
         HostError: the kernel does not tell.
     """
-    if not roots:
-        return
     path = place(descriptor)
-    if not below(path, roots):
+    if roots and not below(path, roots):
         there = "" if repr(path) in what else f" leads to {path!r}, which"
         raise InvalidRequestError(
             f"{what}{there} may not be used: expected a file below {' or '.join(roots)}.",
             "Links are followed before that is checked.",
         )
+    return path

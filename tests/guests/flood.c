@@ -1,5 +1,5 @@
 /* Floods the console: lines=N lines (1000), each of bytes=N bytes (80) with its newline, numbered
- * from 1 so that a lost or torn line shows. */
+ * from 1 so that a lost or torn line shows. It begins after=N seconds (0). */
 #include "guest.h"
 
 MANIFEST();
@@ -12,6 +12,8 @@ int guest_main(void)
     uint64_t lines = option_number("lines=", 1000), bytes = option_number("bytes=", 80);
     if (bytes < 16 || bytes > LINE_MAX)
         ABORT("bytes= must be from 16 to 65536");
+    for (uint64_t begin = now() + option_number("after=", 0) * SECOND; now() < begin;)
+        wait_until(begin);
     for (uint64_t i = 1; i <= lines; i++) {
         memset(line, '.', bytes);
         size_t used = format(line, bytes, "line %lu ", i);

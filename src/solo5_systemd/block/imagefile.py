@@ -21,7 +21,7 @@ from solo5_systemd.block.access import Person, may_write
 from solo5_systemd.block.owner import check_alone, give, of_allocation, pin, pin_directory, remove_pin, unpin
 from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.openfile import check_place, place
+from solo5_systemd.openfile import check_place
 
 LOCK_FILE = Path("/run/solo5/disks.lock")
 USER = "solo5"
@@ -69,9 +69,8 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
         HostError: it cannot be opened for reading and writing by us or by the user.
     """
     sector = sector_size(request)
-    descriptor = _open(request)
+    descriptor, path = _open(request)
     try:
-        path = place(descriptor)
         status = os.fstat(descriptor)
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
         _check_user(request, path, descriptor, user)
@@ -165,18 +164,22 @@ def _offset(identity: tuple[int, int]) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _open(request: DiskRequest) -> int:
-    """Looked at before it is opened: a device may act on that."""
+def _open(request: DiskRequest) -> tuple[int, str]:
+    """Open the file after its kind and place are checked, since a device may act on an open.
+
+    Returns:
+        The descriptor, and the one path that was checked: a job may rename the file at any moment.
+    """
     where = _where(request)
     try:
         found = os.open(request.path, os.O_PATH | os.O_CLOEXEC)
         try:
             _check_kind(request, os.fstat(found).st_mode)
-            check_place(where, found, request.roots)
-            if of_allocation(request, place(found)):
+            path = check_place(where, found, request.roots)
+            if of_allocation(request, path):
                 remove_pin(request)
                 check_alone(request, os.fstat(found))
-            return os.open(f"/proc/self/fd/{found}", _OPEN)  # the very one that was looked at
+            return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the very one that was looked at
         finally:
             os.close(found)
     except (FileNotFoundError, NotADirectoryError) as error:

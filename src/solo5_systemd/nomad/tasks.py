@@ -234,7 +234,10 @@ class Tasks:
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await self._remove(name, over=over, keep=keep)
             if keep and known is not None:
-                await kept.remove_earlier(self._session, known.config, name, self.claims().names)
+                try:  # DestroyTask is called once: the rest has to be done whatever becomes of earlier runs
+                    await kept.remove_earlier(self._session, known.config, name, self.claims().names)
+                except HostError as error:
+                    _log.info("Earlier runs of task %s are not removed yet: %s", name, error)
             self._listing.outdate()
             self._endings.forget(name)
             if known is not None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect
+from solo5_systemd.block.imagefile import ImageFiles, inspect, reopen
 from solo5_systemd.block.owner import give
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
@@ -98,6 +98,27 @@ def test_of_what_tasks_share_only_roots_is_given(
     owned_by_root(monkeypatch, root=True)
     inspect(request(shared, tmp_path))
     assert given == [(shared.stat().st_ino, TENDER, -1)]
+
+
+def test_shared_disk_that_is_moved_during_a_start_is_the_one_at_the_checked_path(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new place would decide otherwise whether it needs a second name."""
+    shared = made(tmp_path / "alloc" / "disk.img")
+    shared.chmod(0o666)
+    real = os.open
+
+    def opened(path: object, *options: int) -> int:
+        descriptor = real(str(path), *options)
+        if str(path).startswith("/proc/self/fd/") and shared.exists():
+            shared.rename(tmp_path / "moved.img")
+        return descriptor
+
+    monkeypatch.setattr("os.open", opened)
+    disk = inspect(request(shared, tmp_path))
+    assert (disk.path, disk.pin) == (str(shared), str(tmp_path / "task"))
+    with pytest.raises(HostError, match="cannot be opened"):
+        reopen(disk)
 
 
 def linked(link: Callable[[Path, Path], None]) -> Callable[[Path], Path]:

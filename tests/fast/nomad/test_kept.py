@@ -5,7 +5,9 @@ from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
 
+from solo5_systemd.errors import HostError
 from solo5_systemd.names import task_service
+from solo5_systemd.nomad import kept
 from solo5_systemd.nomad.config import Collection, PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.kept import remove_gone
@@ -35,6 +37,20 @@ async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
         runs = [await run(nomad, machine, number) for number in range(1, 5)]
         assert machine.units.loaded.keys() == {other, runs[-1]}
         assert machine.networks.held == {}
+
+
+async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise HostError("the bus does not answer.")
+
+    async with agent() as nomad:
+        nomad.driver.config = KEEPING
+        monkeypatch.setattr(kept, "remove_earlier", refused)
+        unit = await run(nomad, machine, 1)
+        assert machine.units.loaded.keys() == {unit}
+        assert nomad.driver.tasks.claims().names == frozenset()
 
 
 async def test_nothing_is_kept_by_default(machine: Machine) -> None:

@@ -202,7 +202,8 @@ def test_samples_are_at_least_an_interval_apart_however_often_nomad_collects(job
         return len(seen) == 3
 
     eventually(thrice, "three samples were taken")
-    assert min(later - earlier for earlier, later in pairwise(seen)) >= 2.9e9
+    intervals = [later - earlier for earlier, later in pairwise(seen)]
+    assert min(intervals) > 2e9, "a beat of 3 s, of which one may be late"
 
 
 @pytest.fixture
