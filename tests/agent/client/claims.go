@@ -30,6 +30,7 @@ var claims = []claim{
 	{"samples of a running task come, and say what was measured", samplesCome},
 	{"a waiter that goes away changes nothing", waiterGoes},
 	{"an unknown signal is refused, and the task runs on", signalRefused},
+	{"a signal that would kill the tender is accepted, and the task runs on", signalWithoutEffect},
 	{"exec gives a reason within a second", execRefused},
 	{"streaming exec gives a reason within a second", execStreamRefused},
 	{"a task that it knows can be recovered again", recoversKnown},
@@ -211,12 +212,17 @@ func waiterGoes(t *trial) error {
 }
 
 func signalRefused(t *trial) error {
-	for _, signal := range []string{"SIGUSR1", "SIGNONSENSE", ""} {
+	for _, signal := range []string{"SIGNONSENSE", ""} {
 		if err := t.SignalTask(t.id(), signal); err == nil {
 			return fmt.Errorf("signal %q was accepted", signal)
 		}
 	}
 	return isRunning(t)
+}
+
+// Nomad fails a task whose template's signal is refused.
+func signalWithoutEffect(t *trial) error {
+	return errors.Join(t.SignalTask(t.id(), "SIGUSR1"), isRunning(t))
 }
 
 func execRefused(t *trial) error {

@@ -25,7 +25,7 @@ def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent, mac
     away = [path.rename(path.with_suffix(".away")) for path in TENDERS]
     try:
         eventually(lambda: not agent.driver()["Healthy"], "the driver is unhealthy")
-        assert "tender" in agent.driver()["HealthDescription"]
+        assert "solo5-hvt: not found. Install Solo5" in agent.driver()["HealthDescription"]
         assert agent.driver()["HealthDescription"] in ok("nomad", "node", "status", "-self", "-verbose")
     finally:
         for path in away:
