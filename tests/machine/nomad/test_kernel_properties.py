@@ -1,21 +1,15 @@
 """Unit properties that an operator may allow, and samples, as the kernel's cgroup v2 controllers have them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import USUAL, Agent, api
+from tests.machine.nomad.agent import api
 from tests.machine.nomad.jobs import Jobs, hcl, says, unit
 
 pytestmark = pytest.mark.vm
 MIB = 1 << 20
-ALLOWED = """
-allowed_properties = [
-  "MemoryLow", "MemorySwapMax", "OOMScoreAdjust", "AllowedMemoryNodes", "CPUQuotaPeriodSec", "IOWeight",
-]
-"""
 CONFIG = f"""
 unikernel      = "{GUESTS}/toucher.spt"
 args           = ["mb=16"]
@@ -31,19 +25,6 @@ properties {{
 """
 
 
-@pytest.fixture
-def allowing(agent: Agent) -> Iterator[None]:
-    agent.stop()
-    agent.configure(USUAL + ALLOWED)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-    yield
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-
-
 def usage(alloc: str) -> dict[str, Any]:
     task = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest") or {}
     found = task.get("ResourceUsage", {})
@@ -51,7 +32,7 @@ def usage(alloc: str) -> dict[str, Any]:
     return found
 
 
-def test_allowed_properties_and_samples_are_the_kernels(jobs: Jobs, allowing: None) -> None:
+def test_allowed_properties_and_samples_are_the_kernels(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("tuned", CONFIG, memory=64, resources="cpu = 1000"))
     says(alloc, "touched all")
     service = unit(alloc)
