@@ -23,10 +23,10 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .PHONY: test
-test: setup ## every check there is, several tiers at once
+test: setup proto ## every check there is, several tiers at once
 	rm -rf $(REPORTS)
 	python3 -m tests.tiers $(TIERS)
-	PATH="$(VENV)/bin:$$PATH" tests/check-ran $(REPORTS)/*.json  # no test that ran nowhere
+	PATH="$(VENV)/bin:$$PATH" tests/check-ran $(REPORTS)/*.json $(REPORTS)/*/*.json  # no test that ran nowhere
 
 .PHONY: demo
 demo: setup ## show the main job in throw-away machines

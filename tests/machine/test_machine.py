@@ -72,6 +72,7 @@ def test_a_unit_freezes_and_thaws(sleeper: Path) -> None:
     assert "frozen 0" in (sleeper / "cgroup.events").read_text()
 
 
+@pytest.mark.everywhere
 def test_limits_reach_the_kernel_where_the_controllers_are(sleeper: Path) -> None:
     has = {name: (sleeper / name).exists() for name in ("memory.max", "pids.max")}
     controllers = Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()

@@ -28,8 +28,11 @@ async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos
 async def test_a_scopes_console_is_forwarded_by_the_scopes_name(machine: Machine, fifos: Fifos, child: Becomes) -> None:
     child("enter()")
     async with agent() as nomad:
-        await nomad.start(fifos.of(task_config(unit="scope")))
-    assert machine.relay.units == [task_scope(NAME)]
+        config = fifos.of(task_config(unit="scope"))
+        await nomad.start(config)
+        units = list(machine.relay.units)
+        await nomad.wait(config.id)  # the child is reaped
+    assert units == [task_scope(NAME)]
 
 
 @pytest.mark.parametrize("config, plugin", [({"logging": "journald"}, {}), ({}, {"defaults": {"logging": "journald"}})])

@@ -106,7 +106,8 @@ plugin "solo5" {{
 """
 
 DISKS = Path("/srv/disks")
-LACKS_CONTROLLERS = bool(missing(Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()))
+_CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
+LACKS_CONTROLLERS = bool(missing(_CONTROLLERS.read_text().split() if _CONTROLLERS.exists() else None))
 """Of a container on a host whose controllers belong to cgroup v1."""
 
 STRICT = f"""

@@ -9,7 +9,7 @@ from tests.machine.conftest import GUESTS, Outside, eventually, ok
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status
 
-EXAMPLES = Path("/srv/examples/nomad")
+EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
 
 
 def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
