@@ -54,7 +54,7 @@ class Disks(Protocol):
         """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
 
     async def pin(self, disk: Disk) -> Disk:
-        """The very file that was inspected, by a path that only root can change until `unpin`."""
+        """The very file that was inspected, by a path outside the shared directory until `unpin`."""
 
     async def unpin(self, disk: Disk) -> None:
         """Leave it its own path; nothing happens where it has no other."""
