@@ -10,7 +10,7 @@ from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.traffic import Target, get
 from tests.machine.conftest import GUESTS, eventually, ok, sh
 from tests.machine.nomad.agent import api
-from tests.machine.nomad.jobs import ADDRESSES, allocations, hcl
+from tests.machine.nomad.jobs import ADDRESSES, allocations, deployment, hcl
 
 COUNT = 9
 IMAGE = GUESTS / "net.spt"
@@ -163,5 +163,7 @@ def purge(job: str) -> None:
 def guests(cluster: Agents, images: str) -> Iterator[None]:
     submit(job("web", COUNT, images, lost_after="10m"))
     serve("web", COUNT)
+    # A guest that is lost while its deployment goes on is not replaced before that is over.
+    eventually(lambda: deployment("web").get("Status") == "successful", "the deployment is over", LONG)
     yield
     purge("web")
