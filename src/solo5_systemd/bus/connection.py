@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from dbus_next import BusType, Message, MessageType
-from dbus_next.aio import MessageBus
 from dbus_next.errors import DBusError
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
+from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
 """Of the system bus (systemd's dbus.socket)."""
@@ -189,7 +189,7 @@ async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-class _Bus(MessageBus):  # type: ignore[misc] # the library carries no types
+class _Bus(MessageBus):
     """The library's own, which would read for ever from a daemon that ends while we say who we are."""
 
     async def _auth_readline(self) -> str:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from dbus_next import BusType
-from dbus_next.aio import MessageBus
 from pystemd.daemon import notify
 
 from solo5_systemd.dependencies import LACKING, advice
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
+from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
 """Of the system bus (systemd's dbus.socket)."""
