@@ -43,6 +43,11 @@ lint: proto ## style, types, and who may import whom
 fast: proto ## tests that need no machine: seconds
 	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 tests/fast
 
+DURATION ?= 3600
+.PHONY: fuzz
+fuzz: proto ## hostile images and property tests for DURATION=3600 seconds, with new seeds; SEED= for the same again
+	PATH="$(VENV)/bin:$$PATH" python3 -m tests.hostile --duration $(DURATION) $(if $(SEED),--seed $(SEED))
+
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
 

@@ -12,12 +12,15 @@ from solo5_systemd.runtime import Runtime
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
+# What gates a change is the same each time; `make fuzz` takes other examples, and more (--hypothesis-profile=fuzz).
 # How long an example takes depends on what else the machine does; the test's own timeout is the limit.
 with suppress(ModuleNotFoundError):  # in a test machine, where only those run that do without
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("unhurried", deadline=None)
-    settings.load_profile("unhurried")
+    _UNHURRIED = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("gate", _UNHURRIED, derandomize=True)
+    settings.register_profile("fuzz", _UNHURRIED, max_examples=1000, print_blob=True)
+    settings.load_profile("gate")
 
 
 @pytest.fixture

@@ -1,0 +1,69 @@
+"""Fuzz for a while: rounds of hostile images and of all property-based tests, each round with a seed of its own.
+
+A fault ends it with exit status 1, and with the command that does the same round again.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.hostile.figures import Figures
+from tests.hostile.images import corpus, guests, hostile
+
+IMAGES = 10_000
+PROPERTIES = (
+    sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--timeout=0", "-m", "hypothesis",
+    "--hypothesis-profile=fuzz",
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Run until the time is over; return the exit status."""
+    wanted = _parse(words)
+    if wanted.write:
+        image = hostile(wanted.seed or 0, wanted.image, guests())
+        print(image, "" if image.write(wanted.write) else "(its size is beyond this file system)")
+        return 0
+    end = time.monotonic() + wanted.duration
+    seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(1 << 32)
+    while True:
+        print(f"──── seed {seed}; again: make fuzz DURATION=1 SEED={seed}", flush=True)
+        if not (_images(seed, wanted.images) and _properties(seed)):
+            print(f"FAILED; again: make fuzz DURATION=1 SEED={seed}", flush=True)
+            return 1
+        if time.monotonic() > end:
+            return 0
+        seed = random.SystemRandom().randrange(1 << 32)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.hostile", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--duration", type=float, default=3600, help="seconds; then no round begins (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the first round (default: another each time)")
+    parser.add_argument("--images", type=int, default=IMAGES, help="of each round (%(default)s)")
+    parser.add_argument("--image", type=int, default=0, metavar="NUMBER", help="with --write: of the seed's corpus")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write one image, and do nothing else")
+    return parser.parse_args(words)
+
+
+def _images(seed: int, count: int) -> bool:
+    figures = Figures()
+    for image in corpus(seed, count):
+        try:
+            figures.add(image)
+        except Exception:
+            print(f"{image}:", flush=True)
+            raise
+    print("\n".join((*figures.lines(), *figures.faults)), flush=True)
+    return not figures.faults
+
+
+def _properties(seed: int) -> bool:
+    return subprocess.run([*PROPERTIES, f"--hypothesis-seed={seed}", "tests/fast"], check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
