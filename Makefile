@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
-VENV := $(CACHE)/venv-$(shell { python3 --version; cat pyproject.toml; } 2>/dev/null | sha256sum | head -c 16)
+VENV := $(CACHE)/venv-$(shell cat pyproject.toml /etc/debian_version 2>/dev/null | sha256sum | head -c 16)
 BOOT := tests/machine/boot
 BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
@@ -23,10 +23,10 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .PHONY: test
-test: setup proto ## every check there is, several tiers at once
+test: setup ## every check there is, several tiers at once
 	rm -rf $(REPORTS)
 	python3 -m tests.tiers $(TIERS)
-	PATH="$(VENV)/bin:$$PATH" tests/check-ran $(REPORTS)/*.json $(REPORTS)/*/*.json  # no test that ran nowhere
+	tests/check-ran $(REPORTS)/bare-bookworm/collected.json $(REPORTS)  # no test that ran nowhere
 
 .PHONY: demo
 demo: setup ## show the main job in throw-away machines
@@ -48,6 +48,10 @@ DURATION ?= 3600
 fuzz: proto ## hostile images and property tests for DURATION=3600 seconds, with new seeds; SEED= for the same again
 	PATH="$(VENV)/bin:$$PATH" python3 -m tests.hostile --duration $(DURATION) $(if $(SEED),--seed $(SEED))
 
+.PHONY: collected
+collected: proto # the names of all tests there are, for check-ran
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/collected.json --collect-only --quiet --quiet tests
+
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
 
@@ -63,7 +67,7 @@ bare: bare-bookworm bare-trixie ## lint, fast and pip where nothing is installed
 
 # lint reads sources, and mypy with the types of its Python's library: once, with the oldest Python that will do.
 .PHONY: bare-bookworm bare-trixie
-bare-bookworm: IN_BARE := lint fast pip
+bare-bookworm: IN_BARE := lint fast pip collected
 bare-trixie: IN_BARE := fast pip
 bare-bookworm bare-trixie: bare-%: setup
 	tests/machine/bare --release $* --copy-out $(REPORTS):$(REPORTS)/$@ -- make $(IN_BARE)
@@ -116,7 +120,8 @@ setup: ## what this machine needs to build and boot another
 	tests/machine/setup
 
 $(VENV)/ready: | setup
-	rm -rf $(CACHE)/venv-*
+	mkdir -p $(CACHE)
+	find $(CACHE) -maxdepth 1 -name 'venv-*' -mtime +7 -exec rm -rf {} +  # other checkouts have some of their own
 	python3 -m venv $(VENV)
 	python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	    print(*p["dependencies"], *p["optional-dependencies"]["check"], sep="\n")' >$(VENV)/requirements.txt

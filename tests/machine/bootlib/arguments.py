@@ -38,8 +38,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     _add_use(parser.add_argument_group("its use"))
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run; a program and its arguments")
     arguments = parser.parse_args(words)
-    if not arguments.command and not arguments.shell:
-        parser.error("COMMAND is missing; --shell opens a shell instead")
+    if not arguments.command and not arguments.shell and not arguments.prepare:
+        parser.error("COMMAND is missing; --shell opens a shell instead, and --prepare boots nothing")
+    if arguments.prepare and (arguments.command or arguments.shell):
+        parser.error("--prepare boots nothing: leave COMMAND and --shell out")
     if arguments.machines and (arguments.backend != "container" or arguments.shell):
         parser.error("--machines needs --backend container, and a COMMAND instead of --shell")
     if arguments.shell and not sys.stdin.isatty():
@@ -64,6 +66,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--with", dest="extras", choices=("nomad",), action="append", default=[],
         help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client)",
     )  # fmt: skip
+    group.add_argument("--prepare", action="store_true", help="make what the machine is made of, and boot nothing")
 
 
 def _add_use(group: argparse._ArgumentGroup) -> None:

@@ -45,6 +45,8 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 
 def _boot(asked: argparse.Namespace) -> int:
     tree, upper, extras = _made(asked)
+    if asked.prepare:
+        return 0
     copies = [*_own_files(), *extras, *asked.copy]
     wanted = Wanted(tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus)
     with cache.in_use(tree, upper.parent), run_directory() as run:

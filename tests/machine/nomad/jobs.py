@@ -175,6 +175,11 @@ def deployment(job: str) -> dict[str, Any]:
     return found
 
 
+def registered(service: str) -> list[tuple[str, int]]:
+    """Return the addresses and ports of a service in Nomad's own registry."""
+    return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
+
+
 def running(job: str, count: int = 1) -> None:
     def claim() -> bool:
         states = [alloc["ClientStatus"] for alloc in allocations(job)]

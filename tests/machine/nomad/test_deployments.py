@@ -1,10 +1,9 @@
 """Deployments, reschedules and periodic jobs: Nomad's own rules, with this driver's tasks as their subject."""
 
 import itertools
-import json
 from typing import Any
 
-from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
@@ -17,6 +16,7 @@ from tests.machine.nomad.jobs import (
     ended,
     events,
     hcl,
+    registered,
     says,
     task,
     unit,
@@ -112,11 +112,6 @@ def test_task_that_failed_is_rescheduled_as_often_as_its_job_allows(jobs: Jobs) 
         assert any("Exit Code: 3" in event for event in events(alloc))
     assert allocation(first)["FollowupEvalID"]
     assert not allocation(second).get("FollowupEvalID"), "no third one is planned"
-
-
-def registered(name: str) -> list[str]:
-    found = sh("nomad", "service", "info", "-json", name)
-    return [each["Address"] for each in json.loads(found.stdout)] if found.returncode == 0 else []
 
 
 def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jobs: Jobs) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, ok
-from tests.machine.nomad.agent import NODE_ADDRESS, Agent, api
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
@@ -19,6 +19,7 @@ from tests.machine.nomad.jobs import (
     hcl,
     port,
     refusal,
+    registered,
     running,
     says,
     task,
@@ -57,11 +58,6 @@ service {{
 {more}
 }}
 """
-
-
-def registered(name: str) -> list[tuple[str, int]]:
-    """Where the service is, by Nomad's registry, which hears of it after the task runs."""
-    return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{name}")]
 
 
 def nics(alloc: str) -> dict[str, str]:
