@@ -4,7 +4,7 @@
 Every method raises only errors of `solo5_systemd.errors`.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from solo5_systemd.block.plan import Disk, DiskRequest
@@ -22,6 +22,7 @@ from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords
+from solo5_systemd.users.record import HeldUser
 
 
 class Images(Protocol):
@@ -30,6 +31,9 @@ class Images(Protocol):
 
         An error where there are roots and it lies below none.
         """
+
+    async def open(self, image: StoredImage) -> int:
+        """Open the stored image, as a place to open it anew."""
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
         """Remove stored images whose SHA-256 is not in `keep`, unused for `min_age` seconds; the removed ones."""
@@ -53,6 +57,12 @@ class Disks(Protocol):
     async def lock(self, disks: Sequence[Disk]) -> int:
         """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
 
+    async def remove_stale_locks(self) -> None:
+        """Forget the locks of tasks that have ended."""
+
+    async def give(self, disk: Disk, user: int) -> None:
+        """Make a user the owner of the very file or device that was inspected; called while it is locked."""
+
     async def pin(self, disk: Disk) -> Disk:
         """The very file that was inspected, by a path outside the shared directory until `unpin`."""
 
@@ -61,6 +71,28 @@ class Disks(Protocol):
 
     async def open(self, disk: Disk) -> int:
         """Open the very file or device that was inspected, as a place to open it anew and not to read or write."""
+
+
+class Users(Protocol):
+    async def acquire(self, task: TaskName) -> HeldUser:
+        """Allocate a user for a task, or take the one that an earlier start of it has left.
+
+        Raises:
+            TakenError: another start of the task is under way, or (RangeUsedUpError) every user is allocated.
+            HostError: this host would not find the user.
+        """
+
+    def likely(self) -> int:
+        """Return the user that a start would be given now."""
+
+    async def release(self, task: TaskName) -> None:
+        """Free the user of a task that does not run; nothing happens without one, or while a start holds it."""
+
+    async def tasks(self) -> Collection[TaskName]:
+        """Return the tasks that have a user which no start holds, as far as the caller may see it."""
+
+    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+        """Free the users of the tasks that `loaded`, called while no start can take them, does not return."""
 
 
 class Networks(Protocol):
@@ -265,6 +297,9 @@ class Backends(Protocol):
 
     @property
     def disks(self) -> Disks: ...
+
+    @property
+    def users(self) -> Users: ...
 
     @property
     def networks(self) -> Networks: ...

@@ -31,6 +31,7 @@ class Collector:
         found = await self.find()
         if not dry_run:
             await self._remove(found)
+            await self._backends.disks.remove_stale_locks()
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
         return (*map(str, found), *(f"image {sha256}" for sha256 in images))
 
@@ -43,11 +44,17 @@ class Collector:
             await self._backends.relay.drain(task)
         return lost
 
+    async def users(self) -> Sequence[TaskName]:
+        """Free the users of tasks without a unit, and forget their locks on disks."""
+        await self._backends.disks.remove_stale_locks()
+        return await self._backends.users.collect(self._backends.units.names)
+
     async def images(self, *, min_age: float) -> Sequence[str]:
         return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
 
     async def _look(self) -> Scene:
         """In such an order that what comes or goes meanwhile does not seem to be without what it belongs to."""
+        users = await self._backends.users.tasks()
         consoles = await self._backends.relay.records()
         networks, outcomes = await self._backends.units.beside()
         states = await self._backends.units.states()
@@ -59,6 +66,7 @@ class Collector:
             strays=await self._backends.networks.strays(),
             consoles=consoles,
             gone=await self._backends.places.gone(frozenset(filter(None, map(allocation, states)))),
+            users=frozenset(users),
         )
 
     async def _remove(self, found: Sequence[Orphan]) -> None:
@@ -71,10 +79,12 @@ class Collector:
                     await self._backends.units.stop(outcome_target(TaskName(orphan.subject)))
                 case Kind.CONSOLE:
                     await self._backends.relay.drain(TaskName(orphan.subject))
-                case Kind.LEASE | Kind.STRAY:
-                    pass  # its service's, all at once
+                case Kind.LEASE | Kind.STRAY | Kind.USER:
+                    pass  # all at once
         if any(orphan.kind in (Kind.LEASE, Kind.STRAY) for orphan in found):
             await self._backends.networks.collect(dry_run=False)
+        if any(orphan.kind is Kind.USER for orphan in found):
+            await self._backends.users.collect(self._backends.units.names)
 
     async def _images_in_use(self) -> frozenset[str]:
         states = await self._backends.units.states()

@@ -109,6 +109,13 @@ DEPENDENCIES = (
         needed_by=(NETWORKD, RELAY, DRIVER),
     ),
     Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
+    # systemd looks the users of tasks up with it.
+    Dependency(
+        kind=Kind.LIBRARY,
+        name="libnss_systemd.so.2",
+        debian="libnss-systemd",
+        needed_by=("run", "run --detach", "run --scope", DRIVER),
+    ),
     # journalctl is linked with libpcre2 as well, through libselinux.
     Dependency(kind=Kind.LIBRARY, name="libpcre2-8.so.0", debian="libpcre2-8-0", needed_by=("logs", "run", DRIVER)),
     Dependency(kind=Kind.LIBRARY, name="libsystemd.so.0", debian="libsystemd0", needed_by=(NETWORKD, RELAY, DRIVER)),

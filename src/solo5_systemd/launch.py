@@ -22,6 +22,7 @@ from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory
 from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
@@ -63,8 +64,9 @@ class _Checked:
             guest_memory=guest_memory(self.workload.memory, self.image.facts),
         )
 
-    def parts(self, reservation: Reservation) -> Parts:
+    def parts(self, reservation: Reservation, user: int) -> Parts:
         return Parts(
+            user=user,
             workload=self.workload,
             image=self.image,
             tender=self.tender,
@@ -85,6 +87,7 @@ class Launcher:
         self._images = backends.images
         self._tenders = backends.tenders
         self._disks = backends.disks
+        self._users = backends.users
         self._networks = backends.networks
         self._units = backends.units
         self._console = backends.console
@@ -97,7 +100,7 @@ class Launcher:
         if checked.nics:
             seen = await self._networks.preview(workload.name, checked.nics, checked.ports)
             reservation, nft = seen.reservation, seen.nft
-        parts = checked.parts(reservation)
+        parts = checked.parts(reservation, self._users.likely())
         unit = service(parts) if workload.kind is UnitKind.SERVICE else scope(parts, pid=0)
         return Plan(
             unit=unit,
@@ -116,11 +119,11 @@ class Launcher:
             Solo5Error: it did not start.
         """
         async with (
-            self._prepared(workload, progress) as (checked, reservation),
+            self._prepared(workload, progress) as (checked, reservation, user),
             self._pinned(checked.disks) as disks,
         ):
-            unit = service(replace(checked.parts(reservation), disks=disks))
-            async with self._files(checked, unit.name) as files, self._attached(reservation):
+            unit = service(replace(checked.parts(reservation, user), disks=disks))
+            async with self._files(checked, unit.name, user) as files, self._attached(reservation):
                 progress.begins("starting its unit")
                 async with self._launched(workload.name, unit, files) as begun:
                     yield Started(
@@ -136,10 +139,11 @@ class Launcher:
     @asynccontextmanager
     async def scope(self, workload: Workload, pid: int, progress: Progress) -> AsyncGenerator[Entered, None]:
         """A process in a scope of its own, and what it is to execute; as `service`."""
-        async with self._prepared(workload, progress) as (checked, reservation):
-            unit = scope(checked.parts(reservation), pid)
-            async with self._held(checked.disks) as disks:
-                line = argv(replace(checked.parts(reservation), disks=disks))
+        async with self._prepared(workload, progress) as (checked, reservation, user):
+            parts = checked.parts(reservation, user)
+            unit = scope(parts, pid)
+            async with self._held(checked, user) as (image, disks):
+                line = argv(replace(parts, image=image, disks=disks))
                 async with self._attached(reservation):
                     progress.begins("starting its unit")
                     async with self._launched(workload.name, unit, UnitFiles()) as begun:
@@ -148,16 +152,47 @@ class Launcher:
     @asynccontextmanager
     async def _prepared(
         self, workload: Workload, progress: Progress
-    ) -> AsyncGenerator[tuple[_Checked, Reservation], None]:
+    ) -> AsyncGenerator[tuple[_Checked, Reservation, int], None]:
         """All that comes before a unit of either kind can be written."""
         progress.begins("checking the image and what it needs")
         checked = await self._check(workload)
         progress.checked(checked.preflight)
         progress.begins("reserving addresses")
-        async with self._reserved(checked) as reservation:
+        async with self._owned(workload.name) as user, self._reserved(checked) as reservation:
             progress.leased(reservation.leases)
             progress.begins("attaching its network")
-            yield checked, reservation
+            yield checked, reservation, user
+
+    @asynccontextmanager
+    async def _owned(self, name: TaskName) -> AsyncGenerator[int, None]:
+        """A user for the task alone, held until its unit is there; freed if the block fails."""
+        try:
+            held = await self._user(name)
+        except asyncio.CancelledError:  # it may be made nevertheless
+            await _undo(self._disowned(name))
+            raise
+        try:
+            yield held.uid
+        except BaseException as error:
+            os.close(held.descriptor)
+            if not isinstance(error, _NameTakenError):
+                await _undo(self._disowned(name))
+            raise
+        os.close(held.descriptor)
+
+    async def _user(self, name: TaskName) -> HeldUser:
+        """Allocate a user; where none is left, once more after those of tasks that are gone are freed."""
+        try:
+            return await self._users.acquire(name)
+        except RangeUsedUpError:
+            if not await self._users.collect(self._units.names):
+                raise
+            return await self._users.acquire(name)
+
+    async def _disowned(self, name: TaskName) -> None:
+        """Free the user, unless a start of the same name was faster and its task lives."""
+        if not await self._units.lives(name):
+            await self._users.release(name)
 
     @asynccontextmanager
     async def _pinned(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
@@ -169,21 +204,24 @@ class Launcher:
                 await asyncio.shield(self._disks.unpin(disk))
 
     @asynccontextmanager
-    async def _held(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
-        """Disks locked and open for as long as this process lives, whatever it executes; let go if the block fails.
+    async def _held(self, checked: _Checked, user: int) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
+        """Image and disks open, and these locked, for as long as this process lives, whatever it executes.
 
         Their paths are those of this process's descriptors: what it executes needs no way to the files as another user,
-        and finds no other file there.
+        and finds no other file there. They are closed if the block fails.
         """
         held: list[int] = []
         seen: list[Disk] = []
         try:
-            if disks:
-                held.append(await self._disks.lock(disks))
-            for disk in disks:
+            held.append(await self._images.open(checked.image))
+            image = replace(checked.image, path=f"/proc/self/fd/{held[-1]}")
+            if checked.disks:
+                held.append(await self._disks.lock(checked.disks))
+            for disk in checked.disks:
+                await self._disks.give(disk, user)
                 held.append(await self._disks.open(disk))
                 seen.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
-            yield seen
+            yield image, seen
         except BaseException:
             for fd in held:
                 os.close(fd)
@@ -205,6 +243,8 @@ class Launcher:
         await self._units.forget([network] if keep else [task_service(name), task_scope(name), network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
+        if not keep:  # an ended service that is kept can be started again by systemctl
+            await self._users.release(name)
 
     async def _check(self, workload: Workload) -> _Checked:
         """Preflight: everything that can be known to fail is found here, before anything is created."""
@@ -243,7 +283,7 @@ class Launcher:
             workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
         )
         # Memory and properties do not depend on the reservation: say so before one is made.
-        parts = checked.parts(Reservation(task=workload.name))
+        parts = checked.parts(Reservation(task=workload.name), self._users.likely())
         alone = replace(parts, workload=replace(workload, arguments=()))
         service(alone) if workload.kind is UnitKind.SERVICE else scope(alone, pid=0)
         return checked
@@ -286,12 +326,14 @@ class Launcher:
         yield
 
     @asynccontextmanager
-    async def _files(self, checked: _Checked, unit: str) -> AsyncGenerator[UnitFiles, None]:
+    async def _files(self, checked: _Checked, unit: str, user: int) -> AsyncGenerator[UnitFiles, None]:
         """The unit's stdin carries the disks' locks, since a tender never reads it; stderr is a stream of its own."""
         fds: list[int] = []
         try:
             if checked.disks:
                 fds.append(await self._disks.lock(checked.disks))
+            for disk in checked.disks:
+                await self._disks.give(disk, user)
             stdin = fds[0] if fds else None
             fds.append(await self._console.open_stderr(unit))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])

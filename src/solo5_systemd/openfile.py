@@ -1,4 +1,4 @@
-"""Where an open file lies, whatever its path has been made to lead to meanwhile."""
+"""Where an open file lies, whatever its path has been made to lead to meanwhile, and names for open files."""
 
 import os
 from collections.abc import Sequence
@@ -49,3 +49,18 @@ def check_place(what: str, descriptor: int, roots: Sequence[str]) -> str:
             "Links are followed before that is checked.",
         )
     return path
+
+
+def name_descriptor(descriptor: int, path: Path) -> None:
+    """Give an open file a name.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError: the kernel refused.
+    """
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With a directory's descriptor it is linkat(2) that is called, and the link of proc(5) that is followed.
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     LEASE = "network lease of task"
     STRAY = "network leftover"
     CONSOLE = "console of task"
+    USER = "user of task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class Scene:
         strays: what the kernel has of ours and no lease speaks of.
         consoles: the tasks that the relay has a record of, and for how many seconds it has not changed.
         gone: the allocations' directories that are no more.
+        users: the tasks that have a user which no start holds.
     """
 
     units: Sequence[UnitState]
@@ -60,6 +62,7 @@ class Scene:
     strays: Sequence[str]
     consoles: Mapping[TaskName, float]
     gone: frozenset[str]
+    users: frozenset[TaskName] = frozenset()
 
 
 def allocation(unit: UnitState) -> str:
@@ -70,7 +73,7 @@ def allocation(unit: UnitState) -> str:
 
 def orphans(scene: Scene) -> tuple[Orphan, ...]:
     """All that belongs to nobody."""
-    return (*_tasks(scene), *_outcomes(scene), *_leases(scene), *_strays(scene), *_consoles(scene))
+    return (*_tasks(scene), *_outcomes(scene), *_leases(scene), *_strays(scene), *_consoles(scene), *_users(scene))
 
 
 def _tasks(scene: Scene) -> Iterator[Orphan]:
@@ -108,6 +111,11 @@ def _consoles(scene: Scene) -> Iterator[Orphan]:
     for task, silence in sorted(scene.consoles.items()):
         if silence > CONSOLE_SILENCE and task not in _loaded(scene):
             yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its task is gone, and nobody reads what was left")
+
+
+def _users(scene: Scene) -> Iterator[Orphan]:
+    for task in sorted(scene.users - _loaded(scene)):
+        yield Orphan(kind=Kind.USER, subject=task, reason="its unit is gone")
 
 
 def _loaded(scene: Scene) -> frozenset[TaskName]:

@@ -386,6 +386,10 @@ class Runtime:
         """Have the relay let go of the consoles of tasks that are long gone; these."""
         return await self._collector.consoles()
 
+    async def collect_users(self) -> Sequence[TaskName]:
+        """Free the users of tasks whose unit is gone, and forget their locks on disks; these tasks."""
+        return await self._collector.users()
+
     async def collect_images(self, *, min_age: float) -> Sequence[str]:
         """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
         return await self._collector.images(min_age=min_age)

@@ -1,6 +1,7 @@
 """What an operator sets in /etc/solo5/*.toml, as values.
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
+task_uids = "70000-79999"
 
 [network.default]
 ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
@@ -21,6 +22,17 @@ from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
+TASK_UIDS = range(70000, 80000)
+"""Left free by systemd, adduser and subuid(5); Nomad's dynamic users begin at 80000."""
+
+RESERVED_UIDS: Mapping[str, range] = {
+    "of the system": range(1000),
+    "of systemd-homed, Debian and DynamicUser=": range(60001, 65536),
+    "of containers": range(524288, 1879048192),
+    "no user can have": range(2147352576, 1 << 32),
+}
+"""What a user of a task may not be: https://systemd.io/UIDS-GIDS/."""
+
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 
 _LINK_MAX = 15
@@ -44,6 +56,7 @@ class NetworkSettings:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     tender_paths: tuple[str, ...] = TENDER_PATHS
+    task_uids: range = TASK_UIDS
     networks: tuple[NetworkSettings, ...] = ()
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
@@ -67,7 +80,7 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 
 def _parse(fields: Fields) -> Settings:
-    fields.allow("tender_paths", "network")
+    fields.allow("tender_paths", "task_uids", "network")
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -75,7 +88,20 @@ def _parse(fields: Fields) -> Settings:
     names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables)))
     networks = tuple(_network(name, tables.table(name)) for name in names)
     _unlike_each_other(networks)
-    return Settings(tender_paths=paths, networks=networks)
+    return Settings(tender_paths=paths, task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS), networks=networks)
+
+
+def _task_uids(text: str) -> range:
+    match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text, re.ASCII)
+    if not match or int(match[2]) < int(match[1]):
+        raise SettingsError(f"{text!r} is no range of users: expected two numbers such as 70000-79999.")
+    uids = range(int(match[1]), int(match[2]) + 1)
+    for what, reserved in RESERVED_UIDS.items():
+        if uids[0] <= reserved[-1] and reserved[0] <= uids[-1]:
+            raise SettingsError(
+                f"{text} overlaps {reserved[0]}-{reserved[-1]}, the users {what}: expected a range without them."
+            )
+    return uids
 
 
 def _network_key(key: str) -> NetworkName:

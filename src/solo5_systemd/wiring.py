@@ -10,7 +10,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.runtime import Runtime
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages
+    from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
     from solo5_systemd.settings import Settings
 
 
@@ -43,7 +43,13 @@ class Machine:
     def disks(self) -> "Disks":
         from solo5_systemd.block.imagefile import ImageFiles
 
-        return ImageFiles()
+        return ImageFiles(lambda: self._settings().task_uids)
+
+    @cached_property
+    def users(self) -> "Users":
+        from solo5_systemd.users.registry import Users
+
+        return Users(lambda: self._settings().task_uids)
 
     @cached_property
     def networks(self) -> "Networks":

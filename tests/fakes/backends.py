@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Interface
 
@@ -26,6 +26,7 @@ from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords
+from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 
 
 class FakeImages:
@@ -38,6 +39,7 @@ class FakeImages:
         self.roots: tuple[str, ...] = ()
         self.collected: frozenset[str] | None = None
         self.min_age = 0.0
+        self.opened: list[int] = []
 
     async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
         async with self._steps.step("take image"):
@@ -45,6 +47,12 @@ class FakeImages:
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
+
+    async def open(self, image: StoredImage) -> int:
+        async with self._steps.step("open image"):
+            pass
+        self.opened.append(os.open("/dev/null", os.O_RDONLY))
+        return self.opened[-1]
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
         async with self._steps.step("collect images"):
@@ -73,11 +81,13 @@ class FakeTenders:
 
 
 class FakeDisks:
-    """`locks`: the descriptors that were given out, a lock first; real ones, so that one that stays open is seen."""
+    """`locks`: the descriptors that were given out, a lock first; real ones, so that one that stays open is seen.
+    `owners`: of the disks that were given to a task, by path."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.locks: list[int] = []
+        self.owners: dict[str, int] = {}
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
@@ -88,6 +98,14 @@ class FakeDisks:
             pass
         self.locks.append(os.open("/dev/null", os.O_RDONLY))
         return self.locks[-1]
+
+    async def remove_stale_locks(self) -> None:
+        async with self._steps.step("remove stale locks"):
+            pass
+
+    async def give(self, disk: Disk, user: int) -> None:
+        async with self._steps.step("give disk"):
+            self.owners[disk.path] = user
 
     async def pin(self, disk: Disk) -> Disk:
         return disk
@@ -100,6 +118,44 @@ class FakeDisks:
             pass
         self.locks.append(os.open("/dev/null", os.O_RDONLY))
         return self.locks[-1]
+
+
+class FakeUsers:
+    """`held`: the users of tasks. `most`: how many there are. `starting`: the tasks whose users a start holds.
+    `descriptors`: those that starts were given."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.held: dict[TaskName, int] = {}
+        self.most = 100
+        self.starting: set[TaskName] = set()
+        self.descriptors: list[int] = []
+
+    async def acquire(self, task: TaskName) -> HeldUser:
+        async with self._steps.step("acquire user"):
+            if len(self.held) == self.most:
+                raise RangeUsedUpError("all users are in use.")
+            uid = self.held.setdefault(task, self.likely())
+        self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
+        return HeldUser(uid=uid, descriptor=self.descriptors[-1])
+
+    def likely(self) -> int:
+        return max(self.held.values(), default=69999) + 1
+
+    async def release(self, task: TaskName) -> None:
+        async with self._steps.step("free user"):
+            self.held.pop(task, None)
+
+    async def tasks(self) -> Collection[TaskName]:
+        async with self._steps.step("users"):
+            return self.held.keys() - self.starting
+
+    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+        async with self._steps.step("collect users"):
+            stale = sorted(self.held.keys() - self.starting - {*await loaded()})
+            for task in stale:
+                del self.held[task]
+            return stale
 
 
 class FakeNetworks:
@@ -332,6 +388,7 @@ class Machine:
         self.images = FakeImages(self.steps)
         self.tenders = FakeTenders(self.steps)
         self.disks = FakeDisks(self.steps)
+        self.users = FakeUsers(self.steps)
         self.networks = FakeNetworks(self.steps)
         self.units = FakeUnits(self.steps)
         self.console = FakeConsole(self.steps)
@@ -345,5 +402,5 @@ class Machine:
 
     @property
     def holds(self) -> tuple[set[str], set[TaskName]]:
-        """The units and reservations that there are."""
-        return set(self.units.loaded), set(self.networks.held)
+        """The units that there are, and the tasks that hold a reservation or a user."""
+        return set(self.units.loaded), {*self.networks.held, *self.users.held}

@@ -30,7 +30,17 @@ WORKLOAD = Workload(
     publish=(Publish(host_port=8080, port=80),),
 )
 NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
-CHANGES = {"reserve", "lock disks", "open stderr", "attach", "start unit", "release", "collect images"}
+CHANGES = {
+    "acquire user",
+    "reserve",
+    "lock disks",
+    "give disk",
+    "open stderr",
+    "attach",
+    "start unit",
+    "release",
+    "collect images",
+}
 """Steps that make, take or remove anything."""
 
 
@@ -48,7 +58,7 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("reserve", "lock disks", "open stderr", "attach", "start unit"),
+        *("acquire user", "reserve", "lock disks", "give disk", "open stderr", "attach", "start unit"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
     task = await runtime.task(WEB)
@@ -218,7 +228,10 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
 
 @pytest.mark.parametrize(
     "step",
-    ["take image", "find tender", "find groups", "inspect disk", "reserve", "lock disks", "open stderr", "attach"],
+    [
+        *("take image", "find tender", "find groups", "inspect disk", "acquire user", "reserve", "lock disks"),
+        *("give disk", "open stderr", "attach"),
+    ],
 )
 @pytest.mark.parametrize("error", [HostError("broken."), TakenError("locked.")], ids=["host", "taken"])
 async def test_a_part_that_fails_leaves_nothing(
@@ -311,6 +324,36 @@ async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: M
     assert machine.networks.released == []
 
 
+async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.users.most, machine.users.held = 1, {TaskName("gone"): 70000}
+    await runtime.start(WORKLOAD)
+    assert machine.users.held == {WEB: 70000}
+    with pytest.raises(TakenError, match="all users are in use"):
+        await runtime.start(Workload(name=TaskName("more"), image="/srv/plain"))
+    assert machine.holds == ({UNIT}, {WEB})
+
+
+async def test_disk_is_the_tasks_user_s_and_so_is_the_tender(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(WORKLOAD)
+    (unit,) = machine.units.started
+    assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
+    assert unit.value("User") == str(machine.users.held[WEB])
+
+
+async def test_user_is_held_until_the_unit_is_there(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.hang_on = "start unit"
+    task = asyncio.ensure_future(runtime.start(WORKLOAD))
+    await machine.steps.hanging.wait()
+    (descriptor,) = machine.users.descriptors
+    os.fstat(descriptor)
+    machine.steps.go_on.set()
+    await task
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
 def _full(job_result: str, hang_at: int | None, *, late: bool = False) -> Machine:
     machine = Machine()
     machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
@@ -375,13 +418,18 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     assert (entered.invocation, entered.control_group) == (state.invocation, state.control_group)
     assert state.log_fields["SOLO5_TASK"] == "web"
     lock, file = machine.disks.locks
+    (image,) = machine.images.opened
     assert f"--block:storage=/proc/self/fd/{file}" in entered.line
-    for descriptor in (lock, file):
+    assert f"/proc/self/fd/{image}" in entered.line
+    assert not [word for word in entered.line if word.startswith("/var")]
+    for descriptor in (lock, file, image):
         assert os.get_inheritable(descriptor)  # by what the caller executes
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("step", ["reserve", "lock disks", "open disk", "attach", "start unit"])
+@pytest.mark.parametrize(
+    "step", ["acquire user", "open image", "reserve", "lock disks", "give disk", "open disk", "attach", "start unit"]
+)
 async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
     machine.steps.errors[step] = HostError("broken.")
     with pytest.raises(HostError, match="broken"):
@@ -394,6 +442,7 @@ async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runti
     machine.units.job_result = job_result
     with nullcontext() if job_result == "done" else pytest.raises(StartError):
         await runtime.start_scope(Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE), 4711)
+        os.close(*machine.images.opened)
     assert "lock disks" not in machine.steps.taken
 
 

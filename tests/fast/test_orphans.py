@@ -87,3 +87,9 @@ def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
     assert found(old) == ["console of task web: its task is gone, and nobody reads what was left"]
     assert found(replace(old, consoles={WEB: 299.0})) == [], "its task may be about to start, or its lines to be read"
     assert found(replace(old, units=(ended().state,))) == []
+
+
+def test_a_user_is_nobodys_without_its_unit() -> None:
+    scene = replace(EMPTY, users=frozenset({WEB}))
+    assert found(scene) == ["user of task web: its unit is gone"]
+    assert found(replace(scene, units=(ended().state,))) == [], "it can be started again by systemctl"

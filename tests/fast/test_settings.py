@@ -43,7 +43,7 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("tender_path = []", "tender_path is not a known key: expected one of network, tender_paths."),
+        ("tender_path = []", "tender_path is not a known key: expected one of network, task_uids, tender_paths."),
         ("tender_paths = []", "tender_paths is []: expected one or more absolute directories."),
         ('tender_paths = ["bin"]', "tender_paths is ['bin']: expected one or more absolute directories."),
         ("network = 1", "network is 1: expected a table of named values."),

@@ -93,6 +93,7 @@ class Machine:
             "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
             "descriptors": unit_property("solo5-relay.service", "NFileDescriptorStore"),
             "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file()),
+            "users": sorted(str(p) for place in ("solo5/users", "userdb") for p in Path("/run", place).glob("[!.]*")),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
             "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),

@@ -1,9 +1,19 @@
 """`--scope`: the tender takes the caller's place, accounted and limited like any task."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from .conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
+
+
+@pytest.fixture(autouse=True)
+def collected(machine: Machine) -> Iterator[None]:
+    """systemd unloads a scope that has ended, and with it goes the last that its user belonged to."""
+    yield
+    ok("solo5ctl", "gc")
 
 
 def test_scope_is_the_callers_own_child(machine: Machine) -> None:

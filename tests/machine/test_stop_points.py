@@ -162,6 +162,7 @@ def has_lease(life: Life) -> bool:
 
 
 def nothing_is_left_of(life: Life) -> None:
+    assert not Path("/run/solo5/users", life.name).exists()
     assert sh("solo5ctl", "inspect", life.name).returncode != 0
     assert not has_lease(life)
     assert not list(CONSOLES.glob(f"{life.name}.*"))
@@ -175,6 +176,7 @@ def ground(booted: None) -> Iterator[Machine]:
         machine.expect("expired|reservation|has no unit|Main process exited|Failed (with result|to start)")
         machine.expect("Call failed: Message recipient disconnected|Control process exited, code=exited")
         yield machine
+        ok("solo5ctl", "gc")  # the users of starts that were killed
 
 
 @pytest.fixture(scope="module")

@@ -1,49 +1,68 @@
-"""Files and block devices behind disks: looked at before a start, and locked while their task runs.
-
-A tender locks nothing, and two of them write one file without a word. All locks are bytes of one file in /run, so
-that one descriptor can hold those of all disks of a task: it becomes the task's stdin, and the kernel lets go when
-the last process that has it is gone.
-"""
+"""Files and block devices behind disks: looked at before a start, and given to their task."""
 
 import asyncio
-import errno
-import fcntl
-import hashlib
 import os
 import pwd
 import stat
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.block.access import Person, may_write
-from solo5_systemd.block.owner import check_alone, give, of_allocation, pin, pin_directory, remove_pin, unpin
-from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.block.locks import LOCKS, lock, remove_stale
+from solo5_systemd.block.owner import (
+    check_alone,
+    check_owner,
+    give,
+    of_allocation,
+    pin,
+    pin_directory,
+    remove_pin,
+    unpin,
+)
+from solo5_systemd.block.plan import Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.openfile import check_place
+from solo5_systemd.settings import TASK_UIDS
 
-LOCK_FILE = Path("/run/solo5/disks.lock")
 USER = "solo5"
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_FLOCK = struct.Struct("@hhqqi0q")  # struct flock of fcntl(2)
 
 
 class ImageFiles:
-    """The disks of this machine; fulfils `backends.Disks`."""
+    """The disks of this machine; fulfils `backends.Disks`.
 
-    def __init__(self, lock_file: Path = LOCK_FILE) -> None:
-        self._lock_file = lock_file
+    Args:
+        users: those that tasks have, read when a disk is looked at.
+        locks: the directory of disks that are locked.
+    """
+
+    def __init__(self, users: Callable[[], Container[int]] = lambda: TASK_UIDS, locks: Path = LOCKS) -> None:
+        self._users = users
+        self._locks = locks
 
     async def inspect(self, request: DiskRequest) -> Disk:
-        return await asyncio.to_thread(inspect, request)  # what the path leads to may be far away, or asleep
+        return await asyncio.to_thread(
+            inspect, request, self._users()
+        )  # what the path leads to may be far away, or asleep
 
     async def lock(self, disks: Sequence[Disk]) -> int:
-        return lock(disks, file=self._lock_file)
+        locking = asyncio.ensure_future(asyncio.to_thread(lock, disks, directory=self._locks))
+        try:
+            return await asyncio.shield(locking)
+        except asyncio.CancelledError:
+            locking.add_done_callback(_unlock)
+            raise
+
+    async def remove_stale_locks(self) -> None:
+        await asyncio.to_thread(remove_stale, self._locks)
 
     async def open(self, disk: Disk) -> int:
         return await asyncio.to_thread(reopen, disk)
+
+    async def give(self, disk: Disk, user: int) -> None:
+        await asyncio.to_thread(_given, disk, user)
 
     async def pin(self, disk: Disk) -> Disk:
         return await asyncio.to_thread(_pinned, disk) if disk.pin else disk
@@ -53,14 +72,13 @@ class ImageFiles:
             await asyncio.to_thread(unpin, disk)
 
 
-def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
-    """Check everything that a tender would refuse about a disk, and who may write it.
-
-    A file that Nomad brought into the task's allocation is made the user's, where it is not writable yet.
+def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> Disk:
+    """Check everything that a tender would refuse about a disk, and that tasks may have it.
 
     Args:
         request: what was asked for.
-        user: as whom the tender will run.
+        users: those that tasks have.
+        user: that stands for all of them.
 
     Raises:
         InvalidRequestError: path, sector size or file size do not keep a tender's rules, it is no disk at all, or it
@@ -73,7 +91,7 @@ def inspect(request: DiskRequest, *, user: str = USER) -> Disk:
     try:
         status = os.fstat(descriptor)
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        _check_user(request, path, descriptor, user)
+        _check_user(request, path, descriptor, users, user)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
@@ -103,6 +121,20 @@ def reopen(disk: Disk) -> int:
     return descriptor
 
 
+def _unlock(locking: "asyncio.Future[int]") -> None:
+    """Close the descriptor of a lock that came too late."""
+    if not locking.cancelled() and not locking.exception():
+        os.close(locking.result())
+
+
+def _given(disk: Disk, user: int) -> None:
+    descriptor = reopen(disk)
+    try:
+        give(disk, descriptor, user)
+    finally:
+        os.close(descriptor)
+
+
 def _pinned(disk: Disk) -> Disk:
     descriptor = reopen(disk)
     try:
@@ -111,57 +143,8 @@ def _pinned(disk: Disk) -> Disk:
         os.close(descriptor)
 
 
-def lock(disks: Sequence[Disk], *, file: Path = LOCK_FILE) -> int:
-    """Lock every disk for as long as the answer, or a copy of it in any process, is open.
-
-    Args:
-        disks: those of one task.
-        file: whose bytes are the locks.
-
-    Returns:
-        A descriptor, close-on-exec; duplicates of it, such as another process's stdin, keep the locks.
-
-    Raises:
-        InvalidRequestError: two disks are one file.
-        TakenError: a disk is another task's.
-        HostError: the lock file cannot be opened.
-    """
-    check_distinct(disks)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise HostError(f"the lock file of disks, {file}, cannot be opened: {error.strerror}.") from error
-    try:
-        for disk in disks:
-            _lock(descriptor, disk)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _lock(descriptor: int, disk: Disk) -> None:
-    whole = fcntl.F_WRLCK, os.SEEK_SET, _offset(disk.identity), 1, 0
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(*whole))
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be locked: {error.strerror}.") from error
-        raise TakenError(
-            f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk that no task has.",
-            "List the tasks: solo5ctl ps",
-        ) from error
-
-
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
-
-
-def _offset(identity: tuple[int, int]) -> int:
-    """A byte of its own for each disk, among 2⁶³."""
-    digest = hashlib.blake2b(struct.pack("<QQ", *identity), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def _open(request: DiskRequest) -> tuple[int, str]:
@@ -199,19 +182,22 @@ def _check_kind(request: DiskRequest, mode: int) -> None:
         )
 
 
-def _check_user(request: DiskRequest, path: str, descriptor: int, user: str) -> None:
+def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str) -> None:
+    """Check that tasks may have the disk: it is an earlier task's, the allocation's, or may be written by `user`."""
     status = os.fstat(descriptor)
+    person = _person(user)
+    if status.st_uid in users:
+        return
     acl = None
     with suppress(OSError):  # it has none, or its file system knows none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    person = _person(user)
     if may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
         return
     if of_allocation(request, path):
-        give(request, path, descriptor, person.user)
+        check_owner(request, path, status)
     else:
         raise HostError(
-            f"disk {request.disk}: {request.path!r} cannot be written by user {user}, as whom tenders run.",
+            f"disk {request.disk}: {request.path!r} cannot be written by user {user}, who stands for all tasks.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",
         )
 

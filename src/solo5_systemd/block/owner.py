@@ -1,4 +1,7 @@
-"""Files of an allocation as disks: Nomad writes them as root, and a tender needs them as its own.
+"""Disks as the property of the task that has them: each task has a user of its own, and its disks are given to it.
+
+A disk may be given that the user solo5 may write, that an earlier task had, or that is a file of the allocation, which
+Nomad writes as root.
 
 What is changed is an open file, never a path: that it lies below one of the request's directories, is a regular file
 and has no second name was found out about the same descriptor.
@@ -21,6 +24,8 @@ from solo5_systemd.openfile import below
 
 ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 
 def of_allocation(request: DiskRequest, path: str) -> bool:
@@ -46,32 +51,51 @@ def check_alone(request: DiskRequest, status: os.stat_result) -> None:
         )
 
 
-def give(request: DiskRequest, path: str, descriptor: int, user: int) -> None:
-    """Make a file of an allocation the user's, readable and writable.
+def check_owner(request: DiskRequest, path: str, status: os.stat_result) -> None:
+    """Check that a file of an allocation is root's, where tasks share files.
 
     Args:
         request: whose `own` or `shared` directories hold the file.
         path: of the open file.
-        descriptor: of the open file, which passed `check_alone`.
-        user: as whom the tender will run.
+        status: of the open file, which passed `check_alone`.
 
     Raises:
-        InvalidRequestError: it lies where tasks share files, and is neither root's nor the user's.
-        HostError: its file system does not allow it.
+        InvalidRequestError: it belongs to another user.
     """
-    what = f"disk {request.disk}: {request.path!r}"
-    status = os.fstat(descriptor)
-    if status.st_uid not in (ROOT, user) and not below(path, request.own):
+    if status.st_uid != ROOT and not below(path, request.own):
         raise InvalidRequestError(
-            f"{what} belongs to user {status.st_uid}, in a directory that tasks share: expected a file of root's.",
+            f"disk {request.disk}: {request.path!r} belongs to user {status.st_uid}, in a directory that tasks share: "
+            "expected a file of root's.",
             "Put it below the task's own directory, such as local/.",
         )
+
+
+def give(disk: Disk, descriptor: int, user: int) -> None:
+    """Make a user the owner of a disk, which it may read and write; a disk that every user may write stays as it is.
+
+    Args:
+        disk: which was inspected, and is locked.
+        descriptor: of its file or device, of any kind.
+        user: that the tender will run as.
+
+    Raises:
+        HostError: its file system does not allow it.
+    """
+    status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)
+    if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
+        return
+    wanted = mode & ~_SET_ID | _OWNER_MAY_WRITE
+    path = f"/proc/self/fd/{descriptor}"
     try:
-        os.fchown(descriptor, user, -1)
-        os.fchmod(descriptor, mode & ~(stat.S_ISUID | stat.S_ISGID) | _OWNER_MAY_WRITE)
+        if status.st_uid != user:
+            os.chown(path, user, -1)
+        if mode != wanted:
+            Path(path).chmod(wanted)
     except OSError as error:
-        raise HostError(f"{what} cannot be given to the user of tenders: {error.strerror}.") from error
+        raise HostError(
+            f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."
+        ) from error
 
 
 def pin_directory(request: DiskRequest, path: str) -> str | None:

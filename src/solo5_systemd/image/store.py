@@ -64,6 +64,15 @@ class ImageStore:
         """
         return await asyncio.to_thread(self._take, path, roots)
 
+    async def open(self, image: StoredImage) -> int:
+        """Open a stored image by O_PATH.
+
+        Raises:
+            HostError: it was removed meanwhile.
+        """
+        with _explained(self._directory):
+            return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the images that nobody needs, and memos that lead nowhere or are of no use any more.
 

@@ -6,9 +6,10 @@ import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -44,11 +45,11 @@ class Link:
 class Links:
     """What the network service makes of links; one thread at a time may use it."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: Callable[[TaskName], int]) -> None:
         """Open a netlink socket.
 
         Args:
-            owner: the user id that may attach to our taps.
+            owner: returns the user id that may attach to the taps of a task.
         """
         self._route = IPRoute()
         self._owner = owner
@@ -108,8 +109,11 @@ class Links:
         """
         with _told(f"tap {lease.tap}"):
             tap = index(lease.tap)
+            if tap and tap_user(lease.tap) not in (None, self._owner(task)):  # of an earlier start, which had another
+                delete_links([lease.tap])
+                tap = 0
             if not tap:
-                self._route.link("add", ifname=lease.tap, kind="tuntap", mode="tap", uid=self._owner)
+                self._route.link("add", ifname=lease.tap, kind="tuntap", mode="tap", uid=self._owner(task))
                 tap = index(lease.tap)
             set_for_link("ipv6", lease.tap, "disable_ipv6", "1")
             set_for_link("ipv6", lease.tap, "addr_gen_mode", "1")
@@ -195,6 +199,15 @@ def delete_links(names: Iterable[str]) -> None:
                 route.link("set", index=number, group=_DOOMED)
         with _unless_gone():
             route.link("del", group=_DOOMED)
+
+
+def tap_user(name: str) -> int | None:
+    """Return the user id that may attach to a tap; None where the kernel does not show it."""
+    try:
+        uid = int(Path("/sys/class/net", name, "owner").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if uid < 0 else uid
 
 
 def index(name: str) -> int:

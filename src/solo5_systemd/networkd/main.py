@@ -12,6 +12,7 @@ from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
 from solo5_systemd.networkd.keeper import Keeper
 from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
+from solo5_systemd.users.registry import uid_of
 
 
 def main() -> int:
@@ -22,7 +23,9 @@ def main() -> int:
 def _options() -> argparse.ArgumentParser:
     about = "The network service of Solo5 unikernels."
     parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_SECONDS)
-    parser.add_argument("--owner", default="solo5", metavar="USER", help="who may attach to taps (%(default)s)")
+    parser.add_argument(
+        "--owner", default="solo5", metavar="USER", help="owner of the taps of a task without a user (%(default)s)"
+    )
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
     return parser
 
@@ -33,7 +36,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     def make_keeper() -> Keeper:
         return Keeper(
             store=LeaseStore(options.state),
-            links=Links(owner),
+            links=Links(lambda task: uid_of(task) or owner),
             tables=Tables(),
             settings=lambda: read_settings(options.settings),
         )

@@ -132,7 +132,7 @@ def _check_name(name: str) -> None:
 def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
     if task.user not in ("", USER):
         raise InvalidRequestError(
-            f"task {task.name} asks for user {task.user!r}: every tender runs as {USER}, and a unikernel has no users.",
+            f"task {task.name} asks for user {task.user!r}: every task runs as a user of its own.",
             "Leave user out.",
         )
     if task.mounts and "CSI_ENDPOINT" in task.env:

@@ -93,6 +93,7 @@ class Housekeeping:
             await asyncio.sleep(wanted.interval)
             if wanted.enabled:
                 await _kept_going("unused images", self._collect_images(wanted.image_age))
+                await _kept_going("users of tasks that are gone", self._collect_users())
             if wanted.enabled and not wanted.tasks:
                 await _kept_going("ended tasks", remove_gone(self._session))
 
@@ -113,6 +114,11 @@ class Housekeeping:
     async def _close_consoles(self) -> None:
         for task in await (await self._session.engine()).collect_consoles():
             _log.info("The console of task %s, which is long gone, is let go.", task)
+
+    async def _collect_users(self) -> None:
+        freed = await (await self._session.engine()).collect_users()
+        if freed:
+            _log.info("Freed the users of tasks %s, whose units are gone.", ", ".join(freed))
 
     async def _collect_images(self, age: float) -> None:
         removed = await (await self._session.engine()).collect_images(min_age=age)

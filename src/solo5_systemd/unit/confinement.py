@@ -4,7 +4,8 @@ Each setting is here because of what it takes away; those left out are left out 
 
 * `LockPersonality=`: both tenders ask for their personality at start and abort where that is denied.
 * `MemoryDenyWriteExecute=`: spt maps the guest's text executable after writing it; hvt does not, and gets it.
-* `DynamicUser=`: a tap belongs to its user before the unit starts, so the user must be known before.
+* `DynamicUser=`: a tap belongs to its user before the unit starts, so the user must be known before; and it implies
+  `ProtectSystem=strict`. The user is one that `users/` has allocated for this task alone.
 * `ProtectSystem=`: the root is a tmpfs of our own, and `strict` would put the host's file system in its place (systemd
   257 keeps one mount for each path, and that one wins).
 * `PrivateNetwork=`: the tap lives in the host's namespace. A task without NICs gets it.
@@ -18,7 +19,7 @@ from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.tender import sandbox_path
 
 USER = "solo5"
-"""The system user of all tenders (sysusers.d); owner of every tap."""
+"""The system user (sysusers.d) that stands for every task: a disk that it may write is a disk that tasks may have."""
 
 KVM = "/dev/kvm"
 TUN = "/dev/net/tun"
@@ -45,19 +46,20 @@ costs half of what the groups of systemd.exec(5) cost, and takes away more."""
 
 
 def confinement(
-    manifest: Manifest, *, tender: str, image: str, disks: Sequence[Disk], groups: Iterable[str]
+    manifest: Manifest, *, user: int, tender: str, image: str, disks: Sequence[Disk], groups: Iterable[str]
 ) -> tuple[Property, ...]:
     """The sandbox of one task.
 
     Args:
         manifest: decides which devices and address families are needed at all.
+        user: the task's, and its group.
         tender: path of the tender.
         image: path of the stored image, seen at the same place inside.
         disks: seen under names of their own inside.
         groups: supplementary groups without which a device node cannot be opened.
     """
     return (
-        *_identity(groups),
+        *_identity(user, groups),
         *_files(tender, image, disks, manifest),
         *_devices(manifest, disks),
         *_kernel(manifest),
@@ -65,13 +67,13 @@ def confinement(
     )
 
 
-def laying_down_privileges(groups: Sequence[str]) -> tuple[str, ...]:
+def laying_down_privileges(user: int, groups: Sequence[str]) -> tuple[str, ...]:
     """What a scope, which PID 1 does not start, can have of it: another user, and nothing to gain (setpriv(1))."""
     others = f"--groups={','.join(groups)}" if groups else "--clear-groups"
     return (
         "/usr/bin/setpriv",
-        f"--reuid={USER}",
-        f"--regid={USER}",
+        f"--reuid={user}",
+        f"--regid={user}",
         others,
         "--inh-caps=-all",
         "--bounding-set=-all",
@@ -81,9 +83,8 @@ def laying_down_privileges(groups: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _identity(groups: Iterable[str]) -> Iterator[Property]:
-    yield Property("User", "s", USER)
-    yield Property("Group", "s", USER)
+def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
+    yield Property("User", "s", str(user))  # its group comes with its record
     yield Property("SupplementaryGroups", "as", list(groups))
     yield Property("NoNewPrivileges", "b", True)
     yield Property("CapabilityBoundingSet", "t", 0)
@@ -150,4 +151,6 @@ def _network(manifest: Manifest) -> Iterator[Property]:
     families = ["AF_INET", "AF_NETLINK"] if nics else []
     yield Property("RestrictAddressFamilies", "(bas)", (True, families))
     yield Property("PrivateNetwork", "b", not nics)
+    # For the ioctl, a socket is needed, and never a port: one that the host's services want could be taken.
+    yield Property("SocketBindDeny", "a(iiqq)", [(0, 0, 0, 0)])
     yield Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)])

@@ -34,6 +34,7 @@ class Parts:
     image: StoredImage
     tender: Tender
     reservation: Reservation
+    user: int
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
 
@@ -60,7 +61,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
         place=(lambda disk: disk.path) if alone else sandbox_path,
         arguments=expand(parts.workload.arguments, values),
     )
-    return (*laying_down_privileges(parts.groups), *line) if alone else line
+    return (*laying_down_privileges(parts.user, parts.groups), *line) if alone else line
 
 
 def service(parts: Parts) -> TransientUnit:
@@ -81,6 +82,7 @@ def service(parts: Parts) -> TransientUnit:
         *_resources(parts.workload),
         *confinement(
             parts.image.facts.manifest,
+            user=parts.user,
             tender=parts.tender.path,
             image=parts.image.path,
             disks=parts.disks,

@@ -3,17 +3,14 @@ import os
 import re
 import stat
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect, lock, reopen
+from solo5_systemd.block.imagefile import ImageFiles, inspect, reopen
+from solo5_systemd.block.locks import lock
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
@@ -162,117 +159,13 @@ def test_a_host_without_the_user_is_told_so(file: Path) -> None:
         inspect(request(file), user="nobodyatall")
 
 
-def disk(name: str, *identity: int) -> Disk:
-    major, inode = identity
-    return Disk(disk=DeviceName(name), path=f"/srv/{name}", sector_size=512, device=None, identity=(major, inode))
-
-
-@pytest.fixture
-def locks(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "disks.lock"
-
-
-@contextmanager
-def locked(file: Path, *disks: Disk) -> Iterator[int]:
-    descriptor = lock(disks, file=file)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
-    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3), disk("c", 2, 2)):
-        with pytest.raises(TakenError, match="disk d: '/srv/d' is in use by another task"):
-            lock([disk("d", 1, 2)], file=locks)
-        with pytest.raises(TakenError, match="disk c"):
-            lock([disk("e", 7, 7), disk("c", 2, 2)], file=locks)
-        with locked(locks, disk("e", 7, 7)):  # a refused lock kept nothing
-            pass
-    with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
-        pass
-
-
-def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="disks a and b are both"):
-        lock([disk("a", 1, 2), disk("b", 1, 2)], file=locks)
-
-
-def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(locks: Path) -> None:
-    with locked(locks, disk("a", 1, 2)) as descriptor:
-        sleeper = subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], stdin=descriptor)
-    try:
-        with pytest.raises(TakenError):
-            lock([disk("a", 1, 2)], file=locks)
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    with locked(locks, disk("a", 1, 2)):
-        pass
-
-
-RACE = """
-import sys
-from pathlib import Path
-from solo5_systemd.block.imagefile import lock
-from solo5_systemd.block.plan import Disk
-from solo5_systemd.errors import TakenError
-sys.stdin.readline()
-try:
-    lock([Disk(disk="a", path="/a", sector_size=512, device=None, identity=(1, 2))], file=Path(sys.argv[1]))
-    print("mine", flush=True)
-except TakenError:
-    print("taken", flush=True)
-sys.stdin.readline()
-"""
-
-
-def test_of_many_processes_one_gets_the_disk(locks: Path) -> None:
-    racers = [
-        subprocess.Popen([sys.executable, "-c", RACE, str(locks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(6)
-    ]
-    try:
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write(b"go\n")
-            racer.stdin.flush()
-        answers = [racer.stdout.readline() for racer in racers if racer.stdout]
-    finally:
-        for racer in racers:
-            racer.communicate(b"\n")
-    assert sorted(answers) == [b"mine\n", *[b"taken\n"] * 5]
-
-
-@pytest.mark.parametrize("occupied", ["", "disks.lock"])
-def test_a_lock_file_that_cannot_be_opened_is_the_hosts_fault(tmp_path: Path, occupied: str) -> None:
-    run = tmp_path / "run"
-    if occupied:
-        (run / occupied).mkdir(parents=True)
-    else:
-        run.touch()
-    with pytest.raises(HostError, match="the lock file of disks, .*, cannot be opened"):
-        lock([disk("a", 1, 2)], file=run / "disks.lock")
-
-
-def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.fcntl", refuse)
-    before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
-    with pytest.raises(HostError, match="disk a: '/srv/a' cannot be locked: No locks available"):
-        lock([disk("a", 1, 2)], file=locks)
-    assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
-
-
-async def test_the_engine_sees_the_same_disks_and_locks(file: Path, locks: Path) -> None:
-    files = ImageFiles(locks)
+async def test_the_engine_sees_the_same_disks_and_locks(file: Path, tmp_path: Path) -> None:
+    files = ImageFiles(locks=tmp_path / "run")
     disks = [await files.inspect(request(file))]
     assert disks == [inspect(request(file))]
     descriptor = await files.lock(disks)
     try:
         with pytest.raises(TakenError):
-            lock(disks, file=locks)
+            lock(disks, directory=tmp_path / "run")
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Files of an allocation are made the tenders' user's, and no other file ever is."""
+"""Files of an allocation are given to a task's user, and no other file ever is."""
 
 import os
 import stat
@@ -15,6 +15,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName
 
 TENDER = 990
+TASK = 70123
 Given = list[tuple[int, int, int]]
 
 
@@ -28,7 +29,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     """The inode, user and group of each file that is given away."""
     calls: Given = []
-    monkeypatch.setattr("os.fchown", lambda fd, user, group: calls.append((os.fstat(fd).st_ino, user, group)))
+    monkeypatch.setattr("os.chown", lambda path, user, group: calls.append((Path(path).stat().st_ino, user, group)))
     return calls
 
 
@@ -63,32 +64,35 @@ def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     monkeypatch.setattr("solo5_systemd.block.owner.ROOT", os.getuid() if root else TENDER + 1)
 
 
-def test_a_file_of_the_tasks_own_is_given_whoever_owns_it(
+async def test_a_file_of_the_tasks_own_is_given_whoever_owns_it(
     file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nomad moves a sticky disk to another host with the number of its owner there."""
     for root in (True, False):
         owned_by_root(monkeypatch, root=root)
-        assert inspect(request(file, tmp_path)).path == str(file)
-    assert given == [(file.stat().st_ino, TENDER, -1)] * 2
+        disk = inspect(request(file, tmp_path))
+        assert disk.path == str(file)
+        await ImageFiles().give(disk, TASK)
+    assert given == [(file.stat().st_ino, TASK, -1)] * 2
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
 def test_its_new_owner_may_write_it_and_it_is_no_program_of_theirs(file: Path, tmp_path: Path, mode: int) -> None:
+    disk = inspect(request(file, tmp_path))
     with file.open("r+b") as opened:
         file.chmod(mode)
-        give(request(file, tmp_path), str(file), opened.fileno(), TENDER)
+        give(disk, opened.fileno(), TASK)
     assert stat.S_IMODE(file.stat().st_mode) == mode & 0o777 | 0o600
 
 
-def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: Path, given: Given) -> None:
+async def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: Path, given: Given) -> None:
     file.chmod(0o666)
-    inspect(request(file, tmp_path))
+    await ImageFiles().give(inspect(request(file, tmp_path)), TASK)
     assert given == []
     assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
 
-def test_of_what_tasks_share_only_roots_is_given(
+async def test_of_what_tasks_share_only_roots_is_given(
     file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = made(tmp_path / "alloc" / "disk.img")
@@ -96,8 +100,27 @@ def test_of_what_tasks_share_only_roots_is_given(
     assert f"belongs to user {os.getuid()}, in a directory that tasks share" in refusal(shared, tmp_path)
     assert given == []
     owned_by_root(monkeypatch, root=True)
-    inspect(request(shared, tmp_path))
-    assert given == [(shared.stat().st_ino, TENDER, -1)]
+    await ImageFiles().give(inspect(request(shared, tmp_path)), TASK)
+    assert given == [(shared.stat().st_ino, TASK, -1)]
+
+
+async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
+    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = made(tmp_path / "elsewhere" / "disk.img")
+    assert "cannot be written by user solo5, who stands for all tasks" in refusal(elsewhere, tmp_path, HostError)
+    disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
+    await ImageFiles().give(disk, TASK)
+    assert given == [(elsewhere.stat().st_ino, TASK, -1)]
+
+
+async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path, given: Given) -> None:
+    disk = inspect(request(file, tmp_path))
+    file.unlink()
+    file.symlink_to(made(tmp_path / "elsewhere" / "victim.img"))
+    with pytest.raises(HostError, match="was replaced during the start"):
+        await ImageFiles().give(disk, TASK)
+    assert given == []
 
 
 def test_shared_disk_that_is_moved_during_a_start_is_the_one_at_the_checked_path(
@@ -162,14 +185,16 @@ def test_a_device_that_was_made_in_the_allocation_is_not_opened(
     assert "is a block device in the allocation's directory" in refusal(file, tmp_path)
 
 
-def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
+async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("os.fchown", refuse)
-    assert "cannot be given to the user of tenders: Operation not permitted" in refusal(file, tmp_path, HostError)
+    disk = inspect(request(file, tmp_path))
+    monkeypatch.setattr("os.chown", refuse)
+    with pytest.raises(HostError, match="cannot be given to the task's user: Operation not permitted"):
+        await ImageFiles().give(disk, TASK)
 
 
 async def test_a_shared_disk_has_a_path_of_the_tasks_own_while_it_starts(

@@ -135,7 +135,10 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
 @pytest.mark.parametrize(
     "ask, words",
     [
-        (lambda task: task.MergeFrom(wire.TaskConfig(user="root")), "asks for user 'root': every tender runs as solo5"),
+        (
+            lambda task: task.MergeFrom(wire.TaskConfig(user="root")),
+            "asks for user 'root': every task runs as a user of its own",
+        ),
         (lambda task: task.mounts.add(task_path="/data"), "asks for a volume_mount (/data)"),
         (
             lambda task: task.MergeFrom(

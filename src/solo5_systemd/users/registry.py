@@ -1,0 +1,264 @@
+"""The users of this machine's tasks, allocated without a process that remembers them.
+
+    /run/solo5/users/TASK          the uid in digits; empty until one is chosen. Locked by flock(2) during a start.
+    /run/solo5/users/.last         the uid that was chosen last: the next search begins behind it
+    /run/userdb/UID.user           the user's record: made exclusively, so that a uid belongs to one task
+    /run/userdb/solo5-UID.user     the same file
+
+A task's file exists before its records and is removed after them, so whatever is left by a start that was killed is
+found from the task's file. A file that is not locked, of a task without a unit, is stale. The files of tasks are for
+root alone: another user could hold a lock on a file that it can open.
+"""
+
+import asyncio
+import fcntl
+import os
+import pwd
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.openfile import name_descriptor
+from solo5_systemd.users.record import HeldUser, RangeUsedUpError, user_name, user_record
+
+STATE = Path("/run/solo5/users")
+RECORDS = Path("/run/userdb")
+
+_LAST = ".last"
+
+
+class Users:
+    """The users of tasks; fulfils `backends.Users`.
+
+    Args:
+        uids: the operator's range, read when a user is first allocated.
+        state: the tasks' files.
+        records: where nss-systemd looks for records.
+    """
+
+    def __init__(self, uids: Callable[[], range], state: Path = STATE, records: Path = RECORDS) -> None:
+        self._uids = uids
+        self._state = state
+        self._records = records
+        self._resolved = False
+
+    async def acquire(self, task: TaskName) -> HeldUser:
+        with _explained(self._state):
+            held = self._acquire(task)
+        try:
+            if not self._resolved:  # once in a process: the answer is the host's, not the task's
+                await asyncio.to_thread(_check_resolved, held.uid)
+                self._resolved = True
+        except BaseException:
+            os.close(held.descriptor)
+            await self.release(task)
+            raise
+        return held
+
+    def likely(self) -> int:
+        return next(self._candidates())
+
+    async def release(self, task: TaskName) -> None:
+        with _explained(self._state):
+            descriptor = self._locked(task)
+            if descriptor is not None:
+                self._free(task, descriptor)
+
+    async def tasks(self) -> Collection[TaskName]:
+        free = []
+        with suppress(PermissionError), _explained(self._state):
+            for task in self._names():
+                descriptor = self._locked(task)
+                if descriptor is not None:
+                    os.close(descriptor)
+                    free.append(task)
+        return free
+
+    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+        """Free the users of tasks without a unit.
+
+        Args:
+            loaded: returns the tasks that have a unit; called while starts of the others are locked out.
+        """
+        locked: dict[TaskName, int] = {}
+        try:
+            with _explained(self._state):
+                for task in self._names():
+                    descriptor = self._locked(task)
+                    if descriptor is not None:
+                        locked[task] = descriptor
+                kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
+                stale = sorted(locked.keys() - kept)
+                for task in stale:
+                    self._free(task, locked.pop(task))
+        finally:
+            for descriptor in locked.values():
+                os.close(descriptor)
+        return stale
+
+    def _acquire(self, task: TaskName) -> HeldUser:
+        self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = self._locked(task)
+        if descriptor is None:
+            descriptor = self._made(task)
+        try:
+            return HeldUser(
+                uid=self._adopted(task, descriptor) or self._chosen(task, descriptor), descriptor=descriptor
+            )
+        except BaseException:
+            self._free(task, descriptor)
+            raise
+
+    def _made(self, task: TaskName) -> int:
+        """Make a task's file, locked from its first moment on."""
+        descriptor = os.open(self._state, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            name_descriptor(descriptor, self._state / task)
+        except FileExistsError as error:
+            os.close(descriptor)
+            raise TakenError(
+                f"task name {task!r} is taken: another start of it is under way.", "List the tasks: solo5ctl ps"
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _locked(self, task: TaskName) -> int | None:
+        """Open and lock a task's file; None where there is none, or where a start holds it."""
+        path = self._state / task
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # not removed between the two calls
+                return descriptor
+        except BlockingIOError:
+            pass
+        os.close(descriptor)
+        return None
+
+    def _adopted(self, task: TaskName, descriptor: int) -> int | None:
+        """The uid that the task has had already, by a start that died or a unit that has just ended; None for none."""
+        uid = _content(descriptor)
+        if uid is None or not self._is_record_of(task, uid):
+            self._remove_records(task, uid)
+            os.ftruncate(descriptor, 0)
+            return None
+        return uid
+
+    def _chosen(self, task: TaskName, descriptor: int) -> int:
+        for uid in self._candidates():
+            if self._recorded(task, uid):
+                os.pwrite(descriptor, str(uid).encode(), 0)
+                (self._state / _LAST).write_text(str(uid))
+                return uid
+        uids = self._uids()
+        raise RangeUsedUpError(
+            f"all {len(uids)} users of tasks, {uids[0]} to {uids[-1]}, are in use.",
+            "Remove ended tasks (solo5ctl rm, solo5ctl gc), or set a larger range: task_uids in solo5.toml(5).",
+        )
+
+    def _candidates(self) -> Iterator[int]:
+        """Every uid of the range, from behind the last one on: a uid is used again as late as possible."""
+        uids = self._uids()
+        try:
+            last = int((self._state / _LAST).read_text())
+        except (OSError, ValueError):
+            last = random.choice(uids)  # noqa: S311 - a place to begin at, and no secret
+        begin = uids.index(last) + 1 if last in uids else 0
+        yield from (uids[(begin + i) % len(uids)] for i in range(len(uids)))
+
+    def _recorded(self, task: TaskName, uid: int) -> bool:
+        """Make the user's record; False where the uid has one."""
+        descriptor = os.open(self._records, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, user_record(uid, task))
+            os.fchmod(descriptor, 0o644)
+            name_descriptor(descriptor, self._records / f"{uid}.user")
+            with suppress(FileExistsError):  # of a record that somebody removed by half
+                name_descriptor(descriptor, self._records / f"{user_name(uid)}.user")
+        except FileExistsError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _is_record_of(self, task: TaskName, uid: int) -> bool:
+        with suppress(OSError):
+            return (self._records / f"{uid}.user").read_bytes() == user_record(uid, task)
+        return False
+
+    def _free(self, task: TaskName, descriptor: int) -> None:
+        """Remove a task's records, and then its file, and close that."""
+        try:
+            self._remove_records(task, _content(descriptor))
+            (self._state / task).unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def _remove_records(self, task: TaskName, uid: int | None) -> None:
+        """Remove a task's records; where its file does not name the uid, a start was killed between the two."""
+        uids = (
+            [uid] if uid is not None else [int(p.stem) for p in self._records.glob("[0-9]*.user") if p.stem.isdigit()]
+        )
+        for each in uids:
+            if self._is_record_of(task, each):
+                (self._records / f"{user_name(each)}.user").unlink(missing_ok=True)
+                (self._records / f"{each}.user").unlink(missing_ok=True)
+
+    def _names(self) -> list[TaskName]:
+        with suppress(FileNotFoundError):
+            return sorted(TaskName(file.name) for file in self._state.iterdir() if not file.name.startswith("."))
+        return []
+
+
+def uid_of(task: TaskName, state: Path = STATE) -> int | None:
+    """Return the uid of a task; None for a task without a user of its own."""
+    with suppress(OSError, ValueError):
+        return int((state / task).read_text())
+    return None
+
+
+def _content(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 16, 0)
+    return int(text) if text.isdigit() else None
+
+
+def _check_resolved(uid: int) -> None:
+    """Check that the C library knows the user, as systemd will look it up.
+
+    Raises:
+        DependencyError: the library that reads the records is not installed.
+        HostError: it is not configured.
+    """
+    with suppress(KeyError):
+        pwd.getpwuid(uid)
+        return
+    from ctypes import CDLL
+
+    try:
+        CDLL("libnss_systemd.so.2")
+    except OSError as error:
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(error) from error
+    raise HostError(
+        f"user {uid} is not found, though {RECORDS} has its record: expected systemd to be a source of users.",
+        "Put `systemd` into the line `passwd:` of /etc/nsswitch.conf.",
+    )
+
+
+@contextmanager
+def _explained(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"the users of tasks in {directory} cannot be kept: {error.strerror}.") from error

@@ -1,0 +1,114 @@
+"""What each setting of a task's sandbox costs its start: `python3 -m tests.bench.sandbox` in a machine, as root.
+
+Every variant starts the same guest with some properties more or less than the sandbox has. The variants take turns, so
+that a machine that grows slower slows all of them. Prints each median, and its difference to the sandbox as it is.
+"""
+
+import argparse
+import asyncio
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+from solo5_systemd import etc, wiring
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.names import TaskName
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.unit.confinement import confinement
+from solo5_systemd.unit.properties import Property
+from solo5_systemd.workload import Workload
+
+Change = Callable[[Sequence[Property]], Sequence[Property]]
+
+LIBRARIES = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
+
+
+def more(*properties: Property) -> Change:
+    return lambda ours: (*ours, *properties)
+
+
+def without(*names: str) -> Change:
+    return lambda ours: tuple(each for each in ours if each.name not in names)
+
+
+def instead(*properties: Property) -> Change:
+    """Properties in the place of those of the same name."""
+    names = {each.name for each in properties}
+    return lambda ours: (*(each for each in ours if each.name not in names), *properties)
+
+
+VARIANTS: Mapping[str, Change] = {
+    "as it is": tuple,
+    "user solo5": instead(Property("User", "s", "solo5")),
+    "LimitCORE=0": instead(Property("LimitCORE", "t", 0), Property("LimitCORESoft", "t", 0)),
+    "NoExecPaths=/": instead(
+        Property("NoExecPaths", "as", ["/"]), Property("ExecPaths", "as", ["/usr/local/bin", *LIBRARIES])
+    ),
+    "SocketBindDeny=any": instead(Property("SocketBindDeny", "a(iiqq)", [(0, 0, 0, 0)])),
+    "without SocketBindDeny=": without("SocketBindDeny"),
+    "without IPAddressDeny=": without("IPAddressDeny"),
+    "RestrictNetworkInterfaces=": instead(Property("RestrictNetworkInterfaces", "(bas)", (True, ["lo"]))),
+    "RestrictFileSystems=": instead(Property("RestrictFileSystems", "(bas)", (True, ["tmpfs", "ext4", "proc"]))),
+    "PrivatePIDs=yes": instead(Property("PrivatePIDs", "s", "yes")),
+    "ProtectControlGroups=strict": instead(Property("ProtectControlGroupsEx", "s", "strict")),
+    "PrivateTmp=yes": instead(Property("PrivateTmp", "b", True)),
+    "PrivateTmp=disconnected": instead(Property("PrivateTmpEx", "s", "disconnected")),
+    "PrivateMounts=yes": instead(Property("PrivateMounts", "b", True)),
+    "ProtectHome=no": instead(Property("ProtectHome", "s", "no")),
+    "without SystemCallFilter=": without("SystemCallFilter"),
+    "without PrivateUsers=": without("PrivateUsers"),
+}
+
+
+async def _price(image: str, rounds: int, names: Sequence[str]) -> None:
+    change: Change = tuple
+
+    def changed(*arguments: Any, **options: Any) -> tuple[Property, ...]:
+        return tuple(change(confinement(*arguments, **options)))
+
+    taken: defaultdict[str, list[float]] = defaultdict(list)
+    refused: dict[str, str] = {}
+    with patch("solo5_systemd.unit.translate.confinement", changed):
+        async with wiring.connect(etc.read_settings) as engine:
+            for number in range(rounds):
+                for name in (each for each in names if each not in refused):
+                    change = VARIANTS[name]
+                    try:
+                        taken[name].append(await _start(engine, image, TaskName(f"price-{number}")))
+                    except Solo5Error as error:
+                        refused[name] = str(error)
+    base = median(taken["as it is"])
+    for name in names:
+        if name in refused:
+            print(f"{name:30} {refused[name]}")
+        else:
+            value = median(taken[name])
+            print(f"{name:30} {value * 1000:7.2f} ms {(value - base) * 1000:+7.2f}")
+
+
+async def _start(engine: Runtime, image: str, name: TaskName) -> float:
+    begun = time.perf_counter()
+    try:
+        await engine.start(Workload(name=name, image=image))
+        return time.perf_counter() - begun
+    finally:
+        await engine.discard(name)
+
+
+def main() -> None:
+    """Price the variants."""
+    options = argparse.ArgumentParser(description="What each setting of the sandbox costs a start.")
+    options.add_argument("--image", default="/srv/guests/net.spt", help="which guest (%(default)s)")
+    options.add_argument("--rounds", default=40, type=int, help="starts of each variant (%(default)s)")
+    options.add_argument("variants", nargs="*", choices=[*VARIANTS, []], help="which ones (all)")
+    asked = options.parse_args()
+    os.nice(-5)
+    asyncio.run(_price(asked.image, asked.rounds, ["as it is", *asked.variants] if asked.variants else [*VARIANTS]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A disk is one task's at a time, and what a task is handed for it can harm no other."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.block.locks import lock, remove_stale
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName
+
+
+def disk(name: str, *identity: int) -> Disk:
+    major, inode = identity
+    return Disk(disk=DeviceName(name), path=f"/srv/{name}", sector_size=512, device=None, identity=(major, inode))
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "disks"
+
+
+@contextmanager
+def locked(directory: Path, *disks: Disk) -> Iterator[int]:
+    descriptor = lock(disks, directory=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
+    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3), disk("c", 2, 2)):
+        with pytest.raises(TakenError, match="disk d: '/srv/d' is in use by another task"):
+            lock([disk("d", 1, 2)], directory=locks)
+        with pytest.raises(TakenError, match="disk c"):
+            lock([disk("e", 7, 7), disk("c", 2, 2)], directory=locks)
+        with locked(locks, disk("e", 7, 7)):  # a refused lock kept nothing
+            pass
+    with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
+        pass
+
+
+def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="disks a and b are both"):
+        lock([disk("a", 1, 2), disk("b", 1, 2)], directory=locks)
+
+
+def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(locks: Path) -> None:
+    with locked(locks, disk("a", 1, 2)) as descriptor:
+        sleeper = subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], stdin=descriptor)
+    try:
+        with pytest.raises(TakenError):
+            lock([disk("a", 1, 2)], directory=locks)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    with locked(locks, disk("a", 1, 2)):
+        pass
+
+
+RACE = """
+import sys
+from pathlib import Path
+from solo5_systemd.block.locks import lock
+from solo5_systemd.block.plan import Disk
+from solo5_systemd.errors import TakenError
+sys.stdin.readline()
+try:
+    lock([Disk(disk="a", path="/a", sector_size=512, device=None, identity=(1, 2))], directory=Path(sys.argv[1]))
+    print("mine", flush=True)
+except TakenError:
+    print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_processes_one_gets_the_disk(locks: Path) -> None:
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACE, str(locks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(6)
+    ]
+    try:
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"go\n")
+            racer.stdin.flush()
+        answers = [racer.stdout.readline() for racer in racers if racer.stdout]
+    finally:
+        for racer in racers:
+            racer.communicate(b"\n")
+    assert sorted(answers) == [b"mine\n", *[b"taken\n"] * 5]
+
+
+def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(HostError, match="disks cannot be locked in .*/run/disks: Not a directory"):
+        lock([disk("a", 1, 2)], directory=tmp_path / "run/disks")
+
+
+def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
+    with pytest.raises(HostError, match="disks cannot be locked in .*: No locks available"):
+        lock([disk("a", 1, 2)], directory=locks)
+    assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
+
+
+def test_what_a_tender_is_handed_cannot_be_written_and_is_no_other_tasks_file(locks: Path) -> None:
+    with locked(locks, disk("a", 1, 2), disk("b", 1, 3)) as mine, locked(locks, disk("c", 1, 4)) as theirs:
+        assert fcntl.fcntl(mine, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(mine, b"x")
+        assert not os.path.samestat(os.fstat(mine), os.fstat(theirs))
+        assert os.fstat(mine).st_mode & 0o777 == 0o400
+        fcntl.flock(mine, fcntl.LOCK_UN)
+        with pytest.raises(TakenError):
+            lock([disk("c", 1, 4)], directory=locks)
+    assert locks.stat().st_mode & 0o777 == 0o700
+
+
+def test_names_of_disks_that_no_task_has_are_removed(locks: Path) -> None:
+    remove_stale(locks)
+    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3)):
+        pass
+    with locked(locks, disk("b", 1, 3)):
+        remove_stale(locks)
+        assert [name.name for name in locks.iterdir()] == ["1-3"]
+        with pytest.raises(TakenError):
+            lock([disk("b", 1, 3)], directory=locks)
+    remove_stale(locks)
+    assert list(locks.iterdir()) == []

@@ -1,0 +1,220 @@
+"""Each task has a user of its own, whatever dies in between."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import DependencyError, HostError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.users import registry
+from solo5_systemd.users.registry import Users, uid_of
+
+WEB, DB = TaskName("web"), TaskName("db")
+
+
+@pytest.fixture(autouse=True)
+def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "pwd", SimpleNamespace(getpwuid=int))
+
+
+def users(root: Path, uids: range = range(70000, 70010)) -> Users:
+    return Users(lambda: uids, root / "users", root / "userdb")
+
+
+def left(root: Path) -> set[str]:
+    return {file.name for place in ("users", "userdb") for file in (root / place).iterdir()} - {".last"}
+
+
+@contextmanager
+def started(of: Users, task: TaskName) -> Iterator[int]:
+    """A start of the task, while it holds the user."""
+    held = of._acquire(task)
+    try:
+        yield held.uid
+    finally:
+        os.close(held.descriptor)
+
+
+async def test_each_task_has_a_user_until_it_is_released(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as web, started(of, DB) as db:
+        assert web != db
+        assert (uid_of(WEB, tmp_path / "users"), uid_of(DB, tmp_path / "users")) == (web, db)
+    await of.release(WEB)
+    assert left(tmp_path) == {"db", f"{db}.user", f"solo5-{db}.user"}
+    await of.release(WEB)
+    await of.release(DB)
+    assert left(tmp_path) == set()
+    assert uid_of(WEB, tmp_path / "users") is None
+
+
+def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> None:
+    with started(users(tmp_path), WEB) as uid:
+        by_number, by_name = (tmp_path / "userdb" / f"{stem}.user" for stem in (f"{uid}", f"solo5-{uid}"))
+        record = json.loads(by_number.read_text())
+        assert (record["userName"], record["uid"], record["gid"]) == (f"solo5-{uid}", uid, uid)
+        assert by_number.samefile(by_name)
+        assert by_number.stat().st_mode & 0o777 == 0o644
+
+
+def test_files_of_tasks_are_for_root_alone(tmp_path: Path) -> None:
+    """A lock on a file that another user can open is one that the other user can hold."""
+    with started(users(tmp_path), WEB):
+        assert (tmp_path / "users").stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / "users" / "web").stat().st_mode & 0o777 == 0o600
+
+
+async def test_uid_is_used_again_as_late_as_possible(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    seen = []
+    for _ in range(20):
+        with started(of, WEB) as uid:
+            seen.append(uid)
+        await of.release(WEB)
+    assert sorted(seen[:10]) == list(range(70000, 70010))
+    assert seen[:10] == seen[10:]
+
+
+async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    of = users(tmp_path, range(70000, 70001))
+    with started(of, WEB), pytest.raises(TakenError, match="all 1 users of tasks, 70000 to 70000, are in use"):
+        of._acquire(DB)
+    await of.release(WEB)
+    with started(of, DB) as uid:
+        assert uid == 70000
+    await of.release(DB)
+    assert left(tmp_path) == set()
+
+
+def test_user_that_a_record_of_others_has_is_left_out(tmp_path: Path) -> None:
+    of = users(tmp_path, range(70000, 70002))
+    (tmp_path / "userdb").mkdir()
+    (tmp_path / "userdb/70000.user").write_text("{}")
+    with started(of, WEB) as uid:
+        assert uid == 70001
+
+
+async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB):
+        before = left(tmp_path)
+        with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is under way"):
+            of._acquire(WEB)
+        await of.release(WEB)
+        assert await of.collect(_none) == []
+        assert await of.tasks() == []
+        assert left(tmp_path) == before
+
+
+def test_start_after_one_that_died_takes_over_its_user(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as first:
+        pass
+    with started(of, WEB) as second:
+        assert second == first
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from solo5_systemd.users.registry import Users
+root, step = Path(sys.argv[1]), int(sys.argv[2])
+def dies(event, _):
+    global step
+    if event in ("open", "os.link", "os.remove", "os.truncate") and sys.argv[1] in str(_):
+        step -= 1
+        if step < 0:
+            os._exit(9)
+sys.addaudithook(dies)
+Users(lambda: range(70000, 70010), root / "users", root / "userdb")._acquire("web")
+os._exit(0)
+"""
+
+
+def test_start_that_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_path: Path) -> None:
+    statuses = []
+    for step in range(40):
+        root = tmp_path / str(step)
+        done = subprocess.run([sys.executable, "-c", DYING, str(root), str(step)], check=False, timeout=60)
+        statuses.append(done.returncode)
+        of = users(root)
+        with started(of, DB):
+            loaded = _Loaded(DB)
+            _run(of.collect(loaded))
+            assert {name for name in left(root) if "web" in name} == set()
+            assert len(left(root)) == 3, f"only what db has, killed at step {step}"
+        if done.returncode == 0:
+            break
+    assert statuses[-1] == 0
+    assert statuses.count(9) >= 5
+
+
+async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+    assert sorted(await of.tasks()) == ["db", "web"]
+    assert await of.collect(_Loaded(DB)) == ["web"]
+    assert await of.tasks() == ["db"]
+
+
+async def test_user_that_this_host_does_not_find_is_the_missing_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    def lacking(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(registry, "pwd", SimpleNamespace(getpwuid=unknown))
+    monkeypatch.setattr("ctypes.CDLL", lacking)
+    with pytest.raises(DependencyError, match="library libnss_systemd.so.2 is missing.*libnss-systemd"):
+        await users(tmp_path).acquire(WEB)
+    assert left(tmp_path) == set()
+    monkeypatch.setattr("ctypes.CDLL", lambda _: None)
+    with pytest.raises(HostError, match=r"expected systemd to be a source of users.*nsswitch\.conf"):
+        await users(tmp_path).acquire(WEB)
+    assert left(tmp_path) == set()
+
+
+async def test_host_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(registry, "_check_resolved", looked.append)
+    of = users(tmp_path)
+    for task in (WEB, DB):
+        os.close((await of.acquire(task)).descriptor)
+    assert len(looked) == 1
+
+
+def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None:
+    (tmp_path / "users").touch()
+    with pytest.raises(HostError, match="the users of tasks in .* cannot be kept: File exists"):
+        _run(users(tmp_path).acquire(WEB))
+
+
+class _Loaded:
+    """PID 1's list of tasks."""
+
+    def __init__(self, *tasks: TaskName) -> None:
+        self._tasks = tasks
+
+    async def __call__(self) -> Collection[TaskName]:
+        return self._tasks
+
+
+async def _none() -> Collection[TaskName]:
+    return ()
+
+
+def _run(coroutine: object) -> object:
+    import asyncio
+
+    return asyncio.run(coroutine)  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""A tender that a guest has taken over gets nothing of another task, of the host or of root's."""
+
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says
+
+HOSTILE = Path("/usr/local/bin/solo5-hostile")
+TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
+OF_ANY_USER = (
+    *("got socket ", "got datagram ", "got port ", "got namespace"),
+    *("got file /run/solo5/network", "got file /run/solo5/tenders", "got file /run/solo5/settings"),
+)
+"""What a scope has as every user of the host: PID 1 confines none, services look at credentials, addresses are open."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Neighbours: one that runs its guest, and one that has not opened its tap."""
+
+    names: tuple[str, str]
+    paths: tuple[str, ...]
+
+
+@pytest.fixture
+def hostile(machine: Machine, run: Runner) -> Iterator[None]:
+    """Every spt image is run by the hostile tender."""
+    TENDERS.mkdir()
+    shutil.copy(HOSTILE, TENDERS / "solo5-spt")
+    SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\n')
+    yield
+    SETTINGS.unlink()
+    shutil.rmtree(TENDERS)
+
+
+def disk(path: Path) -> Path:
+    path.write_bytes(bytes(4096))
+    ok("chown", "solo5:", str(path))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def scene(hostile: None, run: Runner, tmp_path: Path) -> Scene:
+    tmp_path.chmod(0o755)
+    own = disk(tmp_path / "neighbour.img")
+    running = run("netdisk.hvt", options=("--block", f"storage={own}"))
+    says(running, "sector 0")
+    idle = run("netdisk.spt", "victim", options=("--block", f"storage={disk(tmp_path / 'idle.img')}"))
+    says(idle, "waiting")
+    tap = inspect(idle)["nics"][0]["tap"]
+    carrier = Path(f"/sys/class/net/{tap}/carrier").read_text().strip()
+    assert carrier == "0", "a free tap, which is the one to take"
+    fifo = tmp_path / "fifo"
+    ok("mkfifo", "-m", "600", str(fifo))
+    paths = [
+        *(str(own), str(tmp_path / "idle.img"), str(fifo), "/var/lib/solo5/images", "/etc/shadow", "/run/solo5/users"),
+        *(str(path) for path in Path("/var/lib/solo5/images").iterdir() if path.name != "memos"),
+        *(str(path) for path in Path("/run/solo5").rglob("*")),
+        *(f"/run/solo5/users/{name}" for name in (running, idle)),
+        *(f"/proc/{inspect(running)['pid']}/{file}" for file in ("mem", "environ", "root/run/solo5-disks/storage")),
+    ]
+    return Scene(names=(running, idle), paths=tuple(paths))
+
+
+def verdict(text: str) -> tuple[list[str], list[str]]:
+    """What was got, and how each attack ended."""
+    lines = text.splitlines()
+    return [line for line in lines if line.startswith("got ")], [line for line in lines if line.startswith("tried ")]
+
+
+def uids(name: str) -> set[str]:
+    status = Path(f"/proc/{inspect(name)['pid']}/status").read_text()
+    return {number for key in ("Uid", "Gid") for number in re.findall(rf"^{key}:\s+(.*)$", status, re.M)[0].split()}
+
+
+def writable_files(name: str) -> set[tuple[int, int]]:
+    """The regular files that the tender has open for writing."""
+    found = set()
+    for fd in Path(f"/proc/{inspect(name)['pid']}/fd").iterdir():
+        flags = int(re.findall(r"^flags:\s+(\d+)$", (fd.parents[1] / "fdinfo" / fd.name).read_text(), re.M)[0], 8)
+        status = fd.stat()
+        if flags & 3 and stat.S_ISREG(status.st_mode):
+            found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp_path: Path) -> None:
+    own = disk(tmp_path / "hostile.img")
+    attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
+    says(attacker, "waiting")
+    got, tried = verdict(console(attacker))
+    assert len(tried) == 15
+    image = f"/var/lib/solo5/images/{inspect(attacker)['image_sha256']}"
+    assert set(got) <= {f"got file {image}", "got file /var/lib/solo5/images"}, "its own, and nothing beside it"
+    numbers = [uids(name) for name in (*scene.names, attacker)]
+    assert all(len(each) == 1 for each in numbers), "a group of its own, too"
+    assert len(set.union(*numbers)) == 3
+    assert own.stat().st_uid == int(next(iter(numbers[2])))
+    assert not writable_files(attacker) & writable_files(scene.names[0])
+
+
+def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path: Path) -> None:
+    own = disk(tmp_path / "hostile.img")
+    command = ["solo5ctl", "run", "--scope", "--name", "t-hostile", "--block", f"storage={own}"]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        tender = subprocess.Popen([*command, f"{GUESTS}/netdisk.spt", *scene.paths], stdout=output)
+    try:
+        eventually(lambda: "waiting" in log.read_text(), "the attacks are over")
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
+    got, tried = verdict(log.read_text())
+    assert len(tried) == 15
+    got = [line for line in got if not line.startswith(OF_ANY_USER)]
+    assert not got, got
+
+
+def test_the_attacks_are_attacks(scene: Scene) -> None:
+    """The same program, as root: what it would get is there to be got."""
+    done = subprocess.Popen([HOSTILE, "--", "image", *scene.paths], stdout=subprocess.PIPE, text=True)
+    assert done.stdout is not None
+    text = ""
+    while not text.endswith("waiting\n"):
+        text += done.stdout.readline()
+    done.kill()
+    done.communicate()
+    got = {line.split()[1] for line in verdict(text)[0]}
+    assert got == {
+        *("signal", "limits", "trace", "memory", "process", "tap", "link", "file", "writable", "datagram", "port"),
+        *("raw", "socket", "root", "namespace"),
+    }

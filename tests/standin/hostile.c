@@ -1,0 +1,268 @@
+/* A tender that a guest has taken over: executed in a tender's place, it tries what would harm another task or the
+ * host, and prints what it got.
+ *
+ *     hostile [OPTION…] -- IMAGE victim          does nothing: a neighbour whose tap is free
+ *     hostile [OPTION…] -- IMAGE [PATH…]         the attacks; every PATH is opened as well
+ *
+ * Each line that begins with "got" is a success; "tried NAME" is printed for each attack, with how it ended. An attack
+ * runs in a process of its own, since the filter of system calls may end it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <linux/netlink.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIDS = 40000, LINKS = 400, PATIENCE_MS = 60000 };
+
+static struct shared {
+    pid_t main;
+    volatile int done;
+} *shared;
+static char **options, **paths;
+
+static void say(const char *format, ...)
+{
+    char line[512];
+    va_list values;
+    va_start(values, format);
+    int size = vsnprintf(line, sizeof line - 1, format, values);
+    va_end(values);
+    line[size] = '\n';
+    if (write(1, line, size + 1) < 0)
+        _exit(9);
+}
+
+static int foreign(pid_t pid) { return pid != shared->main && pid != (pid_t)syscall(SYS_getpid); }
+
+static void signals(void)
+{
+    for (pid_t pid = 1; pid < PIDS; pid++)
+        if (foreign(pid) && kill(pid, 0) == 0)
+            say("got signal %d", pid);
+}
+
+static void limits(void)
+{
+    struct rlimit limit;
+    for (pid_t pid = 1; pid < PIDS; pid++)
+        if (foreign(pid) && prlimit(pid, RLIMIT_NOFILE, NULL, &limit) == 0)
+            say("got limits %d", pid);
+}
+
+static void trace(void)
+{
+    for (pid_t pid = 1; pid < PIDS; pid++)
+        if (foreign(pid) && ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0)
+            say("got trace %d", pid);
+}
+
+static void memory(void)
+{
+    char byte;
+    struct iovec here = { &byte, 1 }, there = { (void *)0x400000, 1 };
+    for (pid_t pid = 1; pid < PIDS; pid++)
+        if (foreign(pid) && (process_vm_readv(pid, &here, 1, &there, 1, 0) == 1 || errno == EFAULT))
+            say("got memory %d", pid);
+}
+
+static void readable(const char *what, const char *path, int flags)
+{
+    int fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    say("got %s %s", what, path);
+    close(fd);
+}
+
+static void processes(void)
+{
+    static const char *names[] = { "mem", "environ", "maps", "fd", "root", "cwd", "io", "syscall" };
+    char path[64];
+    for (pid_t pid = 1; pid < PIDS; pid++) {
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        if (!foreign(pid) || access(path, F_OK) != 0)
+            continue;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            snprintf(path, sizeof path, "/proc/%d/%s", pid, names[i]);
+            readable("process", path, O_RDONLY);
+        }
+    }
+}
+
+static int is_mine(const char *link)
+{
+    for (char **option = options; *option && strcmp(*option, "--") != 0; option++) {
+        const char *value = strchr(*option, '=');
+        if (strncmp(*option, "--net:", 6) == 0 && value && strcmp(value + 1, link) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+static void tap(const char *name)
+{
+    int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    struct ifreq request = { .ifr_flags = IFF_TAP | IFF_NO_PI };
+    strncpy(request.ifr_name, name, IFNAMSIZ - 1);
+    /* A tap that is in use is refused after its owner was checked. */
+    if (ioctl(fd, TUNSETIFF, &request) == 0 || errno == EBUSY)
+        say("got tap %s", name);
+    close(fd);
+}
+
+static void taps(void)
+{
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    for (int index = 1; any >= 0 && index < LINKS; index++) {
+        struct ifreq request = { .ifr_ifindex = index };
+        if (ioctl(any, SIOCGIFNAME, &request) == 0 && !is_mine(request.ifr_name))
+            tap(request.ifr_name);
+    }
+    tap("hostile0");
+}
+
+static void links(void)
+{
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    for (int index = 1; any >= 0 && index < LINKS; index++) {
+        struct ifreq request = { .ifr_ifindex = index };
+        if (ioctl(any, SIOCGIFNAME, &request) != 0 || ioctl(any, SIOCGIFFLAGS, &request) != 0)
+            continue;
+        if (ioctl(any, SIOCSIFFLAGS, &request) == 0)
+            say("got link %s", request.ifr_name);
+    }
+}
+
+static void files(void)
+{
+    for (char **path = paths; *path; path++) {
+        readable("file", *path, O_RDONLY);
+        readable("writable", *path, O_WRONLY);
+    }
+}
+
+static void standard_input(void)
+{
+    struct stat status;
+    if (fstat(0, &status) != 0 || !S_ISREG(status.st_mode))
+        return;
+    if ((fcntl(0, F_GETFL) & O_ACCMODE) != O_RDONLY)
+        say("got stdin");
+    readable("stdin", "/proc/self/fd/0", O_WRONLY);
+}
+
+static void datagrams(void)
+{
+    static const uint32_t addresses[] = { 0x7f000001, 0xa9fea9fe, 0xc0000201 };
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+        struct sockaddr_in to = { AF_INET, htons(53), { htonl(addresses[i]) }, { 0 } };
+        if (fd >= 0 && sendto(fd, "x", 1, 0, (void *)&to, sizeof to) == 1)
+            say("got datagram %x", addresses[i]);
+    }
+}
+
+static void ports(void)
+{
+    for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+        int fd = socket(AF_INET, kind, 0);
+        struct sockaddr_in at = { AF_INET, htons(8500), { 0 }, { 0 } };
+        if (fd >= 0 && bind(fd, (void *)&at, sizeof at) == 0)
+            say("got port %d", kind);
+    }
+}
+
+static void raw(void)
+{
+    if (socket(AF_INET, SOCK_RAW, IPPROTO_UDP) >= 0 || socket(AF_PACKET, SOCK_RAW, 0) >= 0)
+        say("got raw socket");
+}
+
+static void sockets(void)
+{
+    static const char *names[] = {
+        "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/systemd/notify", "/run/systemd/journal/stdout",
+        "/run/systemd/journal/dev-log", "/run/systemd/userdb/io.systemd.DynamicUser", "/run/host-control",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+            struct sockaddr_un to = { .sun_family = AF_UNIX };
+            strncpy(to.sun_path, names[i], sizeof to.sun_path - 1);
+            int fd = socket(AF_UNIX, kind, 0);
+            if (fd >= 0 && connect(fd, (void *)&to, sizeof to) == 0)
+                say("got socket %s", names[i]);
+        }
+}
+
+static void become(void)
+{
+    if (setresuid(0, 0, 0) == 0 || setresgid(0, 0, 0) == 0)
+        say("got root");
+}
+
+static void namespaces(void)
+{
+    if (unshare(CLONE_NEWUSER) == 0)
+        say("got namespace");
+}
+
+static const struct { const char *name; void (*run)(void); } attacks[] = {
+    { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
+    { "taps", taps }, { "links", links }, { "files", files }, { "stdin", standard_input }, { "datagrams", datagrams },
+    { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "become", become }, { "namespaces", namespaces },
+};
+
+/* The filter has neither fork(2) nor wait4(2): a child is gone when it cannot be signalled any more. */
+static void attack(const char *name, void (*run)(void))
+{
+    shared->done = 0;
+    pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        run();
+        shared->done = 1;
+        _exit(0);
+    }
+    for (int i = 0; child > 0 && kill(child, 0) == 0 && i < PATIENCE_MS; i++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    say("tried %s: %s", name, child < 0 ? strerror(errno) : shared->done ? "whole" : "ended by the kernel");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--version") == 0)
+        return execv("/usr/local/bin/solo5-spt", argv);
+    options = argv + 1;
+    for (paths = options; *paths && strcmp(*paths, "--") != 0; paths++)
+        ;
+    paths += *paths && paths[1] ? 2 : 0;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shared->main = getpid();
+    signal(SIGCHLD, SIG_IGN);
+    if (!*paths || strcmp(*paths, "victim") != 0)
+        for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
+            attack(attacks[i].name, attacks[i].run);
+    say("waiting");
+    for (;;)
+        nanosleep(&(struct timespec){ .tv_sec = 3600 }, NULL);
+}
