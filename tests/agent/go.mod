@@ -3,8 +3,12 @@ module solo5-systemd.example/tests/agent
 go 1.25.8
 
 replace (
+	cloud.google.com/go/storage => ./clouds/storage
 	github.com/Microsoft/go-winio => github.com/endocrimes/go-winio v0.4.13-0.20190628114223-fb47a8b41948
-	github.com/hashicorp/go-discover => ./discover // a third less to compile: see there
+	github.com/hashicorp/go-discover => ./clouds/discover // half to compile without these five: see there
+	github.com/hashicorp/go-kms-wrapping/wrappers/awskms/v2 => ./clouds/awskms
+	github.com/hashicorp/go-kms-wrapping/wrappers/azurekeyvault/v2 => ./clouds/azurekeyvault
+	github.com/hashicorp/go-kms-wrapping/wrappers/gcpckms/v2 => ./clouds/gcpckms
 	github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1
 	github.com/hashicorp/nomad/api => github.com/hashicorp/nomad/api v0.0.0-20260324203407-b27b0c2e019a
 )
@@ -14,6 +18,7 @@ tool github.com/hashicorp/nomad
 require (
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/go-plugin v1.7.0
+	github.com/hashicorp/hcl/v2 v2.20.2-nomad-1
 	github.com/hashicorp/nomad v1.11.3
 	github.com/zclconf/go-cty v1.18.0
 	google.golang.org/grpc v1.79.2
@@ -204,7 +209,6 @@ require (
 	github.com/hashicorp/golang-lru v1.0.2 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/hashicorp/hcl v1.0.1-vault-7 // indirect
-	github.com/hashicorp/hcl/v2 v2.20.2-nomad-1 // indirect
 	github.com/hashicorp/hil v0.0.0-20210521165536-27a72121fd40 // indirect
 	github.com/hashicorp/mdns v1.0.6 // indirect
 	github.com/hashicorp/memberlist v0.5.4 // indirect

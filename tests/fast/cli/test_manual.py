@@ -99,7 +99,7 @@ def test_every_setting_is_described(key: str) -> None:
     assert f"\n.TP\n.B {key}\n" in source("solo5.toml.5")
 
 
-@pytest.mark.parametrize("page", ["solo5ctl.1", "solo5-systemd.7", "solo5.toml.5", "solo5-networkd.8"])
+@pytest.mark.parametrize("page", sorted(page.name for page in MAN.iterdir()))
 def test_a_page_says_what_can_go_wrong_and_where_to_read_on(page: str) -> None:
     text = source(page)
     assert text.startswith(".TH ")

@@ -75,11 +75,10 @@ def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Mac
 
 
 def _contents(asked: argparse.Namespace) -> layer.Contents:
-    return layer.Contents(
-        packages=() if asked.bare else tuple(package.built(asked.release).glob("*.deb")),
-        tenders=layer.made(CHECKOUT / "tests/standin"),
-        guests=layer.made(CHECKOUT / "tests/guests"),
-    )
+    tenders = begun(lambda: layer.made(CHECKOUT / "tests/standin"))
+    guests = begun(lambda: layer.made(CHECKOUT / "tests/guests"))
+    packages = () if asked.bare else tuple(package.built(asked.release).glob("*.deb"))
+    return layer.Contents(packages=packages, tenders=tenders.result(), guests=guests.result())
 
 
 def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy], meanwhile: Meanwhile | None = None) -> int:
