@@ -4,6 +4,7 @@ Nothing behind these getters checks a type again. Each error names the key by it
 the value, and what was expected.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -13,6 +14,23 @@ from solo5_systemd.errors import InvalidRequestError, Solo5Error
 T = TypeVar("T")
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
+
+
+def json_document(content: bytes, what: str, *, error: type[Solo5Error] = InvalidRequestError) -> object:
+    """Return the value of a JSON document.
+
+    Args:
+        content: of any bytes.
+        what: it is, as the reader of an error knows it.
+        error: the class to raise.
+
+    Raises:
+        Solo5Error: (of class `error`) it is no JSON, or nested too deep.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as broken:
+        raise error(f"{what} cannot be read: it is no JSON.") from broken
 
 
 class Fields:

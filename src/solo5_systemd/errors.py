@@ -7,9 +7,15 @@ answer once: an exit status in `cli`, a D-Bus error name in `networkd`.
 
 from typing import ClassVar
 
+LONGEST_SENTENCE, LONGEST_HINT = 2000, 1000
+"""Characters. A sentence quotes what was wrong, and that may be of any length; it begins with what, and ends with what
+was expected."""
+
 
 class Solo5Error(Exception):
     """The root: something that we can explain.
+
+    Whatever a sentence quotes, it is one printable line of bounded length: errors reach terminals, logs and events.
 
     Attributes:
         sentence: one sentence, complete by itself.
@@ -22,12 +28,25 @@ class Solo5Error(Exception):
     dbus_name: ClassVar[str] = "org.solo5.Error.Failed"
 
     def __init__(self, sentence: str, hint: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        self.hint = hint
+        self.sentence = _line(sentence, LONGEST_SENTENCE)
+        self.hint = _line(hint, LONGEST_HINT)
+        super().__init__(self.sentence)
 
     def __str__(self) -> str:
         return f"{self.sentence} {self.hint}".rstrip()
+
+
+def _line(text: str, most: int) -> str:
+    """Return text as one printable line, its middle left out where it is long."""
+    text = _ends(text, most)
+    if text.isprintable():
+        return text
+    return _ends("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), most)
+
+
+def _ends(text: str, most: int) -> str:
+    head = most * 2 // 3
+    return text if len(text) <= most else f"{text[:head]}…{text[head + 1 - most :]}"
 
 
 class InvalidRequestError(Solo5Error):

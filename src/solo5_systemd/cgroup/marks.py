@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.cgroup.hierarchy import MOUNT, unified
-from solo5_systemd.decode import Fields
+from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
 
 ATTRIBUTE = "user.solo5.log_fields"
@@ -36,7 +36,7 @@ class Marks:
     def read(self, control_group: str) -> Mapping[str, str]:
         """What a cgroup says; nothing where it has gone, or has no mark."""
         try:
-            fields = Fields(json.loads(os.getxattr(self._root + control_group, ATTRIBUTE)))
+            fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), "the mark"))
             return {key: fields.text(key) for key in fields}
-        except (OSError, ValueError, InvalidRequestError):
+        except (OSError, InvalidRequestError):
             return {}

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Self
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import MAX_DEVICES, Device, DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.names import device_name
@@ -39,10 +39,7 @@ class Memo:
         Raises:
             InvalidRequestError: damaged, or written by another version of this program.
         """
-        try:
-            fields = Fields(json.loads(content), "memo")
-        except ValueError as error:
-            raise InvalidRequestError("memo is no JSON.") from error
+        fields = Fields(json_document(content, "memo"), "memo")
         devices = fields.tables("devices")
         if len(devices) > MAX_DEVICES:
             raise fields.wrong("devices", len(devices), f"at most {MAX_DEVICES}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.documents import (
@@ -127,10 +128,10 @@ def _read(
 ) -> Iterator[T]:
     for path in paths:
         try:
-            yield parse(json.loads(path.read_bytes()))
+            yield parse(json_document(path.read_bytes(), "the file"))
         except FileNotFoundError:  # released since the directory was listed
             continue
-        except (OSError, ValueError, Solo5Error) as error:
+        except (OSError, Solo5Error) as error:
             damage(path, str(error))
 
 

@@ -7,7 +7,7 @@ and no environment: what is secret in a job is not ours to write down.
 import json
 from dataclasses import dataclass
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.nomad.choices import Logging, choice
@@ -66,11 +66,7 @@ def decode(data: bytes) -> DriverState:
     Raises:
         InvalidRequestError: it is damaged, or of a later version.
     """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError("the task's stored state cannot be read: it is no JSON.") from error
-    fields = Fields(document, "driver_state")
+    fields = Fields(json_document(data, "the task's stored state"), "driver_state")
     _refuse_later(fields.integer("version", low=1, high=1 << 31))
     return DriverState(
         task=fields.parsed("task", task_name),

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
 from solo5_systemd.nomad.announcements import Announcement
 
@@ -50,8 +50,8 @@ def decode(line: bytes) -> Said:
         HostError: it is something else.
     """
     try:
-        return _said(Fields(json.loads(line)))
-    except (ValueError, KeyError, Solo5Error) as error:
+        return _said(Fields(json_document(line, "the report")))
+    except (KeyError, Solo5Error) as error:
         raise unforeseen() from error
 
 

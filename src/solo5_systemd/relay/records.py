@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay.record import Record, document, parse
@@ -33,8 +34,8 @@ class Records:
         """All that can be read; what cannot is of no use to anybody, and is removed."""
         for path in sorted(self._directory.glob("*.json")):
             try:
-                yield parse(json.loads(path.read_bytes()))
-            except (OSError, ValueError, Solo5Error) as error:
+                yield parse(json_document(path.read_bytes(), "the file"))
+            except (OSError, Solo5Error) as error:
                 _log.warning("%s cannot be read (%s): it is removed, and its task's console ends here.", path, error)
                 with suppress(OSError):
                     path.unlink()

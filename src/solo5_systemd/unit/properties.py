@@ -132,10 +132,10 @@ def parse_cpus(text: str) -> bytes:
     mask = 0
     for part in text.replace(",", " ").split():
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part, re.ASCII)
-        if not match or int(match[2] or match[1]) < int(match[1]):
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
             raise ValueError("a list of processors such as 0-3,6")
-        for cpu in range(int(match[1]), int(match[2] or match[1]) + 1):
-            mask |= 1 << cpu
+        mask |= (1 << last + 1) - (1 << first)
     if not mask:
         raise ValueError("a list of processors such as 0-3,6")
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")

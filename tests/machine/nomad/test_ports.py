@@ -4,8 +4,8 @@ import json
 
 from tests.machine.conftest import GUESTS, Outside, eventually, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, logs, port, refusal, says
-from tests.machine.nomad.test_services import nics, registered, service
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, logs, port, refusal, registered, says
+from tests.machine.nomad.test_services import nics, service
 
 MAC = "02:00:5e:10:00:4d"
 IP = "10.98.0.77"

@@ -1,0 +1,208 @@
+"""Documents that another program wrote, or damaged: a value, or a refusal in one sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.hostile.claim import value_or_refusal
+from tests.hostile.values import DOCUMENTS, changed
+
+from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
+from solo5_systemd.image.memo import Memo
+from solo5_systemd.network.documents import (
+    holding_document,
+    network_document,
+    parse_holding,
+    parse_network,
+    parse_texts,
+)
+from solo5_systemd.network.leases import LeaseStore, all_readable, read_holdings, read_networks
+from solo5_systemd.nomad.config import plugin_config
+from solo5_systemd.nomad.handle import decode
+from solo5_systemd.nomad.options import task_options
+from solo5_systemd.relay.record import document, parse
+from solo5_systemd.relay.records import Records
+from solo5_systemd.settings import parse_settings
+
+LEASE = ["service", "default", "solo5-default", "s5-abc", "10.89.0.2/24", "10.89.0.1", "02:00:00:00:00:01", 1500]
+HOLDING: dict[str, Any] = {
+    "version": 1, "task": "web", "state": "attached", "expires": 60,
+    "nics": [["service", "default", "", ""]],
+    "leases": [LEASE],
+    "ports": [["service", "10.0.0.1", 8080, 80, "tcp"]],
+}  # fmt: skip
+NETWORK = {
+    "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
+    "mtu": 1500, "masquerade": True,
+}  # fmt: skip
+PLACE = {"cursor": "s=1;i=2", "written": 7}
+RECORD = {
+    "version": 3, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
+    "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
+}  # fmt: skip
+MEMO = {
+    "sha256": "0123456789abcdef" * 4, "target": "hvt", "abi_version": 2, "entry": 1 << 20, "load_end": 1 << 20,
+    "memory_end": 1 << 21, "devices": [{"name": "service", "kind": "NET_BASIC"}],
+}  # fmt: skip
+STATE = {
+    "version": 2, "task": "web", "unit": "solo5-task-web.service", "invocation": "0" * 32, "boot": "b", "started": 1,
+    "kind": "service", "logging": "nomad",
+    "ready": {"protocol": "tcp", "address": "10.0.0.2", "port": 80, "interval": "1s", "on_loss": "restart"},
+}  # fmt: skip
+OPTIONS = {
+    "unikernel": "local/web.hvt", "args": ["--port=80"], "ports": ["http", "dns/udp"], "tender": "hvt",
+    "unit": "service", "logging": "nomad", "quiet": True, "cpu_hard_limit": False, "labels": {"ROLE": "web"},
+    "nic": {"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5e:10:00:01", "ports": ["http"]}},
+    "block": {"storage": {"source": "local/disk", "sector_size": "512"}},
+    "properties": {"TasksMax": "8", "IOReadBandwidthMax": "/dev/vda 1M"},
+    "ready": {"tcp": "80", "deadline": "5s", "interval": "1s", "on_loss": "event"},
+}  # fmt: skip
+CONFIG = {
+    "enabled": True, "image_paths": ["/srv"], "block_paths": ["/srv"], "tender_paths": ["/opt"], "networks": ["lab"],
+    "network": {"lab": {"ipv4": "10.1.0.0/16", "gateway4": "10.1.0.9", "bridge": "br0", "mtu": "9000"}},
+    "stats_interval": "2s", "disable_log_collection": False, "allowed_properties": ["TasksMax"],
+    "defaults": {"tender": "spt", "unit": "service", "quiet": True, "properties": {"TasksMax": "8"}},
+    "ceilings": {"memory_mb": 64, "nics": "1", "blocks": 1.0, "ports": 3},
+    "gc": {"interval": "1h", "image_age": "24h", "dangling_tasks": {"period": "1m", "creation_grace": "5m"}},
+}  # fmt: skip
+SETTINGS = {"tender_paths": ["/usr/bin"], "network": {"lab": {"ipv4": "10.1.0.0/16", "mtu": 1500}}}
+
+
+def as_json(value: object) -> bytes:
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def as_msgpack(value: object) -> bytes:
+    packed = msgpack.packb(value, unicode_errors="surrogatepass")
+    assert isinstance(packed, bytes)
+    return packed
+
+
+Reader = Callable[..., object]
+READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], object]] = {
+    "memo": (Memo.decode, InvalidRequestError, as_json, MEMO),
+    "handle": (decode, InvalidRequestError, as_json, STATE),
+    "holding": (parse_holding, InvalidRequestError, lambda value: value, HOLDING),
+    "network": (parse_network, InvalidRequestError, lambda value: value, NETWORK),
+    "sysctls": (parse_texts, InvalidRequestError, lambda value: value, {"ip_forward": "0"}),
+    "record": (parse, InvalidRequestError, lambda value: value, RECORD),
+    "options": (task_options, InvalidRequestError, as_msgpack, OPTIONS),
+    "config": (plugin_config, SettingsError, as_msgpack, CONFIG),
+    "settings": (parse_settings, SettingsError, lambda value: value, SETTINGS),
+}
+"""What reads a document, what it refuses with, how the document is written, and a sound one."""
+BYTES = [name for name, (_, _, write, _) in READERS.items() if write in (as_json, as_msgpack)]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_sound_document_is_read(name: str) -> None:
+    read, _, write, sound = READERS[name]
+    assert read(write(sound)) is not None
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(st.data())
+def test_a_changed_document_is_a_value_or_one_sentence(name: str, data: st.DataObject) -> None:
+    read, error, write, sound = READERS[name]
+    value_or_refusal(read, write(data.draw(changed(sound))), error=error)
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(DOCUMENTS)
+def test_a_document_of_any_shape_is_a_value_or_one_sentence(name: str, value: object) -> None:
+    read, error, write, _ = READERS[name]
+    value_or_refusal(read, write(value), error=error)
+
+
+@pytest.mark.parametrize("name", BYTES)
+@given(st.data())
+def test_a_document_cut_off_or_with_other_bytes_is_a_value_or_one_sentence(name: str, data: st.DataObject) -> None:
+    read, error, write, sound = READERS[name]
+    whole = write(sound)
+    assert isinstance(whole, bytes)
+    content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + 1] = data.draw(st.binary(max_size=4))
+    value_or_refusal(read, bytes(content), error=error)
+
+
+DEEP = {"json": b"[" * 100_000, "objects": b'{"a":' * 100_000, "msgpack": b"\x91" * 100_000, "number": b"1" * 5000}
+
+
+@pytest.mark.parametrize("content", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("name", BYTES)
+def test_a_document_too_deep_to_read_is_refused_in_a_sentence(name: str, content: bytes) -> None:
+    read, error, _, _ = READERS[name]
+    assert value_or_refusal(read, content, error=error) is None
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("state")
+    for name in ("tasks", "networks", "sysctls"):
+        (directory / name).mkdir()
+    return directory
+
+
+CONTENTS = (
+    st.sampled_from([*DEEP.values(), b"", b"null", b"\xff", b"\xef\xbb\xbf{}", b"\xed\xa0\x80"])
+    | st.binary(max_size=50)
+    | changed(HOLDING).map(as_json)
+    | changed(NETWORK).map(as_json)
+)  # fmt: skip
+
+
+@given(CONTENTS)
+@example(as_json(HOLDING))
+def test_a_damaged_lease_file_stops_no_reader_and_is_set_aside_by_the_writer(directory: Path, content: bytes) -> None:
+    for kind in ("tasks", "networks", "sysctls"):
+        for old in (directory / kind).iterdir():
+            old.unlink()
+        (directory / kind / "web.json").write_bytes(content)
+    seen = len(read_holdings(directory)), len(read_networks(directory))
+    readable = all_readable(directory)
+    store = LeaseStore(directory)
+    assert (len(store.holdings()), len(store.networks())) == seen
+    assert readable == (seen == (1, 1)) or seen != (1, 1)
+    store.sysctls()
+    assert all_readable(directory) == (readable and seen == (1, 1))
+
+
+@given(CONTENTS | changed(RECORD).map(as_json))
+def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> None:
+    path = directory / "web.json"
+    path.write_bytes(content)
+    records = list(Records(directory).load())
+    assert path.exists() == bool(records)
+
+
+# --- round trips -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_read_is_written_as_it_was() -> None:
+    assert holding_document(parse_holding(HOLDING)) == {
+        **HOLDING, "nics": [tuple(nic) for nic in HOLDING["nics"]], "leases": [tuple(LEASE)],
+        "ports": [tuple(port) for port in HOLDING["ports"]],
+    }  # fmt: skip
+    assert network_document(parse_network(NETWORK)) == NETWORK
+    assert document(parse(RECORD)) == RECORD
+    assert json.loads(Memo.decode(as_json(MEMO)).encode()) == MEMO
+
+
+@given(changed(HOLDING), changed(NETWORK), changed(RECORD))
+def test_what_can_be_read_can_be_written_and_read_again(holding: object, network: object, record: object) -> None:
+    held = value_or_refusal(parse_holding, holding)
+    assert held is None or parse_holding(json.loads(json.dumps(holding_document(held)))) == held
+    of_all = value_or_refusal(parse_network, network)
+    assert of_all is None or parse_network(json.loads(json.dumps(network_document(of_all)))) == of_all
+    kept = value_or_refusal(parse, record)
+    assert kept is None or parse(json.loads(json.dumps(document(kept)))) == kept
