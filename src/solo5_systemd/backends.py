@@ -22,6 +22,7 @@ from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords
+from solo5_systemd.users.notes import Given
 from solo5_systemd.users.record import HeldUser
 
 
@@ -84,6 +85,9 @@ class Users(Protocol):
 
     def likely(self) -> int:
         """Return the user that a start would be given now."""
+
+    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+        """Note which disks the user is about to be given: they are taken back before it is freed."""
 
     async def release(self, task: TaskName) -> None:
         """Free the user of a task that does not run; nothing happens without one, or while a start holds it."""

@@ -22,6 +22,7 @@ from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory
 from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.users.notes import Given
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
@@ -185,8 +186,7 @@ class Launcher:
         try:
             return await self._users.acquire(name)
         except RangeUsedUpError:
-            if not await self._users.collect(self._units.names):
-                raise
+            await self._users.collect(self._units.names)
             return await self._users.acquire(name)
 
     async def _disowned(self, name: TaskName) -> None:
@@ -217,8 +217,8 @@ class Launcher:
             image = replace(checked.image, path=f"/proc/self/fd/{held[-1]}")
             if checked.disks:
                 held.append(await self._disks.lock(checked.disks))
+                await self._give(checked.disks, user)
             for disk in checked.disks:
-                await self._disks.give(disk, user)
                 held.append(await self._disks.open(disk))
                 seen.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
             yield image, seen
@@ -228,6 +228,12 @@ class Launcher:
             raise
         for fd in held:
             os.set_inheritable(fd, True)
+
+    async def _give(self, disks: Sequence[Disk], user: int) -> None:
+        """Make the disks, which are locked, the user's."""
+        await self._users.note(user, [Given(disk.path, *disk.identity) for disk in disks])
+        for disk in disks:
+            await self._disks.give(disk, user)
 
     async def discard(self, name: TaskName, *, keep: bool = False) -> None:
         """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.
@@ -332,8 +338,7 @@ class Launcher:
         try:
             if checked.disks:
                 fds.append(await self._disks.lock(checked.disks))
-            for disk in checked.disks:
-                await self._disks.give(disk, user)
+                await self._give(checked.disks, user)
             stdin = fds[0] if fds else None
             fds.append(await self._console.open_stderr(unit))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])

@@ -12,6 +12,7 @@ from solo5_systemd.runtime import Runtime
 if TYPE_CHECKING:
     from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
     from solo5_systemd.settings import Settings
+    from solo5_systemd.users.notes import Given
 
 
 class Machine:
@@ -49,7 +50,7 @@ class Machine:
     def users(self) -> "Users":
         from solo5_systemd.users.registry import Users
 
-        return Users(lambda: self._settings().task_uids)
+        return Users(lambda: self._settings().task_uids, _take_back)
 
     @cached_property
     def networks(self) -> "Networks":
@@ -80,6 +81,12 @@ class Machine:
         from solo5_systemd.host.places import Directories
 
         return Directories()
+
+
+def _take_back(uid: int, given: "Given") -> None:
+    from solo5_systemd.block.imagefile import take_back
+
+    take_back(uid, given.path, (given.device, given.inode))
 
 
 @asynccontextmanager

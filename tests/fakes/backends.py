@@ -26,6 +26,7 @@ from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords
+from solo5_systemd.users.notes import Given
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 
 
@@ -122,12 +123,13 @@ class FakeDisks:
 
 class FakeUsers:
     """`held`: the users of tasks. `most`: how many there are. `starting`: the tasks whose users a start holds.
-    `descriptors`: those that starts were given."""
+    `noted`: the disks of each. `descriptors`: those that starts were given."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, int] = {}
         self.most = 100
+        self.noted: dict[int, list[Given]] = {}
         self.starting: set[TaskName] = set()
         self.descriptors: list[int] = []
 
@@ -138,6 +140,10 @@ class FakeUsers:
             uid = self.held.setdefault(task, self.likely())
         self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
         return HeldUser(uid=uid, descriptor=self.descriptors[-1])
+
+    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+        async with self._steps.step("note disks"):
+            self.noted[uid] = list(disks)
 
     def likely(self) -> int:
         return max(self.held.values(), default=69999) + 1

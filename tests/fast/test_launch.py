@@ -58,7 +58,8 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("acquire user", "reserve", "lock disks", "give disk", "open stderr", "attach", "start unit"),
+        *("acquire user", "reserve", "lock disks", "note disks", "give disk", "open stderr", "attach"),
+        "start unit",
     ]
     assert machine.holds == ({UNIT}, {WEB})
     task = await runtime.task(WEB)
@@ -230,7 +231,7 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
     "step",
     [
         *("take image", "find tender", "find groups", "inspect disk", "acquire user", "reserve", "lock disks"),
-        *("give disk", "open stderr", "attach"),
+        *("note disks", "give disk", "open stderr", "attach"),
     ],
 )
 @pytest.mark.parametrize("error", [HostError("broken."), TakenError("locked.")], ids=["host", "taken"])
@@ -339,6 +340,7 @@ async def test_disk_is_the_tasks_user_s_and_so_is_the_tender(machine: Machine, r
     await runtime.start(WORKLOAD)
     (unit,) = machine.units.started
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
+    assert [each.path for each in machine.users.noted[machine.users.held[WEB]]] == ["/srv/disk.img"]
     assert unit.value("User") == str(machine.users.held[WEB])
 
 
@@ -428,7 +430,18 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
 
 
 @pytest.mark.parametrize(
-    "step", ["acquire user", "open image", "reserve", "lock disks", "give disk", "open disk", "attach", "start unit"]
+    "step",
+    [
+        "acquire user",
+        "open image",
+        "reserve",
+        "lock disks",
+        "note disks",
+        "give disk",
+        "open disk",
+        "attach",
+        "start unit",
+    ],
 )
 async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
     machine.steps.errors[step] = HostError("broken.")

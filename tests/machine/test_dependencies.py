@@ -127,6 +127,7 @@ def cases(booted: None) -> Iterator[Cases]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             yield Cases(pool)
         sh("solo5ctl", "rm", "--force", TRAVERSED, KILLED, STAYING, "dep-detached")
+        ok("solo5ctl", "gc")  # the user of a scope that has ended
         shutil.rmtree(SCENE)
 
 

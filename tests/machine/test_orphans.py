@@ -67,6 +67,21 @@ def test_an_outcome_without_its_unit_is_removed(machine: Machine) -> None:
     assert unit_property("solo5-outcome@lost.target", "ActiveState") == "inactive"
 
 
+def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None:
+    """What a driver leaves that was killed between the allocation of a user and the start of the unit."""
+    name = run("sleeper.spt")
+    file = Path("/run/solo5/users", name)
+    number, record = file.read_text(), Path(f"/run/userdb/{file.read_text()}.user")
+    assert ok("getent", "passwd", number).startswith(f"solo5-{number}:x:{number}:{number}:Solo5 task {name}:")
+    assert unit_property(f"solo5-task-{name}.service", "User") == number
+    ok("systemctl", "stop", f"solo5-task-{name}.service")
+    assert orphans() == [], "an ended service can be started again"
+    ok("systemctl", "stop", f"solo5-outcome@{name}.target")
+    assert orphans() == [f"user of task {name}"]
+    assert f"user of task {name}: its unit is gone" in ok("solo5ctl", "gc").splitlines()
+    assert (orphans(), file.exists(), record.exists()) == ([], False, False)
+
+
 def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machine: Machine, run: Runner) -> None:
     machine.expect("tap .* is put back")
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")

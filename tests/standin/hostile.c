@@ -215,6 +215,25 @@ static void sockets(void)
         }
 }
 
+/* Where all users of the host may write, and what they share. */
+static void places(void)
+{
+    static const char *names[] = { "/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp", "/run", "/run/lock", "/dev", "/" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int fd = open(names[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (fd < 0)
+            continue;
+        say("got place %s", names[i]);
+        close(fd);
+    }
+}
+
+static void terminals(void)
+{
+    readable("terminal", "/dev/ptmx", O_RDWR);
+    readable("terminal", "/dev/pts/ptmx", O_RDWR);
+}
+
 static void become(void)
 {
     if (setresuid(0, 0, 0) == 0 || setresgid(0, 0, 0) == 0)
@@ -230,7 +249,8 @@ static void namespaces(void)
 static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
     { "taps", taps }, { "links", links }, { "files", files }, { "stdin", standard_input }, { "datagrams", datagrams },
-    { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "become", become }, { "namespaces", namespaces },
+    { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
+    { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
 };
 
 /* The filter has neither fork(2) nor wait4(2): a child is gone when it cannot be signalled any more. */

@@ -20,8 +20,9 @@ from solo5_systemd.block.owner import (
     remove_pin,
     unpin,
 )
-from solo5_systemd.block.plan import Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.block.plan import SECTOR_SIZE, Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.names import DeviceName
 from solo5_systemd.openfile import check_place
 from solo5_systemd.settings import TASK_UIDS
 
@@ -133,6 +134,30 @@ def _given(disk: Disk, user: int) -> None:
         give(disk, descriptor, user)
     finally:
         os.close(descriptor)
+
+
+def take_back(uid: int, path: str, identity: tuple[int, int], *, user: str = USER, locks: Path = LOCKS) -> None:
+    """Make a disk that a task's user was given the user's that stands for all tasks.
+
+    It stays as it is where it has another owner by now, is another task's, has moved, or is gone.
+
+    Args:
+        uid: the task's user.
+        path: of the disk when it was given.
+        identity: of the disk.
+        user: that stands for all tasks.
+        locks: the directory of disks that are locked.
+    """
+    disk = Disk(disk=DeviceName("given"), path=path, sector_size=SECTOR_SIZE, device=None, identity=identity)
+    with suppress(Solo5Error, OSError):
+        held = [lock([disk], directory=locks)]
+        try:
+            held.append(reopen(disk))
+            if os.fstat(held[-1]).st_uid == uid:
+                os.chown(f"/proc/self/fd/{held[-1]}", _person(user).user, -1)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
 
 
 def _pinned(disk: Disk) -> Disk:

@@ -9,6 +9,7 @@ Each setting is here because of what it takes away; those left out are left out 
 * `ProtectSystem=`: the root is a tmpfs of our own, and `strict` would put the host's file system in its place (systemd
   257 keeps one mount for each path, and that one wins).
 * `PrivateNetwork=`: the tap lives in the host's namespace. A task without NICs gets it.
+* `SocketBindDeny=`: solo5.slice has it, for all tasks. In a unit of its own it would be most of what a start costs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,9 @@ USER = "solo5"
 
 KVM = "/dev/kvm"
 TUN = "/dev/net/tun"
+
+INACCESSIBLE = ("-/sys", "-/dev/shm", "-/dev/pts", "-/dev/hugepages")
+"""What comes with a root of one's own and is the host's: its devices and cgroups, and what all users of it write to."""
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """What a dynamically linked tender loads; ld.so's built-in search path and the loader itself."""
@@ -89,6 +93,7 @@ def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
     yield Property("NoNewPrivileges", "b", True)
     yield Property("CapabilityBoundingSet", "t", 0)
     yield Property("UMask", "u", 0o077)
+    yield Property("LimitCORE", "t", 0)  # a core is the guest's memory
     yield Property("KeyringMode", "s", "private")
     yield Property("NotifyAccess", "s", "none")
     yield Property("RemoveIPC", "b", True)
@@ -107,6 +112,7 @@ def _files(tender: str, image: str, disks: Sequence[Disk], manifest: Manifest) -
     yield Property("BindReadOnlyPaths", "a(ssbt)", read_only)
     if writable:  # an empty list would take back the read-only binds too: to systemd they are one list
         yield Property("BindPaths", "a(ssbt)", writable)
+    yield Property("InaccessiblePaths", "as", list(INACCESSIBLE))
     yield Property("PrivateDevices", "b", True)
     yield Property("ProtectHome", "s", "yes")
     yield Property("ProtectProc", "s", "invisible")
@@ -151,6 +157,4 @@ def _network(manifest: Manifest) -> Iterator[Property]:
     families = ["AF_INET", "AF_NETLINK"] if nics else []
     yield Property("RestrictAddressFamilies", "(bas)", (True, families))
     yield Property("PrivateNetwork", "b", not nics)
-    # For the ioctl, a socket is needed, and never a port: one that the host's services want could be taken.
-    yield Property("SocketBindDeny", "a(iiqq)", [(0, 0, 0, 0)])
     yield Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)])

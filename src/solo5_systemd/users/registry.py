@@ -22,6 +22,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.openfile import name_descriptor
+from solo5_systemd.users.notes import NOTES, Given, Notes
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError, user_name, user_record
 
 STATE = Path("/run/solo5/users")
@@ -35,14 +36,25 @@ class Users:
 
     Args:
         uids: the operator's range, read when a user is first allocated.
+        take_back: makes a disk no longer the user's.
         state: the tasks' files.
         records: where nss-systemd looks for records.
+        notes: which disks the users have.
     """
 
-    def __init__(self, uids: Callable[[], range], state: Path = STATE, records: Path = RECORDS) -> None:
+    def __init__(
+        self,
+        uids: Callable[[], range],
+        take_back: Callable[[int, Given], None],
+        state: Path = STATE,
+        records: Path = RECORDS,
+        notes: Path = NOTES,
+    ) -> None:
         self._uids = uids
+        self._take_back = take_back
         self._state = state
         self._records = records
+        self._notes = Notes(notes)
         self._resolved = False
 
     async def acquire(self, task: TaskName) -> HeldUser:
@@ -61,7 +73,14 @@ class Users:
     def likely(self) -> int:
         return next(self._candidates())
 
+    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+        with _explained(self._state):
+            self._notes.write(uid, disks)
+
     async def release(self, task: TaskName) -> None:
+        await asyncio.to_thread(self._release, task)  # a disk may be far away
+
+    def _release(self, task: TaskName) -> None:
         with _explained(self._state):
             descriptor = self._locked(task)
             if descriptor is not None:
@@ -93,11 +112,18 @@ class Users:
                 kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
                 stale = sorted(locked.keys() - kept)
                 for task in stale:
-                    self._free(task, locked.pop(task))
+                    await asyncio.to_thread(self._free, task, locked.pop(task))
+                await asyncio.to_thread(self._forget_earlier_boots)
         finally:
             for descriptor in locked.values():
                 os.close(descriptor)
         return stale
+
+    def _forget_earlier_boots(self) -> None:
+        """Take the disks of users back that no task has: what is in /run went with the boot that it was of."""
+        for uid in self._notes.users():
+            if not (self._records / f"{uid}.user").exists():
+                self._leave(uid)
 
     def _acquire(self, task: TaskName) -> HeldUser:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,7 +182,7 @@ class Users:
 
     def _chosen(self, task: TaskName, descriptor: int) -> int:
         for uid in self._candidates():
-            if self._recorded(task, uid):
+            if not self._notes.exists(uid) and self._recorded(task, uid):
                 os.pwrite(descriptor, str(uid).encode(), 0)
                 (self._state / _LAST).write_text(str(uid))
                 return uid
@@ -204,6 +230,12 @@ class Users:
         finally:
             os.close(descriptor)
 
+    def _leave(self, uid: int) -> None:
+        """Take back every disk that the user was given, and then forget which they were."""
+        for disk in self._notes.read(uid):
+            self._take_back(uid, disk)
+        self._notes.remove(uid)
+
     def _remove_records(self, task: TaskName, uid: int | None) -> None:
         """Remove a task's records; where its file does not name the uid, a start was killed between the two."""
         uids = (
@@ -211,6 +243,7 @@ class Users:
         )
         for each in uids:
             if self._is_record_of(task, each):
+                self._leave(each)
                 (self._records / f"{user_name(each)}.user").unlink(missing_ok=True)
                 (self._records / f"{each}.user").unlink(missing_ok=True)
 

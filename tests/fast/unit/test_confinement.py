@@ -91,3 +91,9 @@ def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
 
 def test_what_the_tenders_cannot_live_with_is_left_out() -> None:
     assert not {"LockPersonality", "DynamicUser"} & set(settings())
+
+
+def test_what_all_users_of_the_host_share_is_out_of_reach() -> None:
+    found = settings()
+    assert found["InaccessiblePaths"] == ["-/sys", "-/dev/shm", "-/dev/pts", "-/dev/hugepages"]
+    assert found["LimitCORE"] == 0

@@ -14,6 +14,7 @@ import pytest
 from solo5_systemd.errors import DependencyError, HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users import registry
+from solo5_systemd.users.notes import Given
 from solo5_systemd.users.registry import Users, uid_of
 
 WEB, DB = TaskName("web"), TaskName("db")
@@ -24,8 +25,14 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "pwd", SimpleNamespace(getpwuid=int))
 
 
-def users(root: Path, uids: range = range(70000, 70010)) -> Users:
-    return Users(lambda: uids, root / "users", root / "userdb")
+def users(root: Path, uids: range = range(70000, 70010), taken: list[tuple[int, str]] | None = None) -> Users:
+    """Those of a machine; `taken`: the user and path of each disk that is taken back."""
+
+    def take_back(uid: int, given: Given) -> None:
+        if taken is not None:
+            taken.append((uid, given.path))
+
+    return Users(lambda: uids, take_back, root / "users", root / "userdb", root / "notes")
 
 
 def left(root: Path) -> set[str]:
@@ -133,7 +140,7 @@ def dies(event, _):
         if step < 0:
             os._exit(9)
 sys.addaudithook(dies)
-Users(lambda: range(70000, 70010), root / "users", root / "userdb")._acquire("web")
+Users(lambda: range(70000, 70010), print, root / "users", root / "userdb", root / "notes")._acquire("web")
 os._exit(0)
 """
 
@@ -163,6 +170,37 @@ async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path
     assert sorted(await of.tasks()) == ["db", "web"]
     assert await of.collect(_Loaded(DB)) == ["web"]
     assert await of.tasks() == ["db"]
+
+
+DISK = Given("/srv/disk.img", 1, 2)
+
+
+async def test_disks_are_taken_back_before_their_user_is_freed(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    with started(of, WEB) as uid:
+        await of.note(uid, [DISK, Given("/srv/other.img", 1, 3)])
+    await of.release(WEB)
+    assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
+    assert list((tmp_path / "notes").iterdir()) == []
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o700
+
+
+async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_that_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, range(70000, 70001), taken)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/70000").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
+    with pytest.raises(TakenError, match="all 1 users"):
+        of._acquire(WEB)
+    assert await of.collect(_none) == []
+    assert taken == [(70000, "/srv/disk.img")]
+    with started(of, WEB) as uid:
+        await of.note(uid, [DISK])
+        assert await of.collect(_none) == []
+        assert len(taken) == 1, "a start has it"
 
 
 async def test_user_that_this_host_does_not_find_is_the_missing_library(

@@ -44,6 +44,7 @@ def strangers(machine: Machine) -> Iterator[Strangers]:
         subject = Strangers(children)
         yield subject
         sh("systemctl", "stop", *subject.units)
+        sh("solo5ctl", "gc")  # the users of scopes that are over
 
 
 def is_active(name: str) -> bool:
