@@ -8,7 +8,7 @@ from .checkout import CHECKOUT
 from .report import lasting
 
 _SECONDS = 12
-_PARTS = ("src", "units", "packaging", "docs", "completions", "pyproject.toml", "setup.py", "README.md")
+_PARTS = ("src", "units", "packaging", "docs", "completions", "pyproject.toml", "setup.py", "README.md", "SECURITY.md")
 
 _BUILD = """
 tree=$1 work=$2
