@@ -94,7 +94,7 @@ class Fields:
         return self.integer(key, default, low=low, high=high)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        values = self._items(key, "a list of texts", default)
+        values = self.items(key, "a list of texts", default)
         texts = tuple(value for value in values if isinstance(value, str))
         if len(texts) != len(values):
             raise self.wrong(key, list(values), "a list of texts")
@@ -104,14 +104,21 @@ class Fields:
         return Fields(self._mapping.get(key, {}), self.path(key), error=self._error)
 
     def tables(self, key: str) -> "tuple[Fields, ...]":
-        values = self._items(key, "a list of tables", ())
+        values = self.items(key, "a list of tables", ())
         return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
 
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
         """A text that `parse` turns into a value; its own error is kept, with the key put before it."""
         if key not in self._mapping and default is not None:
             return default
-        text = self.text(key)
+        return self._parse(key, self.text(key), parse)
+
+    def each(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
+        """Each of a list of texts as `parsed` reads one; nothing where the key is missing."""
+        for text in self.texts(key, ()):
+            yield self._parse(key, text, parse)
+
+    def _parse(self, key: str, text: str, parse: Callable[[str], T]) -> T:
         try:
             return parse(text)
         except Solo5Error as error:
@@ -126,7 +133,8 @@ class Fields:
         """The error for a value that is of the right type and still not right."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
 
-    def _items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
+    def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
+        """Return a list of any values."""
         value = self._get(key, expected, default)
         if not isinstance(value, list | tuple):
             raise self.wrong(key, value, expected)

@@ -7,7 +7,7 @@ from functools import reduce
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, SettingsError
-from solo5_systemd.settings import Settings, parse_settings
+from solo5_systemd.settings import Settings, check_reach, parse_settings
 
 ETC = Path("/etc/solo5")
 
@@ -30,11 +30,13 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
     nothing: dict[str, object] = {}
     merged = reduce(_merge, documents.values(), nothing)
     try:
-        return parse_settings(merged, str(directory))
+        settings = parse_settings(merged, str(directory))
     except SettingsError:
         for file, document in documents.items():  # if one of them is wrong by itself, it is the one to name
             parse_settings(document, str(file))
         raise
+    check_reach(settings)
+    return settings
 
 
 def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> None:

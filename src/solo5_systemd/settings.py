@@ -2,6 +2,7 @@
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 task_uids = "70000-79999"
+reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 
 [network.default]
 ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
@@ -9,6 +10,12 @@ gateway4 = "10.89.0.1"    # left out: the first address
 bridge = "solo5-default"  # left out: solo5-NAME, the name shortened where it is long
 mtu = 1500
 masquerade = true
+routed = false            # true: a client that has a route reaches ports that are not published
+reach = []                # names of other networks whose guests may be called from here
+isolated = false          # true: guests of this network do not reach each other
+host = []                 # ports of the host for its guests, such as ["53/udp"]
+metadata = false          # true: guests reach 169.254.0.0/16, where clouds have their metadata service
+connections = 4096        # how many a guest may have open at once
 """
 
 import hashlib
@@ -41,6 +48,48 @@ _LINK_MAX = 15
 _LINK = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
 
 
+CONNECTIONS = 4096
+"""How many tracked connections one guest may have open: a sixty-fourth of the table of a host with 4 GiB or more."""
+
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+_HOST_PORT = re.compile(r"([0-9]{1,5})/(tcp|udp)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPort:
+    """A port of the host that guests may call."""
+
+    port: int
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.port}/{self.protocol}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPolicy:
+    """What passes the packet filter besides published ports and a guest's way out. The default is closed.
+
+    Attributes:
+        routed: clients beyond the host reach ports that are not published.
+        reach: networks whose guests may be called by guests of this one.
+        isolated: guests of this network do not reach one another.
+        host: ports of the host, at each of its addresses, that guests may call.
+        metadata: guests reach 169.254.0.0/16.
+        connections: how many tracked connections one guest may have open.
+    """
+
+    routed: bool = False
+    reach: tuple[NetworkName, ...] = ()
+    isolated: bool = False
+    host: tuple[HostPort, ...] = ()
+    metadata: bool = False
+    connections: int = CONNECTIONS
+
+
+CLOSED = NetworkPolicy()
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """One named network. `ipv4` None: choose a range; `gateway4` None: its first address."""
@@ -51,13 +100,20 @@ class NetworkSettings:
     gateway4: IPv4Address | None = None
     mtu: int = 1500
     masquerade: bool = True
+    policy: NetworkPolicy = CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """All of it; `reserved_ports`: first and last port of each range."""
+
     tender_paths: tuple[str, ...] = TENDER_PATHS
     task_uids: range = TASK_UIDS
+    reserved_ports: tuple[tuple[int, int], ...] = ()
     networks: tuple[NetworkSettings, ...] = ()
+
+    def reserves(self, port: int) -> bool:
+        return any(first <= port <= last for first, last in self.reserved_ports)
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         return next((network for network in self.networks if network.name == name), None)
@@ -80,7 +136,7 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 
 def _parse(fields: Fields) -> Settings:
-    fields.allow("tender_paths", "task_uids", "network")
+    fields.allow("tender_paths", "task_uids", "reserved_ports", "network")
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -88,7 +144,12 @@ def _parse(fields: Fields) -> Settings:
     names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables)))
     networks = tuple(_network(name, tables.table(name)) for name in names)
     _unlike_each_other(networks)
-    return Settings(tender_paths=paths, task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS), networks=networks)
+    return Settings(
+        tender_paths=paths,
+        task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
+        reserved_ports=_reserved(fields),
+        networks=networks,
+    )
 
 
 def _task_uids(text: str) -> range:
@@ -104,6 +165,71 @@ def _task_uids(text: str) -> range:
     return uids
 
 
+def check_reach(settings: Settings) -> None:
+    """Check, when all files are merged, that networks name networks.
+
+    Raises:
+        SettingsError: one does not exist.
+    """
+    for network in settings.networks:
+        for name in network.policy.reach:
+            if settings.network(name) is None or name == network.name:
+                raise SettingsError(
+                    f"network.{network.name}.reach names {name!r}: expected the names of other networks, which are "
+                    f"{', '.join(other.name for other in settings.networks if other is not network) or 'none'}."
+                )
+
+
+def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
+    expected = 'ports from 1 to 65535 and ranges of them, such as [22, "4646-4648"]'
+    ranges = []
+    for value in fields.items("reserved_ports", expected, ()):
+        match = None if isinstance(value, bool) else _RANGE.fullmatch(str(value))
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= 65535:
+            raise fields.wrong("reserved_ports", value, expected)
+        ranges.append((first, last))
+    return tuple(ranges)
+
+
+POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections")
+
+
+def network_policy(fields: Fields) -> NetworkPolicy:
+    """Read what a network's table opens; other keys are left alone.
+
+    Raises:
+        Solo5Error: (of the class of `fields`) a value is wrong.
+    """
+    return NetworkPolicy(
+        routed=fields.boolean("routed", default=False),
+        reach=tuple(fields.each("reach", network_name)),
+        isolated=fields.boolean("isolated", default=False),
+        host=tuple(fields.each("host", _host_port)),
+        metadata=fields.boolean("metadata", default=False),
+        connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
+    )
+
+
+def policy_table(policy: NetworkPolicy) -> dict[str, object]:
+    """Return what `network_policy` reads."""
+    return {
+        "routed": policy.routed,
+        "reach": list(policy.reach),
+        "isolated": policy.isolated,
+        "host": [str(port) for port in policy.host],
+        "metadata": policy.metadata,
+        "connections": policy.connections,
+    }
+
+
+def _host_port(text: str) -> HostPort:
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= 65535:
+        raise SettingsError(f'{text!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
+    return HostPort(port=int(match[1]), protocol=match[2])
+
+
 def _network_key(key: str) -> NetworkName:
     try:
         return network_name(key)
@@ -112,7 +238,7 @@ def _network_key(key: str) -> NetworkName:
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
-    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade")
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS)
     bridge = fields.text("bridge", default_bridge(name))
     if not _LINK.fullmatch(bridge) or bridge in (".", ".."):
         raise fields.wrong("bridge", bridge, "a link name of at most 15 letters, digits, '_', '.' or '-'")
@@ -130,6 +256,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
         mtu=fields.integer("mtu", 1500, low=68, high=65521),
         masquerade=fields.boolean("masquerade", default=True),
+        policy=network_policy(fields),
     )
 
 

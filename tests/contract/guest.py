@@ -27,6 +27,7 @@ class Guest:
         self.mac = bytes.fromhex(lease.mac.replace(":", ""))
         self.ip = lease.ipv4.ip
         self.gateway = lease.gateway4
+        self.tap = lease.tap
         self.greeting = greeting
         self.frames: list[bytes] = []
         self._arrived = asyncio.Event()

@@ -29,11 +29,10 @@ def private_namespace() -> Iterator[None]:
 
 
 class Outside:
-    """A neighbour of the host: 192.0.2.2, joined to the host's 192.0.2.1 by a veth."""
+    """A neighbour of the host: 192.0.2.2, joined to the host's 192.0.2.1 by a veth; another has another link."""
 
-    host, address = "192.0.2.1", "192.0.2.2"
-
-    def __init__(self) -> None:
+    def __init__(self, link: str = "veth", host: str = "192.0.2.1", address: str = "192.0.2.2") -> None:
+        self.link, self.host, self.address = link, host, address
         self._holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._holder.stdin is not None
         assert self._holder.stdout is not None
@@ -41,12 +40,15 @@ class Outside:
         self._holder.stdin.flush()
         self._holder.stdout.readline()  # cat runs, so that its namespace is there
         pid = str(self._holder.pid)
-        run("ip", "link", "add", "veth-in", "type", "veth", "peer", "name", "veth-out", "netns", pid)
-        run("ip", "address", "add", f"{self.host}/24", "dev", "veth-in")
-        run("ip", "link", "set", "veth-in", "up")
-        inside = ("nsenter", "-t", pid, "-n", "ip")
-        run(*inside, "address", "add", f"{self.address}/24", "dev", "veth-out")
-        run(*inside, "link", "set", "veth-out", "up")
+        run("ip", "link", "add", f"{link}-in", "type", "veth", "peer", "name", f"{link}-out", "netns", pid)
+        run("ip", "address", "add", f"{self.host}/24", "dev", f"{link}-in")
+        run("ip", "link", "set", f"{link}-in", "up")
+        self.ip("address", "add", f"{self.address}/24", "dev", f"{link}-out")
+        self.ip("link", "set", f"{link}-out", "up")
+
+    def ip(self, *words: str) -> str:
+        """Run ip(8) there."""
+        return run("nsenter", "-t", str(self._holder.pid), "-n", "ip", *words)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -59,7 +61,7 @@ class Outside:
                 _call("setns", home.fileno(), _CLONE_NEWNET)
 
     def close(self) -> None:
-        run("ip", "link", "del", "veth-in")
+        run("ip", "link", "del", f"{self.link}-in")
         self._holder.communicate()
 
 

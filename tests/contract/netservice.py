@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dbus_next.aio import MessageBus
 from tests.contract.netns import run
+from tests.rules import settled
 
 import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus
@@ -197,7 +198,7 @@ def host_state() -> tuple[str, ...]:
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     # Without their flags: whether a route is "linkdown" changes by itself.
     routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
-    return (*links, run("nft", "list", "ruleset"), routes, forwarding)
+    return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 5) -> None:

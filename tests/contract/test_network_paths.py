@@ -119,6 +119,7 @@ async def test_what_leaves_a_network_carries_the_hosts_address(
 
 
 async def test_a_guest_does_not_reach_the_hosts_loopback(service: Service, bridge_nf: None) -> None:
+    (service.settings / "solo5.toml").write_text('[network.default]\nhost = ["9/udp"]\n')
     await service.restart()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("0.0.0.0", 9))

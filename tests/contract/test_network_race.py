@@ -3,19 +3,21 @@
 import pytest
 from tests.contract.netns import run
 from tests.contract.netservice import Service, host_state, udp, until
+from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network.nft import Tables
-from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.ruleset import Element, Plan, elements
 
-HERE, THERE = (Element(family="bridge", name="reflected", key=(f'"{tap}"', f'"{tap}"')) for tap in ("s5-a", "s5-b"))
+PLAN = Plan(reservations=[RESERVATION])
+THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
 
 
 class Disturbed(Tables):
     """Ours, with another program that commits something right after each of our first commits."""
 
     def __init__(self, *harms: str) -> None:
-        super().__init__()
+        super().__init__(owned=False)
         self._harms = list(harms)
 
     def _run(self, commands: str) -> str:
@@ -32,34 +34,34 @@ def no_tables(namespace: None) -> None:
 
 async def test_tables_that_are_taken_away_before_they_were_looked_at_are_made_again(no_tables: None) -> None:
     tables = Disturbed("delete table bridge solo5", "flush ruleset")
-    tables.replace([HERE])
-    assert tables.are_intact(lambda: [HERE])
-    assert HERE.key[0] in run("nft", "list", "table", "bridge", "solo5")
+    tables.replace(PLAN)
+    assert tables.are_intact(lambda: elements(PLAN))
+    assert RESERVATION.leases[0].tap in run("nft", "list", "table", "bridge", "solo5")
     tables.close()
 
 
 async def test_tables_that_are_taken_away_again_and_again_are_never_taken_for_intact(no_tables: None) -> None:
     tables = Disturbed(*["delete table bridge solo5"] * 9)
-    tables.replace([HERE])
-    assert not tables.are_intact(lambda: [HERE])
+    tables.replace(PLAN)
+    assert not tables.are_intact(lambda: elements(PLAN))
     tables.close()
 
 
 async def test_what_others_do_to_their_own_tables_leaves_ours_intact(no_tables: None) -> None:
     tables = Disturbed("add table ip other", *["delete table ip other; add table ip other"] * 2)
-    tables.replace([HERE])
-    tables.replace([HERE])
-    assert tables.are_intact(lambda: [HERE])
+    tables.replace(PLAN)
+    tables.replace(PLAN)
+    assert tables.are_intact(lambda: elements(PLAN))
     tables.close()
 
 
 async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> None:
     tables = Tables()
-    tables.replace([HERE])
+    tables.replace(PLAN)
     with pytest.raises(HostError, match="nftables refused a change"):
-        tables.delete([HERE, THERE])
+        tables.delete([*elements(PLAN), THERE])
     assert not tables.are_intact(list)
-    assert tables.are_intact(lambda: [HERE])
+    assert tables.are_intact(lambda: elements(PLAN))
     tables.close()
 
 
@@ -82,7 +84,7 @@ sys.exit(program.main())
 
 
 async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_be(service: Service) -> None:
-    service.start(program=("-c", _FLUSHED_AMID))
+    service.start("--shared-tables", program=("-c", _FLUSHED_AMID))
     await service.ready()
     async with service.client() as client:
         await client.lease("a", udp(5301))

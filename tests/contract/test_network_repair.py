@@ -1,18 +1,26 @@
 """What other programs, or a damaged file, take away from the service is put back, and whoever listens is told."""
 
 import asyncio
-from contextlib import aclosing
+import socket
+import struct
+import subprocess
+import time
+from contextlib import aclosing, closing
+from ipaddress import IPv4Address
 
-from tests.contract.guest import Guest
+import pytest
+from tests.contract.guest import UDP, Guest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
+from tests.rules import settled
 
 from solo5_systemd.names import TaskName
 
 
 async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
-    await service.restart()
+    """Where kernel or nftables know no owner of a table."""
+    await service.restart("--shared-tables")
     async with service.client() as client:
         lease = await client.lease("a", udp(5353))
         before = host_state()
@@ -23,11 +31,53 @@ async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
             ("flush", "map", "ip", "solo5", "published"),
             ("add", "rule", "ip", "solo5", "output", "drop"),
         ):
+            begun = time.monotonic()
             run("nft", *harm)
+            _until_both_are_there()
+            print(f"nft {' '.join(harm)}: both tables are there after {(time.monotonic() - begun) * 1000:.0f} ms")
             await until(lambda: host_state() == before)
         async with Guest(lease):
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
         await client.drop("a")
+
+
+def _until_both_are_there() -> None:
+    while not {"table ip solo5", "table bridge solo5"} <= {*run("nft", "list", "tables").splitlines()}:
+        pass
+
+
+async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service) -> None:
+    """There is no moment without the guard of the loopback, nor one in which a guest may forge its address."""
+    await service.restart()
+    async with service.client() as client:
+        first, second = await client.lease("a"), await client.lease("b")
+        before = settled(run("nft", "--stateless", "-a", "list", "ruleset"))
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as listener:
+            listener.bind(("127.0.0.1", 9))
+            listener.setblocking(False)
+            async with Guest(first) as a, Guest(second) as b:
+                gateway, victim = await a.resolve(a.gateway), await a.resolve(b.ip)
+                body = struct.pack("!HHHH", 9, 9, 8 + 6, 0)
+                attacks = (
+                    a.ipv4(gateway, IPv4Address("127.0.0.1"), UDP, body + b"attack"),
+                    a.ipv4(victim, b.ip, UDP, body + b"forged", source=a.gateway),
+                )
+                for _ in range(30):
+                    run("nft", "flush", "ruleset")
+                    for attack in attacks:
+                        a.send(attack)
+                a.send(a.ipv4(victim, b.ip, UDP, body + b"proper"))
+                await b.heard(lambda frame: frame[42:].startswith(b"proper"))
+                assert not [frame for frame in b.frames if frame[42:].startswith(b"forged")]
+                with pytest.raises(BlockingIOError):
+                    listener.recv(100)
+        for harm in (("delete", "table", "ip", "solo5"), ("flush", "chain", "bridge", "solo5", "prerouting")):
+            with pytest.raises(subprocess.CalledProcessError):
+                run("nft", *harm)
+        assert settled(run("nft", "--stateless", "-a", "list", "ruleset")) == before
+        assert "repaired" not in service.log.read_text()
+        await client.drop("a")
+        await client.drop("b")
 
 
 async def test_deleted_links_are_rebuilt(service: Service) -> None:
@@ -75,7 +125,7 @@ async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Servic
 
 
 async def test_each_repair_is_told_with_the_tasks_that_it_concerns_and_after_a_kill_as_well(service: Service) -> None:
-    await service.restart()
+    await service.restart("--shared-tables")
     async with service.client() as client, aclosing(client.repairs()) as repairs:
         told = asyncio.ensure_future(anext(repairs))
         first, _ = await client.lease("a"), await client.have("b", nics=(nic("service"), nic("management")))
@@ -84,7 +134,7 @@ async def test_each_repair_is_told_with_the_tasks_that_it_concerns_and_after_a_k
         assert sorted(repair.tasks) == ["a", "b"]
         assert "nftables" in repair.what
         service.kill()
-        await service.restart()
+        await service.restart("--shared-tables")
         run("ip", "link", "del", first.tap)
         repair = await anext(repairs)
         assert (list(repair.tasks), first.tap in repair.what) == (["a"], True)

@@ -17,6 +17,7 @@ from solo5_systemd.errors import TakenError
 from solo5_systemd.names import TaskName
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+CONF = Path("/proc/sys/net/ipv4/conf")
 
 
 async def test_an_address_stays_held_though_rules_and_service_are_gone(service: Service) -> None:
@@ -84,14 +85,29 @@ async def test_no_program_is_looked_for_in_the_path(service: Service, monkeypatc
 
 @pytest.mark.parametrize("before", ["0", "1"])
 async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: Service, before: str) -> None:
+    """With all that the kernel sets when forwarding is switched: each link's own, and whether redirects are heeded."""
+    run("ip", "link", "add", "kept", "type", "veth", "peer", "name", "other")
     FORWARD.write_text(before)
+    (CONF / "all/accept_redirects").write_text("0")
+    (CONF / "kept/forwarding").write_text("1")
+    (CONF / "other/forwarding").write_text("0")
+    settings = _ipv4_settings()
     await service.restart()
     async with service.client() as client:
         await client.lease("a")
         assert FORWARD.read_text() == "1\n"
+        service.kill()
+        await service.restart()
         await client.drop("a")
         assert FORWARD.read_text() == f"{before}\n"
+        assert _ipv4_settings() == settings
+    run("ip", "link", "del", "kept")
     FORWARD.write_text("0")
+
+
+def _ipv4_settings() -> dict[str, str]:
+    files = [*CONF.glob("*/forwarding"), *CONF.glob("*/accept_redirects")]
+    return {str(file): file.read_text() for file in files}
 
 
 @pytest.mark.parametrize(("ipv4", "broadcast"), [("10.77.0.0/16", "10.77.255.255"), ("10.77.0.0/28", "10.77.0.15")])

@@ -5,6 +5,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Lease, MacAddress, PortRequest, Protocol, Reservation
+from solo5_systemd.settings import HostPort, NetworkPolicy
 from solo5_systemd.task import Phase, Started, Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -41,6 +42,8 @@ NETWORK = NetworkOverview(
     up=True,
     leases=1,
     free=252,
+    policy=NetworkPolicy(reach=(NetworkName("lab"),), host=(HostPort(port=53, protocol="udp"),), connections=64),
+    refused={IPv4Address("10.89.0.2"): 17},
 )
 """Whose address the lease is."""
 

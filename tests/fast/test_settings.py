@@ -5,9 +5,21 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from solo5_systemd import settings
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.names import NetworkName
-from solo5_systemd.settings import TENDER_PATHS, NetworkSettings, Settings, parse_settings
+from solo5_systemd.settings import (
+    CLOSED,
+    TENDER_PATHS,
+    HostPort,
+    NetworkPolicy,
+    NetworkSettings,
+    Settings,
+    check_reach,
+    network_policy,
+    parse_settings,
+    policy_table,
+)
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 
@@ -24,6 +36,13 @@ def test_the_documented_example_says_what_is_the_default_anyway() -> None:
     _, _, example = (settings.__doc__ or "").partition("\n\n")
     read = parse(example)
     assert read.tender_paths == ("/usr/bin", "/opt/solo5/bin")
+    assert read.reserved_ports == ((22, 22), (4646, 4648))
+    assert [port for port in (21, 22, 23, 4645, 4646, 4647, 4648, 4649) if read.reserves(port)] == [
+        22,
+        4646,
+        4647,
+        4648,
+    ]
     assert read.networks == (replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1")),)
 
 
@@ -43,7 +62,10 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("tender_path = []", "tender_path is not a known key: expected one of network, task_uids, tender_paths."),
+        (
+            "tender_path = []",
+            "tender_path is not a known key: expected one of network, reserved_ports, task_uids, tender_paths.",
+        ),
         ("tender_paths = []", "tender_paths is []: expected one or more absolute directories."),
         ('tender_paths = ["bin"]', "tender_paths is ['bin']: expected one or more absolute directories."),
         ("network = 1", "network is 1: expected a table of named values."),
@@ -52,6 +74,16 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         ("network.default.mtu = 67", "network.default.mtu is 67: expected a whole number from 68 to 65521."),
         ("network.default.mtu = 65522", "network.default.mtu is 65522"),
         ("network.default.masquerade = 1", "network.default.masquerade is 1: expected true or false."),
+        ("network.default.routed = 1", "network.default.routed is 1: expected true or false."),
+        ('network.default.reach = ["a b"]', "network.default.reach: network name 'a b' is not usable"),
+        ('network.default.host = ["53"]', "network.default.host: '53' is not a port of the host: expected one such as"),
+        ('network.default.host = ["0/udp"]', "network.default.host: '0/udp' is not a port"),
+        ('network.default.host = ["65536/tcp"]', "network.default.host: '65536/tcp' is not a port"),
+        ("network.default.connections = 0", "network.default.connections is 0: expected a whole number from 16 to"),
+        ("reserved_ports = 22", "reserved_ports is 22: expected ports from 1 to 65535 and ranges of them"),
+        ('reserved_ports = ["9-8"]', "reserved_ports is '9-8': expected ports"),
+        ("reserved_ports = [true]", "reserved_ports is True: expected ports"),
+        ("reserved_ports = [65536]", "reserved_ports is 65536: expected ports"),
         ('network.default.bridge = "a/b"', "network.default.bridge is 'a/b': expected a link name"),
         ('network.default.bridge = ".."', "network.default.bridge is '..': expected a link name"),
         ('network.default.ipv4 = "10.0.0.1/24"', "network.default.ipv4: 10.0.0.1/24 has host bits set."),
@@ -89,3 +121,25 @@ def test_a_long_name_has_a_bridge_whose_name_fits_and_stays() -> None:
     bridges = [network.bridge for network in parse("[network.management]\n[network.manageress]\n").networks]
     assert len({*bridges}) == len(bridges)
     assert all(len(bridge) <= 15 for bridge in bridges)
+
+
+def test_a_policy_is_read_and_written() -> None:
+    read = parse(
+        '[network.a]\nrouted = true\nreach = ["b"]\nisolated = true\nhost = ["53/udp", "8080/tcp"]\n'
+        "metadata = true\nconnections = 16\n[network.b]\n"
+    )
+    a, b = read.networks[1:]
+    host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
+    opened = NetworkPolicy(
+        routed=True, reach=(NetworkName("b"),), isolated=True, host=host, metadata=True, connections=16
+    )
+    assert (a.policy, b.policy) == (opened, CLOSED)
+    for policy in (opened, CLOSED):
+        assert network_policy(Fields(policy_table(policy))) == policy
+    check_reach(read)
+
+
+@pytest.mark.parametrize("name", ["c", "a"])
+def test_a_network_reaches_others_that_exist(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"network.a.reach names '{name}': expected the names of other networks"):
+        check_reach(parse(f'[network.a]\nreach = ["{name}"]\n'))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rules import settled
 
 GUESTS = Path("/srv/guests")
 PATIENCE = 240.0 if os.environ.get("TEST_MACHINE") == "vm" else 60.0
@@ -88,7 +89,7 @@ class Machine:
         return {
             "links": sorted(link["ifname"] for link in json.loads(ok("ip", "-json", "link"))),
             "namespaces": ok("ip", "netns", "list"),
-            "nft": ok("nft", "list", "ruleset"),
+            "nft": settled(ok("nft", "--stateless", "list", "ruleset")),
             "units": sorted(_units()),
             "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
             "descriptors": unit_property("solo5-relay.service", "NFileDescriptorStore"),

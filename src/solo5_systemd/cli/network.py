@@ -11,6 +11,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Lease
+from solo5_systemd.settings import policy_table
 from solo5_systemd.task import Task
 
 if TYPE_CHECKING:
@@ -87,15 +88,27 @@ def _row(network: NetworkOverview) -> tuple[str, ...]:
 
 
 def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, str]]:
+    refused = sorted(network.refused.items())
     return [
         ("Name", network.name),
         ("Bridge", f"{network.bridge} ({'up' if network.up else 'made when a task needs it'})"),
         ("Range", str(network.ipv4) if network.ipv4 else "chosen when a task needs it"),
         ("Gateway", str(network.gateway4 or "")),
         ("MTU", str(network.mtu)),
-        ("Masquerade", "yes" if network.masquerade else "no"),
+        ("Masquerade", _yes(network.masquerade)),
+        ("Isolated", _yes(network.policy.isolated)),
+        ("Routed", _yes(network.policy.routed)),
+        ("Reaches", ", ".join(network.policy.reach) or "no other network"),
+        ("Host", ", ".join(map(str, network.policy.host)) or "no port"),
+        ("Metadata", _yes(network.policy.metadata)),
+        ("Connections", f"{network.policy.connections} for each guest"),
         *(("Lease", f"{lease.ipv4.ip} {lease.mac} {task}/{lease.nic}") for task, lease in _leases(network, tasks)),
+        *(("Refused", f"{address} {count} packets, for too many connections") for address, count in refused),
     ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
@@ -111,6 +124,7 @@ def _json(network: NetworkOverview) -> dict[str, object]:
         "masquerade": network.masquerade,
         "up": network.up,
         "in_use": network.leases,
+        **policy_table(network.policy),
     }
     if network.ipv4 is not None:
         document |= {"ipv4": str(network.ipv4), "free": network.free}
@@ -119,8 +133,15 @@ def _json(network: NetworkOverview) -> dict[str, object]:
     return document
 
 
-def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, str]]:
+def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, str | int]]:
     return [
-        {"task": task, "nic": lease.nic, "ipv4": str(lease.ipv4.ip), "mac": lease.mac, "tap": lease.tap}
+        {
+            "task": task,
+            "nic": lease.nic,
+            "ipv4": str(lease.ipv4.ip),
+            "mac": lease.mac,
+            "tap": lease.tap,
+            "refused": network.refused.get(lease.ipv4.ip, 0),
+        }
         for task, lease in _leases(network, tasks)
     ]

@@ -1,6 +1,7 @@
 """Descriptors that systemd keeps for a service over its restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
 
 import os
+import select
 import socket
 from collections.abc import Mapping
 
@@ -16,6 +17,27 @@ def store(name: str, fd: int) -> None:
 def forget(name: str) -> None:
     """Have systemd close those of this name."""
     _notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+def barrier(seconds: float) -> bool:
+    """Wait until systemd has done all that it was notified of, such as closing what was forgotten (sd_notify(3)).
+
+    Returns:
+        False where that took longer.
+    """
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return True
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            _notify("BARRIER=1", theirs)
+        finally:
+            os.close(theirs)
+        hung_up = select.poll()
+        hung_up.register(ours, 0)
+        return bool(hung_up.poll(seconds * 1000))
+    finally:
+        os.close(ours)
 
 
 def restored() -> Mapping[str, int]:

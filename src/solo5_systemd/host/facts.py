@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.settings import NetworkPolicy, NetworkSettings
 from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
 
@@ -74,6 +75,7 @@ class Host:
         virtualization: the processor says that it can run virtual machines (svm or vmx).
         store: the image store's directory and free bytes there; None: it cannot be looked at.
         persistent_journal: the journal outlives a reboot.
+        networks: those of /etc/solo5.
         kernel: its settings.
     """
 
@@ -90,6 +92,7 @@ class Host:
     virtualization: bool
     store: tuple[str, int] | None
     persistent_journal: bool
+    networks: Sequence[NetworkSettings] = ()
     kernel: Kernel = field(default_factory=Kernel)
 
 
@@ -116,6 +119,7 @@ def facts(host: Host) -> tuple[Fact, ...]:
         *_devices(host),
         _store(host),
         _journal(host),
+        _networks(host),
         *_kernel(host.kernel),
     )
 
@@ -224,6 +228,21 @@ def _store(host: Host) -> Fact:
 def _journal(host: Host) -> Fact:
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
     return Fact(name="journal", value=kept)
+
+
+def _networks(host: Host) -> Fact:
+    opened = {network.name: ways for network in host.networks if (ways := _opened(network.policy))}
+    shown = "; ".join(f"{name} opens {', '.join(ways)}" for name, ways in opened.items())
+    return Fact(name="networks", value=shown or "closed but for published ports and the guests' way out")
+
+
+def _opened(policy: NetworkPolicy) -> list[str]:
+    return [
+        *([f"{', '.join(map(str, policy.host))} of this host"] if policy.host else ()),
+        *(["the metadata service"] if policy.metadata else ()),
+        *(f"network {name}" for name in policy.reach),
+        *(["unpublished ports"] if policy.routed else ()),
+    ]
 
 
 def _kernel(kernel: Kernel) -> Iterator[Fact]:

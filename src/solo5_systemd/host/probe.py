@@ -65,6 +65,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         },
         virtualization=_virtualization(root / "proc/cpuinfo"),
         store=_store(root / STORE.relative_to("/")),
+        networks=settings.networks,
         persistent_journal=(root / "var/log/journal").is_dir(),
         kernel=await asyncio.to_thread(look, root),
     )

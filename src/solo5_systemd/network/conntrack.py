@@ -22,7 +22,7 @@ _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 _TUPLE_ORIG, _TUPLE_REPLY, _ID, _FILTER = 1, 2, 12, 25
 _TUPLE_IP, _TUPLE_PROTO, _IP_V4_SRC, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 1, 3
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
-_BY_PROTOCOL, _BY_PORT = 1 << 3, 1 << 5
+_BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
 _NFGENMSG = struct.pack("=BBH", AF_INET, 0, 0)
 
 
@@ -53,6 +53,33 @@ def forget_udp(moved: Collection[Moved]) -> None:
                 _delete(netfilter, flow)
     finally:
         netfilter.close()
+
+
+def forget_sources(addresses: Collection[IPv4Address]) -> None:
+    """Drop every flow that one of these guests has begun.
+
+    They would count for the next guest with that address, and stay for days where they are TCP's: a guest that is
+    started again and again would fill the table in spite of its limit. The kernel picks the flows by their source.
+
+    Raises:
+        OSError: connection tracking cannot be reached.
+    """
+    netfilter = NetlinkSocket(NETLINK_NETFILTER)
+    try:
+        for address in addresses:
+            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _from(address))):
+                _delete(netfilter, attributes(body[len(_NFGENMSG) :]))
+    finally:
+        netfilter.close()
+
+
+def _from(address: IPv4Address) -> bytes:
+    chosen = nested(
+        _FILTER,
+        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", _BY_SOURCE)),
+        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
+    )
+    return nested(_TUPLE_ORIG, nested(_TUPLE_IP, attribute(_IP_V4_SRC, address.packed))) + chosen
 
 
 def _filter(ports: Collection[int]) -> bytes:

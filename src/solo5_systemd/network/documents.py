@@ -19,6 +19,7 @@ from solo5_systemd.network.plan import (
     Reservation,
     ipv4_address,
 )
+from solo5_systemd.settings import network_policy, policy_table
 
 VERSION = 1
 
@@ -72,6 +73,7 @@ def network_document(network: Network) -> dict[str, object]:
         "gateway4": str(network.gateway4),
         "mtu": network.mtu,
         "masquerade": network.masquerade,
+        "policy": policy_table(network.policy),
     }
 
 
@@ -89,6 +91,7 @@ def parse_network(document: object) -> Network:
         gateway4=fields.parsed("gateway4", ipv4_address),
         mtu=fields.integer("mtu", low=68, high=65521),
         masquerade=fields.boolean("masquerade"),
+        policy=network_policy(fields.table("policy")),  # closed in a file of a version that had none
     )
 
 

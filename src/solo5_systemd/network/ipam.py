@@ -56,6 +56,7 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
         gateway4=settings.gateway4 or ipv4[1],
         mtu=settings.mtu,
         masquerade=settings.masquerade,
+        policy=settings.policy,
     )
 
 

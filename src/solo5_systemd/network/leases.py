@@ -1,8 +1,9 @@
-"""What is held, on disk below /run: read by anybody, written by the network service alone."""
+"""What is held, on disk below /run: read by root, written by the network service alone."""
 
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +45,17 @@ def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
 def has_lease(task: TaskName, directory: Path = STATE) -> bool:
     """There is a file of what the task holds, readable or not."""
     return any((directory / "tasks" / f"{task}.json{end}").exists() for end in ("", _DAMAGED))
+
+
+def is_readable(directory: Path = STATE) -> bool:
+    """What is held can be listed by this process, or nothing is held."""
+    try:
+        with os.scandir(directory):
+            return True
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False
 
 
 def all_readable(directory: Path = STATE) -> bool:

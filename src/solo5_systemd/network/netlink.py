@@ -90,6 +90,7 @@ class Links:
                 )
             set_for_link("ipv6", network.bridge, "disable_ipv6", "1")
             set_for_link("ipv4", network.bridge, "route_localnet", "1")
+            set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # which other addresses the host has
             bridge = index(network.bridge)
             with contextlib.suppress(FileExistsError), _existing():
                 self._route.addr(
@@ -101,8 +102,14 @@ class Links:
                 )
             self._route.link("set", index=bridge, state="up")
 
-    def make_tap(self, task: TaskName, lease: Lease) -> None:
+    def make_tap(self, task: TaskName, lease: Lease, *, isolated: bool) -> None:
         """Make a NIC's tap, or set right the one that is there; it is never taken down.
+
+        Args:
+            task: whose it is.
+            lease: what the NIC has.
+            isolated: the bridge hands no frame on to another isolated port, which needs no rule of nftables, and no
+                br_netfilter.
 
         Raises:
             HostError: the kernel refused.
@@ -126,7 +133,12 @@ class Links:
                 ifalias=tap_alias(task, lease.nic),
                 state="up",
             )
-            self._route.brport("set", index=tap, mode=1)  # hairpin, see ruleset
+            self._route.brport("set", index=tap, mode=1, isolated=int(isolated))  # mode: hairpin, see ruleset
+
+    def isolate(self, lease: Lease, *, isolated: bool) -> None:
+        """Change whether the tap's port of the bridge is isolated."""
+        with _told(f"tap {lease.tap}"):
+            self._route.brport("set", index=index(lease.tap), isolated=int(isolated))
 
     def is_in_place(self, lease: Lease) -> bool:
         """The tap is there, up, and on its bridge."""

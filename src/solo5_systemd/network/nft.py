@@ -1,22 +1,30 @@
 """nftables of this network namespace: our tables written and checked through libnftables."""
 
+import errno
 import json
+import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address
+from typing import Any
 
 import nftables
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network import ruleset
-from solo5_systemd.network.nlsocket import NETLINK_NETFILTER, NetlinkSocket, attributes
-from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.nlsocket import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
+from solo5_systemd.network.ruleset import Element, Plan
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
-_NEWGEN, _GETGEN = 10 << 8 | 15, 10 << 8 | 16
+_NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
+_SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
+_OWNED_PROBE = f"table ip {ruleset.TABLE}-probe {{ flags owner, persist; }}"
 _NFGENMSG = struct.Struct("=BBH")
+
+_PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
 
 _TRIES = 3
 """So often our tables are made anew at once; afterwards they are in doubt, and looked at again with the next change."""
@@ -29,7 +37,13 @@ class Tables:
     commit left it, nobody changed anything, and that is known at the price of one message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, owned: bool = True) -> None:
+        """Open sockets of libnftables and netlink.
+
+        Args:
+            owned: our tables are to be ours alone where kernel and nftables know that: a flush of the whole ruleset
+                by another program passes them over, and nothing has to be put back.
+        """
         try:
             self._nft = nftables.Nftables()
         except OSError as error:  # it loads libnftables
@@ -38,12 +52,13 @@ class Tables:
             raise blamed(error) from error
         self._nft.set_stateless_output(True)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
+        self._owned = owned and self._can_own()
         self._generation: int | None = None  # None: what stands there is in doubt
         self._built: Mapping[str, list[object]] = {}
 
-    def replace(self, elements: Iterable[Element]) -> None:
+    def replace(self, plan: Plan) -> None:
         """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
-        commands = ruleset.replace(elements)
+        commands = ruleset.replace(plan, owned=self._owned)
         self._generation = None
         for _ in range(_TRIES):
             before = self._current_generation()
@@ -54,7 +69,7 @@ class Tables:
                 return
 
     def remove(self) -> None:
-        self._run(ruleset.remove())
+        self._run(ruleset.remove(owned=self._owned))
         self._generation = None
 
     def add(self, elements: Iterable[Element]) -> None:
@@ -78,8 +93,42 @@ class Tables:
         """What our tables hold; nothing where they are not there."""
         return frozenset(self._listing()[1])
 
+    def refused(self) -> Mapping[IPv4Address, int]:
+        """Return how many packets of new connections each guest was refused since our tables were made."""
+        self._nft.set_stateless_output(False)
+        try:
+            objects = self._json(f"list set ip {ruleset.TABLE} {ruleset.REFUSED}")
+        finally:
+            self._nft.set_stateless_output(True)
+        return {
+            IPv4Address(each["elem"]["val"]): each["elem"]["counter"]["packets"]
+            for item in objects
+            for each in item.get("set", {}).get("elem", ())
+        }
+
+    def has_flows(self, address: IPv4Address) -> bool:
+        """Whether a guest may have connections open that it has made; the price is one message."""
+        key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, address.packed)))
+        of = attribute(_SET_TABLE, ruleset.TABLE.encode() + b"\0") + attribute(
+            _SET_NAME, ruleset.FLOWS.encode() + b"\0"
+        )
+        wanted = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
+        try:
+            return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, wanted)))
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+
     def close(self) -> None:
         self._netfilter.close()
+
+    def _can_own(self) -> bool:
+        self._nft.set_dry_run(True)
+        try:
+            return bool(self._nft.cmd(_OWNED_PROBE)[0] == 0)
+        finally:
+            self._nft.set_dry_run(False)
 
     def _change(self, commands: str) -> None:
         if not commands:
@@ -100,18 +149,22 @@ class Tables:
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
         """Rules (and chains and sets) by family, and the elements; nothing where a table is missing."""
-        self._nft.set_json_output(True)
-        try:
-            listings = {family: self._nft.cmd(f"list table {family} {ruleset.TABLE}") for family in ruleset.FAMILIES}
-        finally:
-            self._nft.set_json_output(False)
+        listings = {family: self._json(f"list table {family} {ruleset.TABLE}") for family in ruleset.FAMILIES}
         rules: dict[str, list[object]] = {}
         elements: set[Element] = set()
-        for family, (code, output, _) in listings.items():
-            objects = [] if code else json.loads(output)["nftables"]
+        for family, objects in listings.items():
             rules[family] = [_rule(item) for item in objects if "metainfo" not in item]
             elements.update(element for item in objects for element in _elements(item))
         return rules, elements
+
+    def _json(self, command: str) -> list[Any]:
+        """What a listing holds; nothing where it fails."""
+        self._nft.set_json_output(True)
+        try:
+            code, output, _ = self._nft.cmd(command)
+        finally:
+            self._nft.set_json_output(False)
+        return [] if code else list(json.loads(output)["nftables"])
 
     def _current_generation(self) -> int:
         # No dump and no acknowledgement is asked: the answer is the one NEWGEN message.
@@ -151,15 +204,22 @@ def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
 def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
     for kind in ("set", "map"):
         body = item.get(kind, {})
-        elem = body.get("elem", ())
+        elem = () if "dynamic" in str(body.get("flags", "")) else body.get("elem", ())
         for one in elem if isinstance(elem, list) else ():
             key, value = one if kind == "map" else (one, None)
             yield Element(
                 family=str(body["family"]),
                 name=str(body["name"]),
-                key=_words(key),
+                key=_named(_words(key), body["type"]),
                 value=() if value is None else _words(value),
             )
+
+
+def _named(words: tuple[str, ...], types: object) -> tuple[str, ...]:
+    """With protocols by name: nftables 1.0.6 looks for names in /etc/protocols, which need not be there."""
+    kinds = types if isinstance(types, list) else [types]
+    pairs = zip(words, kinds, strict=True)
+    return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -168,6 +228,8 @@ def _words(value: object) -> tuple[str, ...]:
             return tuple(word for part in parts for word in _words(part))
         case {"prefix": {"addr": address, "len": length}}:
             return (f"{address}/{length}",)
+        case {"elem": {"val": key}}:  # of a set with counters
+            return _words(key)
         case _:
             return (str(value),)
 

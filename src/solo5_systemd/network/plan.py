@@ -12,6 +12,7 @@ from typing import NewType
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
+from solo5_systemd.settings import CLOSED, NetworkPolicy
 
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
@@ -53,6 +54,7 @@ class Network:
     gateway4: IPv4Address
     mtu: int
     masquerade: bool
+    policy: NetworkPolicy = CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

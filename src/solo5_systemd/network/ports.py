@@ -8,6 +8,7 @@ from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.book import Book
 from solo5_systemd.network.plan import PortRequest, Protocol
+from solo5_systemd.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +46,29 @@ def check_ports(
         for other, task in held.published(port.protocol, port.host_port):
             if _meet(port, other):
                 raise TakenError(
-                    f"port {_show(port)} is taken by task {task}: expected a free port.",
+                    f"port {show_port(port)} is taken by task {task}: expected a free port.",
                     f"Publish another one, or end task {task}.",
                 )
     for port in ports:
         if any(_answers(socket, port) for socket in bound):
             raise TakenError(
-                f"port {_show(port)} is taken by another process of this host: expected a free port.",
+                f"port {show_port(port)} is taken by another process of this host: expected a free port.",
                 f"`ss -{port.protocol[0]}lnp sport = :{port.host_port}` shows which.",
+            )
+
+
+def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
+    """Refuse ports that the operator keeps for the host.
+
+    Raises:
+        InvalidRequestError: one is among `reserved_ports`.
+    """
+    for port in ports:
+        if settings.reserves(port.host_port):
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published: it is reserved for the host, as reserved_ports below "
+                "/etc/solo5 has it.",
+                "Publish another one.",
             )
 
 
@@ -64,14 +80,14 @@ def _check_request(
 ) -> None:
     if port.nic not in nics:
         raise InvalidRequestError(
-            f"port {_show(port)} leads to NIC {port.nic}, which is not asked for: expected one of "
+            f"port {show_port(port)} leads to NIC {port.nic}, which is not asked for: expected one of "
             f"{', '.join(nics) or 'the NICs, of which there are none'}."
         )
     if any(_meet(port, other) for other in before):
-        raise InvalidRequestError(f"port {_show(port)} is published twice: expected each port once.")
+        raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
     if port.host_ip is not None and not port.host_ip.is_loopback and port.host_ip not in local:
         raise InvalidRequestError(
-            f"port {_show(port)} cannot be published: {port.host_ip} is not an address of this host.",
+            f"port {show_port(port)} cannot be published: {port.host_ip} is not an address of this host.",
             "`ip -4 address` shows them; without one the port is published on all.",
         )
 
@@ -93,6 +109,7 @@ def _answers(socket: BoundPort, port: PortRequest) -> bool:
     )
 
 
-def _show(port: PortRequest) -> str:
+def show_port(port: PortRequest) -> str:
+    """Return a port of the host as `ADDRESS:PORT/PROTOCOL`."""
     address = f"{port.host_ip}:" if port.host_ip else ""
     return f"{address}{port.host_port}/{port.protocol.value}"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from solo5_systemd.network import ruleset
 from solo5_systemd.network.ipam import TAP_PREFIX
-from solo5_systemd.network.leases import STATE, all_readable, has_lease, read_holdings, read_networks
-from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.leases import STATE, all_readable, has_lease, is_readable, read_holdings, read_networks
+from solo5_systemd.network.ruleset import Element, Plan
 from solo5_systemd.network.taps import owner_of
 
 LINKS = Path("/sys/class/net")
@@ -14,6 +14,8 @@ LINKS = Path("/sys/class/net")
 
 def read_strays(state: Path = STATE, links: Path = LINKS) -> tuple[str, ...]:
     """A line for each; leases are read before and after the kernel, so that nothing on its way seems to be stray."""
+    if not is_readable(state):  # for any user but root: what is not seen is no proof
+        return ()
     taps = sorted(name for name in _taps(state, links))
     return (*(f"tap {name}" for name in taps), *(f"nftables {element}" for element in _elements(state)))
 
@@ -41,8 +43,6 @@ def _elements(state: Path) -> list[str]:
     return sorted(map(str, found - set(map(plain, expected)))) if all_readable(state) else []
 
 
-def _expected(state: Path) -> Iterator[Element]:
-    for network in read_networks(state):
-        yield from ruleset.elements_of(network)
-    for holding in read_holdings(state):
-        yield from ruleset.elements_for(holding.reservation)
+def _expected(state: Path) -> tuple[Element, ...]:
+    reservations = [holding.reservation for holding in read_holdings(state)]
+    return ruleset.elements(Plan(networks=read_networks(state), reservations=reservations))

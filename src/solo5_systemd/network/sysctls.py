@@ -6,39 +6,72 @@ from pathlib import Path
 from solo5_systemd.errors import HostError
 
 _ROOT = Path("/proc/sys/net")
-FORWARDING = {"ipv4/ip_forward": "1"}
-"""What routing to our networks needs."""
+IP_FORWARD = "ipv4/ip_forward"
+"""What routing to our networks needs: on every link, since a published port is called and a reply arrives on any."""
+
+_SWITCHED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwarding")
+"""What the kernel sets whenever ip_forward changes (inet_forward_change of net/ipv4/devinet.c), besides each link's
+`forwarding`."""
 
 
-def apply(wanted: Mapping[str, str]) -> None:
-    """Write settings, by their path below /proc/sys/net.
-
-    Raises:
-        HostError: one cannot be written.
-    """
-    for name, value in wanted.items():
-        try:
-            (_ROOT / name).write_text(value)
-        except OSError as error:
-            raise HostError(f"kernel setting net/{name} cannot be set to {value}: {error.strerror}.") from error
-
-
-def current(names: Mapping[str, str]) -> dict[str, str]:
-    """The values now.
+def current() -> dict[str, str]:
+    """Return what `restore` needs to undo `forward`: nothing but ip_forward where that is on.
 
     Raises:
-        HostError: one cannot be read.
+        HostError: a value cannot be read.
     """
-    try:
-        return {name: (_ROOT / name).read_text().strip() for name in names}
-    except OSError as error:
-        raise HostError(f"kernel setting {error.filename} cannot be read: {error.strerror}.") from error
+    before = {IP_FORWARD: _read(IP_FORWARD)}
+    if forwards(before):
+        return before
+    links = (path.parent.name for path in (_ROOT / "ipv4/conf").glob("*/forwarding"))
+    forwarding = (f"ipv4/conf/{link}/forwarding" for link in links if link not in ("all", "default"))
+    return before | {name: value for name in (*_SWITCHED_ALONG, *forwarding) if (value := _read(name)) != ""}
+
+
+def forwards(before: Mapping[str, str]) -> bool:
+    """The host forwarded packets before our first network was up."""
+    return before.get(IP_FORWARD) == "1"
+
+
+def forward() -> None:
+    """Switch forwarding on.
+
+    Raises:
+        HostError: the setting cannot be written.
+    """
+    if _read(IP_FORWARD) != "1":
+        _write(IP_FORWARD, "1")
 
 
 def restore(before: Mapping[str, str]) -> None:
-    """Put back what was there, unless somebody set yet another value since."""
-    now = current(before)
-    apply({name: value for name, value in before.items() if now[name] == FORWARDING.get(name)})
+    """Put back what was there, unless forwarding has been switched off since, or was on before.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if not before or forwards(before) or _read(IP_FORWARD) != "1":
+        return
+    _write(IP_FORWARD, before[IP_FORWARD])
+    for name, value in before.items():
+        if _read(name) not in ("", value):
+            _write(name, value)
+
+
+def _read(name: str) -> str:
+    """Empty where it is gone, as its link is."""
+    try:
+        return (_ROOT / name).read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise HostError(f"kernel setting net/{name} cannot be read: {error.strerror}.") from error
+
+
+def _write(name: str, value: str) -> None:
+    try:
+        (_ROOT / name).write_text(value)
+    except OSError as error:
+        raise HostError(f"kernel setting net/{name} cannot be set to {value}: {error.strerror}.") from error
 
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:

@@ -6,8 +6,9 @@ is started again, a file for all that it may have made. `recover` then makes the
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
@@ -27,11 +28,12 @@ from solo5_systemd.network.plan import (
     PortRequest,
     Reservation,
 )
-from solo5_systemd.network.ports import check_ports
+from solo5_systemd.network.ports import check_ports, check_reserved
 from solo5_systemd.network.repair import Repair
-from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.ruleset import Element, Plan
 from solo5_systemd.network.salvage import salvage
 from solo5_systemd.network.sockets import bound_ports
+from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.settings import NetworkSettings, Settings
 
 RESERVATION_SECONDS = 60
@@ -42,10 +44,19 @@ _log = logging.getLogger(__name__)
 class Keeper:
     """The state of the host's Solo5 networks. Not thread-safe: one thread calls it."""
 
-    def __init__(self, *, store: LeaseStore, links: Links, tables: Tables, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self,
+        *,
+        store: LeaseStore,
+        links: Links,
+        tables: Tables,
+        ports: HeldPorts,
+        settings: Callable[[], Settings],
+    ) -> None:
         self._store = store
         self._links = links
         self._tables = tables
+        self._ports = ports
         self._settings = settings
         self._holdings: dict[TaskName, Holding] = {}
         self._reserved: dict[TaskName, Holding] = {}
@@ -65,13 +76,15 @@ class Keeper:
     def overview(self) -> Sequence[NetworkOverview]:
         """Every network, in use or only configured."""
         known = {settings.name: _configured(settings) for settings in self._settings().networks}
-        used = {network.name: self._in_use(network) for network in self.networks()}
+        refused = {address: count for address, count in self._tables.refused().items() if count} if self._up else {}
+        used = {network.name: self._in_use(network, refused) for network in self.networks()}
         return sorted((known | used).values(), key=lambda network: network.name)
 
-    def _in_use(self, network: Network) -> NetworkOverview:
+    def _in_use(self, network: Network, refused: Mapping[IPv4Address, int]) -> NetworkOverview:
         leases = self._book.leases.get(network.name, 0)
         up, free = network.name in self._up, free_addresses(network.ipv4, leases)
-        return NetworkOverview.of(network, up=up, leases=leases, free=free)
+        mine = {address: count for address, count in refused.items() if address in network.ipv4}
+        return NetworkOverview.of(network, up=up, leases=leases, free=free, refused=mine)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -84,19 +97,21 @@ class Keeper:
             HostError: the host cannot.
         """
         reservation, networks = self._plan(task, nics, ports)
-        for network in networks:
-            self._store.save_network(network)
-            self._networks[network.name] = network
         held = self._holdings.get(task)
         if held is None or held.state is HoldingState.RESERVED:
-            self._save(
-                Holding(
-                    reservation=reservation,
-                    nics=tuple(nics),
-                    state=HoldingState.RESERVED,
-                    expires=now() + RESERVATION_SECONDS,
+            self._ports.hold(ports)
+            expires = now() + RESERVATION_SECONDS
+            try:
+                for network in networks:
+                    self._store.save_network(network)
+                    self._networks[network.name] = network
+                self._save(
+                    Holding(reservation=reservation, nics=tuple(nics), state=HoldingState.RESERVED, expires=expires)
                 )
-            )
+            except Solo5Error:
+                if held is None:
+                    self._ports.release(ports)
+                raise
         return reservation
 
     def preview(
@@ -104,8 +119,10 @@ class Keeper:
     ) -> tuple[Reservation, Sequence[Element]]:
         """What `reserve` would give, and what `attach` would then add to our tables."""
         reservation, networks = self._plan(task, nics, ports)
-        new = (element for network in networks for element in ruleset.elements_of(network))
-        return reservation, (*new, *ruleset.elements_for(reservation))
+        before = self._filter()
+        known = set(ruleset.elements(before))
+        after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
+        return reservation, tuple(element for element in ruleset.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> Reservation:
         """Make what the task has reserved; forgetting older flows to its ports is the caller's.
@@ -139,6 +156,7 @@ class Keeper:
         self._save(replace(holding, state=HoldingState.RELEASING))
         if attached:
             self._take_from_tables(ruleset.elements_for(holding.reservation))
+        self._ports.release(holding.reservation.ports)
         return holding.reservation
 
     def end_release(self, task: TaskName) -> None:
@@ -158,7 +176,9 @@ class Keeper:
         for holding in self._store.holdings().values():
             self._keep(holding)
         self._complete_networks()
+        self._read_policies()
         self._salvage()
+        self._ports.keep(self._published())
         self._up = {network.name for network in self.networks() if self._links.is_ours(network)}
         stray = self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}
         if stray:
@@ -167,8 +187,10 @@ class Keeper:
         for name in {lease.network for _, lease in self._attached_leases()}:
             self._bring_up(self._networks[name])
         if self._up:
-            self._tables.replace(self._elements())
+            self._tables.replace(self._filter())
             self._repair_links()
+            for _, lease in self._attached_leases():
+                self._links.isolate(lease, isolated=self._networks[lease.network].policy.isolated)
         self._retire_networks()
         return tuple(h.reservation.task for h in self.holdings if h.state is HoldingState.RELEASING)
 
@@ -177,7 +199,7 @@ class Keeper:
         if not self._up:
             return
         if not self._tables.are_intact(self._elements):
-            self._tables.replace(self._elements())
+            self._tables.replace(self._filter())
             tasks = [holding.reservation.task for holding in self._attached()]
             self._repaired(tasks, "another program changed our nftables: ip solo5 and bridge solo5 are rebuilt")
 
@@ -195,6 +217,15 @@ class Keeper:
         holding = self._holdings.get(self._book.taps.get(link, TaskName("")))
         attached = holding is not None and holding.state is HoldingState.ATTACHED
         return attached or any(network.bridge == link for network in self.networks() if network.name in self._up)
+
+    def hold_ports(self) -> None:
+        """Bind published ports that could not be bound when the service started, where they are free by now."""
+        self._ports.retry(self._published())
+
+    def has_flows(self, reservation: Reservation) -> Sequence[IPv4Address]:
+        """The addresses of a task from which connections may still be tracked."""
+        addresses = (lease.ipv4.ip for lease in reservation.leases)
+        return [address for address in addresses if self._tables.has_flows(address)]
 
     def expired(self) -> Sequence[TaskName]:
         """The tasks whose reservation nobody picked up."""
@@ -222,6 +253,7 @@ class Keeper:
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
     ) -> tuple[Reservation, Sequence[Network]]:
         names = [nic.nic for nic in nics]
+        check_reserved(ports, self._settings() if ports else Settings())
         bound = bound_ports() if ports else ()
         local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
         check_ports(ports, names, self._book, bound, local)
@@ -253,39 +285,40 @@ class Keeper:
         for lease in reservation.leases:
             self._bring_up(self._networks[lease.network])
         for lease in reservation.leases:
-            self._links.make_tap(reservation.task, lease)
-        self._add_to_tables(ruleset.elements_for(reservation))
+            self._make_tap(reservation.task, lease)
+        self._add_to_tables(reservation)
         self._save(replace(holding, state=HoldingState.ATTACHED))
 
-    def _add_to_tables(self, elements: Sequence[Element]) -> None:
+    def _add_to_tables(self, reservation: Reservation) -> None:
         try:
-            self._tables.add(elements)
+            self._tables.add(ruleset.elements_for(reservation))
         except HostError:  # another program may have taken them away since we looked
-            self._tables.replace((*self._elements(), *elements))
+            plan = self._filter()
+            self._tables.replace(replace(plan, reservations=(*plan.reservations, reservation)))
 
     def _take_from_tables(self, elements: Sequence[Element]) -> None:
         try:
             self._tables.delete(elements)
         except HostError:  # as above
-            self._tables.replace(self._elements())
+            self._tables.replace(self._filter())
 
     def _undo_attach(self, reservation: Reservation) -> None:
         if self._up:
-            self._tables.replace(self._elements())
+            self._tables.replace(self._filter())
         netlink.delete_links(lease.tap for lease in reservation.leases)
 
     def _bring_up(self, network: Network) -> None:
         if network.name in self._up:
             return
         self._remember_sysctls()
-        sysctls.apply(sysctls.FORWARDING)
+        sysctls.forward()
         self._links.make_bridge(network)
         self._up.add(network.name)
-        self._tables.replace(self._elements())
+        self._tables.replace(self._filter())
 
     def _remember_sysctls(self) -> None:
         if not self._store.sysctls():
-            self._store.save_sysctls(sysctls.current(sysctls.FORWARDING))
+            self._store.save_sysctls(sysctls.current())
 
     def _retire_networks(self) -> None:
         idle = [network for name, network in self._networks.items() if not self._book.leases.get(name)]
@@ -294,7 +327,7 @@ class Keeper:
         netlink.delete_links(network.bridge for network in idle if self._links.is_ours(network))
         self._up -= {network.name for network in idle}
         if self._up:
-            self._tables.replace(self._elements())
+            self._tables.replace(self._filter())
         else:
             self._tables.remove()
             sysctls.restore(self._store.sysctls())
@@ -313,7 +346,7 @@ class Keeper:
                 self._repaired(sorted(tasks), what)
         for task, lease in self._attached_leases():
             if not self._links.is_in_place(lease):
-                self._links.make_tap(task, lease)
+                self._make_tap(task, lease)
                 what = (
                     f"tap {lease.tap} was gone or off its bridge: it is put back; if it was deleted, task {task} has "
                     f"lost its NIC {lease.nic} until it is started again"
@@ -365,12 +398,35 @@ class Keeper:
     def _attached(self) -> Sequence[Holding]:
         return [holding for holding in self.holdings if holding.state is HoldingState.ATTACHED]
 
-    def _elements(self) -> Sequence[Element]:
-        networks = (network for network in self.networks() if network.name in self._up)
-        return (
-            *(element for network in networks for element in ruleset.elements_of(network)),
-            *(element for held in self._attached() for element in ruleset.elements_for(held.reservation)),
+    def _make_tap(self, task: TaskName, lease: Lease) -> None:
+        self._links.make_tap(task, lease, isolated=self._networks[lease.network].policy.isolated)
+
+    def _filter(self) -> Plan:
+        return Plan(
+            networks=[network for network in self.networks() if network.name in self._up],
+            reservations=[held.reservation for held in self._attached()],
+            forwards=sysctls.forwards(self._store.sysctls()),
         )
+
+    def _elements(self) -> Sequence[Element]:
+        return ruleset.elements(self._filter())
+
+    def _published(self) -> Sequence[PortRequest]:
+        live = (held for held in self.holdings if held.state is not HoldingState.RELEASING)
+        return [port for held in live for port in held.reservation.ports]
+
+    def _read_policies(self) -> None:
+        """Apply changed settings to networks in use: a restart of the service is what an operator needs for that."""
+        try:
+            settings = self._settings()
+        except Solo5Error as error:
+            _log.warning("Networks in use keep what they let through, since the settings cannot be read: %s", error)
+            return
+        for name, network in list(self._networks.items()):
+            known = settings.network(name)
+            if known is not None and known.policy != network.policy:
+                self._networks[name] = replace(network, policy=known.policy)
+                self._store.save_network(self._networks[name])
 
     def _save(self, holding: Holding) -> None:
         self._store.save_holding(holding)

@@ -4,12 +4,13 @@ import argparse
 import pwd
 from pathlib import Path
 
-from solo5_systemd.daemon import process
+from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.errors import HostError
 from solo5_systemd.etc import ETC, read_settings
 from solo5_systemd.network.leases import STATE, LeaseStore
 from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
+from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.keeper import Keeper
 from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
 from solo5_systemd.users.registry import uid_of
@@ -27,17 +28,21 @@ def _options() -> argparse.ArgumentParser:
         "--owner", default="solo5", metavar="USER", help="owner of the taps of a task without a user (%(default)s)"
     )
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
+    shared = "let other programs change our nftables; what they change is put back"
+    parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
 
 
 async def _serve(options: argparse.Namespace) -> bool:
     owner = _user_id(options.owner)
+    restored = fdstore.restored()
 
     def make_keeper() -> Keeper:
         return Keeper(
             store=LeaseStore(options.state),
             links=Links(lambda task: uid_of(task) or owner),
-            tables=Tables(),
+            tables=Tables(owned=not options.shared_tables),
+            ports=HeldPorts(restored),
             settings=lambda: read_settings(options.settings),
         )
 

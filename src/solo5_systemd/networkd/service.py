@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,10 +21,11 @@ from solo5_systemd.daemon.service import Service as Front
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import netlink
-from solo5_systemd.network.conntrack import Moved, forget_udp
+from solo5_systemd.network.conntrack import Moved, forget_sources, forget_udp
 from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nft import Watch
 from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, let_go
 from solo5_systemd.networkd.interface import INTERFACE
 from solo5_systemd.networkd.keeper import Keeper, now
 from solo5_systemd.networkd.units import without_unit
@@ -122,8 +124,12 @@ class Networkd:
     async def release(self, task: TaskName) -> None:
         async with self._turn(task):
             reservation = await self._work(self._keeper.begin_release, task)
-            await self._bury(reservation)
+            await asyncio.gather(self._bury(reservation), self._let_go(reservation))
             await self._work(self._keeper.end_release, task)
+
+    async def _let_go(self, reservation: Reservation) -> None:
+        if not await asyncio.to_thread(let_go, reservation.ports):
+            _log.warning("PID 1 has not closed the ports of task %s within %d s.", reservation.task, BARRIER_TIMEOUT_S)
 
     async def _bury(self, reservation: Reservation) -> None:
         """Forget flows and then delete taps, together with those of everybody who waits for the burial before."""
@@ -131,8 +137,11 @@ class Networkd:
         mine = frozenset(lease.tap for lease in reservation.leases)
         self._moved |= moved
         self._doomed |= mine
+        flows = await self._work(self._keeper.has_flows, reservation)
         async with self._burial:
             await self._forget_flows(moved)
+            if flows:
+                await asyncio.to_thread(_forget_sources, flows)
             doomed, self._doomed = self._doomed | mine, frozenset()
             await asyncio.to_thread(netlink.delete_links, doomed)
 
@@ -264,6 +273,7 @@ class Networkd:
     async def _sweep(self) -> None:
         """Release what has lost its unit, if that was so at the last sweep too."""
         self._swept = now()
+        await self._work(self._keeper.hold_ports)
         orphans = await self._without_unit()
         for task in orphans & self._suspects:
             _log.warning("Task %s holds a network lease and has no unit: the lease is taken back.", task)
@@ -286,6 +296,14 @@ class Networkd:
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
+
+
+def _forget_sources(addresses: Sequence[IPv4Address]) -> None:
+    try:
+        forget_sources(addresses)
+    except OSError as error:
+        shown = ", ".join(map(str, addresses))
+        _log.warning("Connections from %s could not be forgotten: %s.", shown, error.strerror)
 
 
 def _udp(reservation: Reservation) -> list[PortRequest]:

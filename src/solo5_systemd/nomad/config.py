@@ -11,7 +11,7 @@ from solo5_systemd.names import NetworkName, network_name
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.duration import seconds
 from solo5_systemd.nomad.options import assignments, unpack
-from solo5_systemd.settings import parse_settings
+from solo5_systemd.settings import POLICY_KEYS, network_policy, parse_settings, policy_table
 from solo5_systemd.unit.properties import SETTABLE, parse_property
 from solo5_systemd.workload import UnitKind
 
@@ -186,11 +186,12 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 
 def _network(fields: Fields) -> dict[str, object]:
-    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade")
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS)
     texts = {key: fields.text(key) for key in ("ipv4", "gateway4", "bridge") if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
-    return {**texts, **mtu, **masquerade}
+    policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
+    return {**texts, **mtu, **masquerade, **policy}
 
 
 def _property_names(fields: Fields) -> tuple[str, ...]:

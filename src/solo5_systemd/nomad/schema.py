@@ -65,6 +65,12 @@ def _network() -> Spec:
             "bridge": attribute("bridge", TEXT),
             "mtu": attribute("mtu", NUMBER),
             "masquerade": attribute("masquerade", BOOLEAN),
+            "routed": attribute("routed", BOOLEAN),
+            "reach": attribute("reach", TEXTS),
+            "isolated": attribute("isolated", BOOLEAN),
+            "host": attribute("host", TEXTS),
+            "metadata": attribute("metadata", BOOLEAN),
+            "connections": attribute("connections", NUMBER),
         }
     )
 

@@ -12,6 +12,7 @@ from solo5_systemd.cli import describe, usage
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
+from solo5_systemd.settings import POLICY_KEYS
 from solo5_systemd.unit.arguments import placeholders
 from solo5_systemd.unit.outcome import Ending
 
@@ -94,7 +95,10 @@ def test_every_exit_status_of_an_error_is_named() -> None:
     assert [status for status in statuses if f".B {status}\n" not in text] == []
 
 
-@pytest.mark.parametrize("key", ["tender_paths", "ipv4", "gateway4", "bridge", "mtu", "masquerade"])
+SETTINGS = ["tender_paths", "reserved_ports", "ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS]
+
+
+@pytest.mark.parametrize("key", SETTINGS)
 def test_every_setting_is_described(key: str) -> None:
     assert f"\n.TP\n.B {key}\n" in source("solo5.toml.5")
 

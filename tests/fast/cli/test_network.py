@@ -16,6 +16,10 @@ UNUSED = NetworkOverview(
 )
 
 
+NOTHING = {"routed": False, "reach": [], "isolated": False, "host": [], "metadata": False, "connections": 4096}
+OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
+
+
 @pytest.fixture
 def engine() -> FakeRuntime:
     engine = FakeRuntime(running("web", networked=True), running("api"))
@@ -41,6 +45,7 @@ def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
         "masquerade": True,
         "up": True,
         "in_use": 1,
+        **OPENED,
         "ipv4": "10.89.0.0/24",
         "free": 252,
         "gateway4": "10.89.0.1",
@@ -52,6 +57,7 @@ def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
         "masquerade": False,
         "up": False,
         "in_use": 0,
+        **NOTHING,
     }
 
 
@@ -59,9 +65,12 @@ def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("network", "inspect", "default", "lab").out
     assert f"     Lease: 10.89.0.2 {LEASE.mac} web/service\n" in text
     assert "     Range: chosen when a task needs it\n" in text
+    assert " Reaches: lab\n" in text
+    assert "    Host: 53/udp\n" in text
+    assert "Refused: 10.89.0.2 17 packets, for too many connections\n" in text
     (document,) = json.loads(solo5ctl("network", "inspect", "--json", "default").out)
     assert document["leases"] == [
-        {"task": "web", "nic": "service", "ipv4": "10.89.0.2", "mac": LEASE.mac, "tap": LEASE.tap}
+        {"task": "web", "nic": "service", "ipv4": "10.89.0.2", "mac": LEASE.mac, "tap": LEASE.tap, "refused": 17}
     ]
 
 
@@ -80,11 +89,19 @@ def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
 
 
 def test_an_overview_has_a_wire_form() -> None:
-    wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252)
+    opened = (False, ["lab"], False, ["53/udp"], False, 64, [["10.89.0.2", 17]])
+    wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
     assert NetworkOverview.from_wire(wire) == NETWORK
-    assert NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0)) == UNUSED
+    assert (
+        NetworkOverview.from_wire(
+            ("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, ())
+        )
+        == UNUSED
+    )
 
 
 def test_a_damaged_overview_is_a_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
-        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0))
+        NetworkOverview.from_wire(
+            ("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, ())
+        )

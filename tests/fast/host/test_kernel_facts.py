@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 
 from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
+from solo5_systemd.names import NetworkName
+from solo5_systemd.settings import HostPort, NetworkPolicy, NetworkSettings
 
 HOST = Host(
     systemd=257,
@@ -62,3 +64,18 @@ def test_what_limits_tasks_is_said_with_what_to_do(name: str, kernel: Kernel, va
 def test_a_full_run_directory_is_in_the_way_of_every_task() -> None:
     found = fact("/run", replace(GOOD, run_free=8 << 10))
     assert (found.verdict, found.value) == (Verdict.BROKEN, "8 KiB free")
+
+
+def test_what_networks_open_is_shown() -> None:
+    closed, lab = (NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}") for name in ("default", "lab"))
+    host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
+    policy = NetworkPolicy(host=host, metadata=True, reach=(NetworkName("default"),), routed=True)
+    for networks, value in (
+        ((closed, lab), "closed but for published ports and the guests' way out"),
+        (
+            (closed, replace(lab, policy=policy)),
+            "lab opens 53/udp, 8080/tcp of this host, the metadata service, network default, unpublished ports",
+        ),
+    ):
+        [found] = [it for it in facts(replace(HOST, networks=networks)) if it.name == "networks"]
+        assert found == Fact(name="networks", value=value)

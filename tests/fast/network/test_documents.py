@@ -17,6 +17,7 @@ from solo5_systemd.network.documents import (
     parse_texts,
 )
 from solo5_systemd.network.plan import Holding, HoldingState, Network, NicRequest
+from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
 HOLDING = Holding(
     reservation=RESERVATION,
@@ -31,6 +32,14 @@ NETWORK = Network(
     gateway4=IPv4Network("10.77.0.0/24")[1],
     mtu=1400,
     masquerade=False,
+    policy=NetworkPolicy(
+        routed=True,
+        reach=(NetworkName("back"),),
+        isolated=True,
+        host=(HostPort(port=53, protocol="udp"),),
+        metadata=True,
+        connections=77,
+    ),
 )
 
 
@@ -72,6 +81,18 @@ def test_something_else_altogether(document: object) -> None:
 
 
 def test_a_damaged_network_file() -> None:
-    for change in ({"ipv4": "10.0.0.0/77"}, {"gateway4": "x"}, {"mtu": 0}, {"masquerade": "yes"}):
+    for change in (
+        {"ipv4": "10.0.0.0/77"},
+        {"gateway4": "x"},
+        {"mtu": 0},
+        {"masquerade": "yes"},
+        {"policy": {"host": ["x"]}},
+    ):
         with pytest.raises(InvalidRequestError):
             parse_network(written(network_document(NETWORK)) | change)
+
+
+def test_a_network_file_of_a_version_without_a_policy_is_closed() -> None:
+    document = written(network_document(NETWORK))
+    del document["policy"]
+    assert parse_network(document).policy == CLOSED

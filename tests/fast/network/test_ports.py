@@ -10,7 +10,8 @@ from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.book import Book
 from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
-from solo5_systemd.network.ports import BoundPort, check_ports
+from solo5_systemd.network.ports import BoundPort, check_ports, check_reserved
+from solo5_systemd.settings import Settings
 
 SERVICE = DeviceName("service")
 HOST = IPv4Address("192.0.2.1")
@@ -70,3 +71,11 @@ def test_a_port_of_another_task(mine: PortRequest, theirs: PortRequest) -> None:
 def test_a_port_of_a_process(mine: PortRequest, theirs: BoundPort) -> None:
     with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
         check(mine, bound=[theirs])
+
+
+def test_a_port_that_the_operator_reserves() -> None:
+    settings = Settings(reserved_ports=((22, 22), (4646, 4648)))
+    for number in (22, 4646, 4647, 4648):
+        with pytest.raises(InvalidRequestError, match=f"port {number}/tcp cannot be published: it is reserved"):
+            check_reserved([port(number)], settings)
+    assert refusal(check_reserved, [port(23), port(4645), port(4649, Protocol.UDP)], settings) == ""

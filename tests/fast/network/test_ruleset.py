@@ -2,9 +2,12 @@
 
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+import pytest
+
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import ruleset
 from solo5_systemd.network.plan import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
+from solo5_systemd.network.ruleset import Plan
 
 SERVICE = DeviceName("service")
 RESERVATION = Reservation(
@@ -30,6 +33,7 @@ GUEST = '"s5-abcdefghijkl"'
 ELEMENTS = [
     f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
     f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
+    "element ip solo5 refused { 10.77.0.5 }",
     "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
     "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
 ]
@@ -53,16 +57,21 @@ def test_a_network_is_elements_alone() -> None:
     elements = [
         'element ip solo5 bridges { "solo5-x.y" }',
         "element ip solo5 within { 10.77.0.0/24 . 10.77.0.0/24 }",
+        'element ip solo5 paths { "solo5-x.y" . "solo5-x.y" }',
         "element ip solo5 masqueraded { 10.77.0.0/24 }",
     ]
-    assert list(map(str, ruleset.elements_of(network(masquerade=True)))) == elements
-    assert list(map(str, ruleset.elements_of(network(masquerade=False)))) == elements[:2]
+    for masquerade, expected in ((True, elements), (False, elements[:3])):
+        made = network(masquerade=masquerade)
+        assert sorted(map(str, ruleset.elements_of(made, [made]))) == sorted(expected)
 
 
-def test_everything_is_replaced_in_one_transaction() -> None:
-    commands = ruleset.replace(ruleset.elements_for(RESERVATION))
-    assert commands.startswith(ruleset.remove())
+@pytest.mark.parametrize("owned", [True, False])
+def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
+    commands = ruleset.replace(Plan(reservations=[RESERVATION]), owned=owned)
+    assert commands.startswith(ruleset.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
     for family in ("ip", "bridge"):
-        assert f"add table {family} solo5\ndelete table {family} solo5" in ruleset.remove()
+        without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
+        assert without in ruleset.remove(owned=owned)
         assert f"\ntable {family} solo5 {{" in commands
+    assert commands.count("flags owner, persist;") == (2 if owned else 0)

@@ -12,7 +12,8 @@ from solo5_systemd.network.salvage import salvage, tap_alias
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [
-    replace(e, key=tuple(w.strip('"') for w in e.key)) for e in (*elements_of(NETWORK), *elements_for(RESERVATION))
+    replace(e, key=tuple(w.strip('"') for w in e.key))
+    for e in (*elements_of(NETWORK, [NETWORK]), *elements_for(RESERVATION))
 ]
 
 
@@ -32,4 +33,4 @@ def test_what_is_not_there_is_not_invented() -> None:
     ours = {LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK)}
     assert salvage(TaskName("b"), ours, ELEMENTS) is None
     assert salvage(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
-    assert salvage(RESERVATION.task, ours, elements_of(NETWORK)) is None
+    assert salvage(RESERVATION.task, ours, elements_of(NETWORK, [NETWORK])) is None

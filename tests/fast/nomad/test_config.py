@@ -14,7 +14,15 @@ from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Danglin
 from solo5_systemd.unit.properties import SETTABLE
 from solo5_systemd.workload import UnitKind
 
-NETWORK = {"ipv4": "10.1.0.0/16", "gateway4": "10.1.0.9", "bridge": "br0", "mtu": 9000, "masquerade": False}
+POLICY = {"routed": True, "reach": ["x"], "isolated": True, "host": ["53/udp"], "metadata": True, "connections": 64}
+NETWORK = {
+    "ipv4": "10.1.0.0/16",
+    "gateway4": "10.1.0.9",
+    "bridge": "br0",
+    "mtu": 9000,
+    "masquerade": False,
+    **POLICY,
+}
 
 
 def test_every_key_is_read() -> None:
@@ -25,7 +33,7 @@ def test_every_key_is_read() -> None:
             block_paths=["/srv/disks"],
             tender_paths=["/opt/solo5/bin"],
             networks=["lab"],
-            network={"lab": NETWORK | {"mtu": "9000"}},
+            network={"lab": NETWORK | {"mtu": "9000", "connections": "64"}},
             stats_interval="2s",
             disable_log_collection=True,
             allowed_properties=["TasksMax"],

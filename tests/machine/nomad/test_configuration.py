@@ -25,6 +25,12 @@ network "closed" {
   bridge     = "closed0"
   mtu        = 1400
   masquerade = false
+  routed     = true
+  reach      = ["default"]
+  isolated   = true
+  host       = ["53/udp"]
+  metadata   = true
+  connections = 64
 }
 defaults {
   tender         = "spt"
@@ -166,6 +172,16 @@ def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
     assert {what for what, text in read.items() if "unrecoverable" not in text} == set()
 
 
+OPENED = {
+    "routed": True,
+    "reach": ["default"],
+    "isolated": True,
+    "host": ["53/udp"],
+    "metadata": True,
+    "connections": 64,
+}
+
+
 @pytest.mark.usefixtures("closed")
 def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     config = SERVER + CLOSED_NIC + 'properties {\n  OOMScoreAdjust = "432"\n}\n'
@@ -180,6 +196,8 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     assert (tap["master"], tap["mtu"]) == ("closed0", 1400)
     masqueraded = ok("nft", "list", "set", "ip", "solo5", "masqueraded")
     assert "10.97.0.0" not in masqueraded
+    [opened] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "closed"))
+    assert {key: opened[key] for key in OPENED} == OPENED
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
 
 

@@ -5,7 +5,7 @@ import re
 import signal
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -91,8 +91,9 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
 
 
 def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:
-    machine.expect("another program changed")
-    [alloc] = jobs.run(hcl("flushed", SERVER))
+    machine.expect("off its bridge")
+    [alloc] = jobs.run(hcl("cut-off", SERVER))
     says(alloc, "serving")
-    ok("nft", "delete", "table", "bridge", "solo5")
+    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    ok("ip", "link", "set", nic["tap"], "nomaster")
     happens(alloc, "Network repaired: ")

@@ -1,0 +1,108 @@
+"""A published port is bound: a process that comes later is told so, and does not serve beside the guest unheard."""
+
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from tests.contract.guest import Guest
+from tests.contract.netservice import Service, nic, tcp, udp
+from tests.contract.test_network_paths import ask_tcp, ask_udp
+
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.port_socket import bind
+
+KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+OPTIONS = (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+
+
+def refused(kind: str, port: int, address: str = "0.0.0.0", option: int = 0) -> bool:
+    """Another process cannot bind the port, nor listen at it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, KINDS[kind]) as late:
+        if option:
+            late.setsockopt(socket.SOL_SOCKET, option, 1)
+        try:
+            late.bind((address, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return True
+        return False
+
+
+async def test_a_published_port_is_bound_until_it_is_released(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        ports = (tcp(8500), udp(8500), tcp(8501, host_ip="127.0.0.1"), udp(8501, host_ip="127.0.0.1"))
+        async with Guest(await client.lease("a", *ports)):
+            for option in OPTIONS:
+                for kind in KINDS:
+                    for address in ("0.0.0.0", "127.0.0.1", "::"):
+                        assert refused(kind, 8500, address, option)
+                    for address in ("0.0.0.0", "127.0.0.1"):
+                        assert refused(kind, 8501, address, option)
+                    assert not refused(kind, 8501, "127.0.0.2", option), "published at one address"
+                    assert not refused(kind, 8502, "0.0.0.0", option)
+            for port in (8500, 8501):
+                assert await ask_tcp("127.0.0.1", port) == b"HELLO"
+                assert await ask_udp("127.0.0.1", port) == b"HELLO"
+            service.kill()
+            await service.restart()
+            assert refused("tcp", 8500)
+        await client.drop("a")
+        assert not any(refused(kind, port) for kind in KINDS for port in (8500, 8501))
+
+
+async def test_a_port_that_a_process_has_bound_and_does_not_listen_at_is_not_published(service: Service) -> None:
+    await service.restart()
+    with closing(socket.socket()) as early:
+        early.bind(("127.0.0.1", 8500))
+        async with service.client() as client:
+            with pytest.raises(TakenError, match="port 8500/tcp cannot be bound: Address already in use"):
+                await client.reserve(TaskName("a"), (nic("service"),), (udp(8400), tcp(8500)))
+            assert not refused("udp", 8400), "none of a request that failed stays bound"
+            assert await client.reservations() == ()
+
+
+async def test_a_process_that_was_quicker_than_a_restart_keeps_the_port_and_is_reported(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", tcp(8500))
+        service.kill()
+        with closing(socket.socket()) as early:
+            early.bind(("127.0.0.1", 8500))
+            await service.restart()
+            assert "Port 8500/tcp is published and not held: another process has bound it." in service.log.read_text()
+        await client.drop("a")
+
+
+async def test_a_reserved_port_is_not_published(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text('reserved_ports = [22, "4646-4648"]\n')
+    await service.restart()
+    async with service.client() as client:
+        for attempt in (client.reserve, client.preview):
+            with pytest.raises(InvalidRequestError, match="port 4647/tcp cannot be published: it is reserved"):
+                await attempt(TaskName("a"), (nic("service"),), (tcp(4647),))
+        await client.lease("a", tcp(4649))
+        await client.drop("a")
+
+
+@pytest.mark.parametrize("make", [tcp, udp])
+def test_a_socket_that_holds_a_port_answers_nothing_and_keeps_nothing(
+    namespace: None, make: Callable[..., object]
+) -> None:
+    """Where no rule translates, as between a flush and its repair, it is as if the socket were not there."""
+    port = make(8500)
+    with closing(bind(port)) as held:  # type: ignore[arg-type]
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect(("127.0.0.1", 8500))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for _ in range(1000):
+                client.sendto(b"x" * 1000, ("127.0.0.1", 8500))
+        held.setblocking(False)
+        with pytest.raises(OSError, match="") as nothing:
+            held.recv(1)
+        assert nothing.value.errno in (errno.EAGAIN, errno.ENOTCONN)

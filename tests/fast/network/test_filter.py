@@ -1,0 +1,131 @@
+"""Cell by cell: from where, to where, under which options of the networks, accepted or dropped.
+
+tests/contract/test_network_policy.py sends such packets through a kernel.
+"""
+
+from ipaddress import IPv4Network
+
+import pytest
+from tests.fast.network.packets import Packet, verdict
+from tests.fast.network.test_ruleset import RESERVATION
+
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network.plan import Network
+from solo5_systemd.network.ruleset import Plan
+from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
+
+FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
+ROUTED = NetworkPolicy(routed=True)
+REACHES_BACK = NetworkPolicy(reach=(NetworkName("back"),))
+ISOLATED = NetworkPolicy(isolated=True)
+SERVING = NetworkPolicy(host=(HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp")))
+METADATA = NetworkPolicy(metadata=True)
+OPEN = NetworkPolicy(
+    routed=True, reach=(NetworkName("back"),), host=(HostPort(port=53, protocol="udp"),), metadata=True
+)
+
+
+def network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
+    ipv4 = IPv4Network("10.77.0.0/24" if name == "front" else "10.78.0.0/24")
+    return Network(
+        name=NetworkName(name),
+        bridge=f"solo5-{name}",
+        ipv4=ipv4,
+        gateway4=ipv4[1],
+        mtu=1500,
+        masquerade=True,
+        policy=policy,
+    )
+
+
+def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Plan:
+    return Plan(networks=(network("front", front), network("back")), reservations=(RESERVATION,), forwards=forwards)
+
+
+CELLS = [
+    # of a guest: the host
+    ("a guest pings the gateway", Packet(iif=FRONT, what="ping"), CLOSED, "accept"),
+    ("a guest calls a service of the host", Packet(iif=FRONT, what="udp 53"), CLOSED, "drop"),
+    ("a guest calls an API of the host", Packet(iif=FRONT, what="tcp 4646"), CLOSED, "drop"),
+    ("a guest sends anything else to the host", Packet(iif=FRONT, what="gre 0"), CLOSED, "drop"),
+    ("a service is opened", Packet(iif=FRONT, what="udp 53"), SERVING, "accept"),
+    ("another one is opened", Packet(iif=FRONT, what="tcp 8080"), SERVING, "accept"),
+    ("its other protocol is not", Packet(iif=FRONT, what="tcp 53"), SERVING, "drop"),
+    ("another port is not", Packet(iif=FRONT, what="udp 54"), SERVING, "drop"),
+    ("for another network it is not", Packet(iif=BACK, what="udp 53"), SERVING, "drop"),
+    ("a guest answers the host", Packet(iif=FRONT, what="tcp 40000", state="established"), CLOSED, "accept"),
+    ("an error about the host's packet", Packet(iif=FRONT, what="icmp 3", state="related"), CLOSED, "accept"),
+    ("others call the host", Packet(iif=LAN, what="tcp 22"), CLOSED, "accept"),
+    ("the host calls itself", Packet(iif="lo", what="tcp 4646"), CLOSED, "accept"),
+    # of a guest: beyond the host
+    ("a guest's way out", Packet(iif=FRONT, oif=LAN), CLOSED, "accept"),
+    ("the metadata service", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), CLOSED, "drop"),
+    ("another link-local address", Packet(iif=FRONT, oif=LAN, to="169.254.0.1"), OPEN, "accept"),
+    ("the metadata service, opened", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), METADATA, "accept"),
+    ("for another network it is not", Packet(iif=BACK, oif=LAN, to="169.254.169.254"), METADATA, "drop"),
+    # between guests
+    ("within a network", Packet(iif=FRONT, oif=FRONT), CLOSED, "accept"),
+    ("within one that is isolated", Packet(iif=FRONT, oif=FRONT), ISOLATED, "drop"),
+    ("a published port there", Packet(iif=FRONT, oif=FRONT, dnat=True), ISOLATED, "accept"),
+    ("from network to network", Packet(iif=FRONT, oif=BACK), CLOSED, "drop"),
+    ("a published port of another network", Packet(iif=FRONT, oif=BACK, dnat=True), CLOSED, "accept"),
+    ("to a network that may be reached", Packet(iif=FRONT, oif=BACK), REACHES_BACK, "accept"),
+    ("not the other way", Packet(iif=BACK, oif=FRONT), REACHES_BACK, "drop"),
+    ("but its answer", Packet(iif=BACK, oif=FRONT, state="established"), REACHES_BACK, "accept"),
+    ("a routed network is routed for the outside", Packet(iif=BACK, oif=FRONT), ROUTED, "drop"),
+    # from beyond the host
+    ("a client calls a published port", Packet(iif=LAN, oif=FRONT, dnat=True), CLOSED, "accept"),
+    ("a client calls a port that is not published", Packet(iif=LAN, oif=FRONT), CLOSED, "drop"),
+    ("a client of a routed network does", Packet(iif=LAN, oif=FRONT), ROUTED, "accept"),
+    ("and of another one does not", Packet(iif=LAN, oif=BACK), ROUTED, "drop"),
+    ("an answer to a guest", Packet(iif=LAN, oif=FRONT, state="established"), CLOSED, "accept"),
+    ("an error about a guest's packet", Packet(iif=LAN, oif=FRONT, state="related"), CLOSED, "accept"),
+    # none of ours
+    ("from link to link of the host", Packet(iif=LAN, oif=WAN), CLOSED, "drop"),
+    ("whatever our networks open", Packet(iif=LAN, oif=WAN), OPEN, "drop"),
+]
+
+
+@pytest.mark.parametrize(("packet", "policy", "expected"), [pytest.param(*cell[1:], id=cell[0]) for cell in CELLS])
+def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, expected: str) -> None:
+    assert verdict(plan(policy), packet) == expected
+
+
+def test_a_host_that_forwards_by_itself_goes_on() -> None:
+    assert verdict(plan(forwards=True), Packet(iif=LAN, oif=WAN)) == "accept"
+    assert verdict(plan(forwards=True), Packet(iif=LAN, oif=FRONT)) == "drop"
+
+
+NEW_ONES = [
+    Packet(iif=FRONT, what="ping"),
+    Packet(iif=FRONT, what="udp 53"),
+    Packet(iif=FRONT, oif=LAN),
+    Packet(iif=FRONT, oif=FRONT),
+    Packet(iif=FRONT, oif=BACK),
+    Packet(iif=FRONT, oif=BACK, dnat=True),
+    Packet(iif=FRONT, oif=LAN, to="169.254.169.254"),
+]
+
+
+@pytest.mark.parametrize("packet", NEW_ONES, ids=str)
+@pytest.mark.parametrize(
+    ("limit", "open_ones", "expected"), [(4096, 4095, "accept"), (4096, 4096, "drop"), (16, 16, "drop")]
+)
+def test_whatever_a_guest_opens_counts(packet: Packet, limit: int, open_ones: int, expected: str) -> None:
+    from dataclasses import replace
+
+    limited = plan(replace(OPEN, connections=limit))
+    assert verdict(limited, replace(packet, open=open_ones)) == expected
+    for later in ({"state": "established"}, {"tracked": True}):
+        assert verdict(limited, replace(packet, open=open_ones, **later)) == "accept"
+
+
+def test_the_limit_is_each_networks_own() -> None:
+    two = plan(NetworkPolicy(connections=16))
+    assert verdict(two, Packet(iif=FRONT, oif=LAN, open=100)) == "drop"
+    assert verdict(two, Packet(iif=BACK, oif=LAN, open=100)) == "accept"
+    assert verdict(two, Packet(iif=BACK, oif=LAN, open=5000)) == "drop"
+
+
+def test_clients_of_a_guest_are_not_the_guests_own_connections() -> None:
+    assert verdict(plan(), Packet(iif=LAN, oif=FRONT, dnat=True, open=99999)) == "accept"

@@ -1,0 +1,14 @@
+"""A listing of nftables without what the kernel writes into it by itself."""
+
+import re
+
+_OWNER = re.compile(r" # progname \S+|\n\s*flags (owner,)?persist(?=\n)")
+"""Which program owns a table: none, between a kill and the next start."""
+
+_COUNTED = re.compile(r"\n\s*elements = \{[^{}]*(ct count|limit rate)[^{}]*\}")
+"""Guests with connections of their own, and with broadcasts."""
+
+
+def settled(listing: str) -> str:
+    """Of `nft --stateless list ruleset`."""
+    return _COUNTED.sub("", _OWNER.sub("", listing))
