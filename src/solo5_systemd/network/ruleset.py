@@ -112,7 +112,7 @@ table bridge solo5 {
         type filter hook prerouting priority dstnat; policy accept;
         iifname != "s5-*" accept
         meta pkttype { broadcast, multicast } \\
-            update @storms { iifname limit rate over 1000/second burst 1000 packets } drop
+            update @storms { iifname limit rate over 500/second burst 100 packets } drop
         ether type ip iifname . ether saddr . ip saddr @guests accept
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
