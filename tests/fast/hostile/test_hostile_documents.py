@@ -39,6 +39,9 @@ HOLDING: dict[str, Any] = {
 NETWORK = {
     "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
     "mtu": 1500, "masquerade": True,
+    "policy": {
+        "routed": False, "reach": ["back"], "isolated": True, "host": ["53/udp"], "metadata": False, "connections": 64,
+    },
 }  # fmt: skip
 PLACE = {"cursor": "s=1;i=2", "written": 7}
 RECORD = {
