@@ -59,8 +59,10 @@ class Dependency:
 REINSTALL = "Install the Debian package solo5-systemd again, which brings it: apt install --reinstall solo5-systemd"
 """The advice for what a dependency needs itself."""
 
-_LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): \S")
-"""How ld.so(8) and dlopen(3) name a library that is missing, or is none."""
+_LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): (\S.*)")
+"""How ld.so(8) and dlopen(3) name a library, and what is wrong with it."""
+
+_ABSENT = "cannot open shared object file"
 
 LACKING = 78
 """The exit status of a service of ours that lacks one: EX_CONFIG of sysexits(3)."""
@@ -116,11 +118,12 @@ DEPENDENCIES = (
         debian="libnss-systemd",
         needed_by=("run", "run --detach", "run --scope", DRIVER),
     ),
-    # journalctl is linked with libpcre2 as well, through libselinux.
-    Dependency(kind=Kind.LIBRARY, name="libpcre2-8.so.0", debian="libpcre2-8-0", needed_by=("logs", "run", DRIVER)),
     Dependency(kind=Kind.LIBRARY, name="libsystemd.so.0", debian="libsystemd0", needed_by=(NETWORKD, RELAY, DRIVER)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/busctl", debian="systemd", needed_by=("solo5-network@.service",)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/journalctl", debian="systemd", needed_by=("logs", "run", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
     Dependency(
@@ -162,28 +165,44 @@ def advice(name: str) -> str:
 def blamed(error: ImportError | OSError) -> DependencyError:
     """Return the sentence for an import, or a load of a library, that failed.
 
-    What a dependency needs itself, and is not in the list, is named as well.
+    What a dependency needs itself, and is not in the list, is named as well. One that is there and cannot be used, such
+    as of another version, is not missing: its own words say what is wrong.
 
     Raises:
-        ImportError, OSError: the error itself, where nothing of others is missing: a fault of this package.
+        ImportError, OSError: the error itself, where it is a fault of this package.
     """
-    library = missing_library(str(error))
+    text = str(error)
+    library = _LIBRARY.search(text)
     if library is not None:
-        return library
+        return missing_library(text) or _unusable(Kind.LIBRARY, library[1], library[2])
     module = getattr(error, "name", None) or "solo5_systemd"
     if module.partition(".")[0] == "solo5_systemd":
         raise error
-    return _missing(Kind.MODULE, module)
+    if isinstance(error, ModuleNotFoundError):
+        return _missing(Kind.MODULE, module)
+    return _unusable(Kind.MODULE, module, text)
 
 
 def missing_library(text: str) -> DependencyError | None:
-    """Return the sentence for the library that the dynamic loader did not find; None where it says nothing of one."""
+    """Return the sentence for the library that the dynamic loader did not find; None where it found each."""
     library = _LIBRARY.search(text)
-    return _missing(Kind.LIBRARY, library[1]) if library else None
+    return _missing(Kind.LIBRARY, library[1]) if library and library[2].startswith(_ABSENT) else None
 
 
 def _missing(kind: Kind, name: str) -> DependencyError:
+    each = _listed(kind, name)
+    if each is not None:
+        return each.missing()
+    return DependencyError(f"{kind} {name} is missing: expected it with a dependency of this package.", REINSTALL)
+
+
+def _unusable(kind: Kind, name: str, why: str) -> DependencyError:
+    each = _listed(kind, name)
+    return DependencyError(f"{kind} {name} cannot be used: {why.rstrip('.')}.", each.advice if each else REINSTALL)
+
+
+def _listed(kind: Kind, name: str) -> Dependency | None:
     for each in DEPENDENCIES:
         if each.kind is kind and (f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")):
-            return each.missing()
-    return DependencyError(f"{kind} {name} is missing: expected it with a dependency of this package.", REINSTALL)
+            return each
+    return None

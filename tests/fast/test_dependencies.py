@@ -110,7 +110,7 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
     control = (CHECKOUT / "packaging" / "debian" / "control").read_text()
     depends = control.partition("\nDepends:\n")[2].partition("\nRecommends:")[0]
     packages = {line.split()[0].rstrip(",") for line in depends.splitlines() if not line.startswith(" ${")}
-    essential = {"util-linux"}
+    essential = {"coreutils", "grep", "util-linux"}
     assert packages == {each.debian for each in DEPENDENCIES} - essential
 
 
@@ -180,11 +180,24 @@ def test_each_verb_has_its_needs_declared() -> None:
     [
         (ModuleNotFoundError("No module named 'grpc'", name="grpc"), "Python module grpc", "python3-grpcio"),
         (ModuleNotFoundError("No module named 'google'", name="google"), "google.protobuf", "python3-protobuf"),
-        (ImportError("cannot import name 'X' from 'dbus_next'", name="dbus_next"), "dbus_next", "pip"),
+        (
+            ImportError("cannot import name 'X' from 'dbus_next'", name="dbus_next"),
+            "Python module dbus_next cannot be used: cannot import name 'X' from 'dbus_next'.",
+            "python3-dbus-next",
+        ),
         (ModuleNotFoundError("No module named 'pystemd.daemon'", name="pystemd.daemon"), "pystemd", "python3-pystemd"),
         (ImportError("libsystemd.so.0: cannot open shared object file", name=None), "libsystemd.so.0", "libsystemd0"),
         (OSError("libnftables.so.1: cannot open shared object file"), "library libnftables.so.1", "libnftables1"),
-        (OSError("/usr/lib/libnftables.so.1: file too short"), "library libnftables.so.1", "libnftables1"),
+        (
+            OSError("/usr/lib/libnftables.so.1: file too short"),
+            "library libnftables.so.1 cannot be used: file too short.",
+            "libnftables1",
+        ),
+        (
+            ImportError("/x/_grpc.so: undefined symbol: f"),
+            "library _grpc.so cannot be used: undefined symbol: f.",
+            "--reinstall",
+        ),
         (ModuleNotFoundError("No module named 'lxml'", name="lxml"), "Python module lxml", "--reinstall solo5-systemd"),
         (ImportError("libcares.so.2: cannot open shared object file"), "library libcares.so.2", "--reinstall"),
     ],

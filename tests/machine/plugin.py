@@ -3,9 +3,10 @@
 import json
 import os
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgpack
@@ -45,9 +46,8 @@ class Answer:
 
 def fingerprinted(gone: Collection[Path], config: Mapping[str, object]) -> Answer:
     """Launch the plugin without some files, configure it, take its first fingerprint, and have it end."""
-    environment = os.environ | {"NOMAD_PLUGIN_MAGIC_COOKIE": COOKIE, "PLUGIN_PROTOCOL_VERSIONS": "2"}
     with subprocess.Popen(
-        without(gone, [PLUGIN]), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        without(gone, [PLUGIN]), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         assert process.stderr
@@ -68,14 +68,31 @@ def fingerprinted(gone: Collection[Path], config: Mapping[str, object]) -> Answe
     )
 
 
-def _first(socket: str, config: Mapping[str, object]) -> wire.FingerprintResponse:
+def environment() -> dict[str, str]:
+    """Return what Nomad launches a plugin with."""
+    return os.environ | {"NOMAD_PLUGIN_MAGIC_COOKIE": COOKIE, "PLUGIN_PROTOCOL_VERSIONS": "2"}
+
+
+def configure(channel: grpc.Channel, config: Mapping[str, object]) -> None:
+    """Call SetConfig."""
     request = base.SetConfigRequest(msgpack_config=msgpack.packb(config), plugin_api_version="v0.1.0")
+    channel.unary_unary(
+        f"{_PACKAGE}.base.proto.BasePlugin/SetConfig",
+        base.SetConfigRequest.SerializeToString,
+        base.SetConfigResponse.FromString,
+    )(request, timeout=PATIENCE)
+
+
+def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Callable[..., Any]:
+    """Return a method of the driver that takes one message and returns one."""
+    path = f"{_PACKAGE}.drivers.proto.Driver/{name}"
+    call: Callable[..., Any] = channel.unary_unary(path, request.SerializeToString, response.FromString)
+    return call
+
+
+def _first(socket: str, config: Mapping[str, object]) -> wire.FingerprintResponse:
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        channel.unary_unary(
-            f"{_PACKAGE}.base.proto.BasePlugin/SetConfig",
-            base.SetConfigRequest.SerializeToString,
-            base.SetConfigResponse.FromString,
-        )(request, timeout=PATIENCE)
+        configure(channel, config)
         answers = channel.unary_stream(
             f"{_PACKAGE}.drivers.proto.Driver/Fingerprint",
             wire.FingerprintRequest.SerializeToString,

@@ -57,11 +57,14 @@ def path(dependency: Dependency) -> Path:
 def packages(dependency: Dependency) -> set[str]:
     """The Debian package that has it; of a socket, that of its unit and those that depend on that."""
     file = Path("/usr/lib/systemd/system", dependency.unit) if dependency.unit else path(dependency)
-    owner = ok("dpkg-query", "--search", str(file)).partition(":")[0]
+    listed = (str(file), str(file).removeprefix("/usr"))  # dpkg has some of Debian 12's programs in /bin
+    owner = next(
+        done.stdout for each in listed if (done := sh("dpkg-query", "--search", each)).returncode == 0
+    ).partition(":")[0]
     if not dependency.unit:
         return {owner}
-    listed = ok("dpkg-query", "--show", "--showformat", "${Package}\t${Depends}\n").splitlines()
-    lines = (line.split("\t") for line in listed)
+    installed = ok("dpkg-query", "--show", "--showformat", "${Package}\t${Depends}\n").splitlines()
+    lines = (line.split("\t") for line in installed)
     return {owner} | {name for name, depends in lines if owner in re.findall(r"[a-z0-9.+-]+", depends)}
 
 

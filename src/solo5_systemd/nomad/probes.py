@@ -3,13 +3,14 @@
 import asyncio
 import os
 import socket
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
 from itertools import islice
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.sdjournal import JournalReader, console
 from solo5_systemd.network.plan import Protocol
-from solo5_systemd.nomad.pcre import Pattern
+from solo5_systemd.nomad import grep
 from solo5_systemd.nomad.ready import Endpoint
 
 LOOK = 0.05
@@ -60,25 +61,30 @@ def _socket(kind: socket.SocketKind) -> socket.socket:
 
 
 async def line(unit: str, since: int, pattern: str) -> str:
-    """Wait for the first line of a guest's console that the pattern is found in, and return it.
+    """Return the first line of a guest's console in which a pattern is found.
 
     Args:
         unit: the task's.
         since: microseconds since the epoch; lines of this time or later count.
-        pattern: a regular expression that has been checked.
+        pattern: a regular expression that `grep.check` accepts.
 
     Raises:
         HostError: the journal cannot be read.
+        InvalidRequestError: the search took too long.
     """
-    with closing(Pattern(pattern)) as wanted, closing(JournalReader(console(unit, Stream.STDOUT))) as journal:
+    async with aclosing(_console(unit, since)) as lines:
+        return (await grep.first_match(pattern, lines)).decode("utf-8", "replace").strip()
+
+
+async def _console(unit: str, since: int) -> AsyncGenerator[list[bytes], None]:
+    """Yield the lines of a guest's console, as far as they are searched."""
+    with closing(JournalReader(console(unit, Stream.STDOUT))) as journal:
         journal.watch()
         lines = journal.lines_from(since)
         while True:
             journal.refresh()
             seen = list(islice(lines, SLICE))
-            for each in seen:
-                if wanted.found_in(each.data[:LONGEST]):
-                    return each.data.decode("utf-8", "replace").strip()
+            yield [each.data.removesuffix(b"\n")[:LONGEST] for each in seen]
             if len(seen) < SLICE:
                 lines = iter(journal.next, None)
             await asyncio.sleep(0 if len(seen) == SLICE else LOOK)

@@ -41,20 +41,20 @@ LAST_LOOK = 0.5
 _log = logging.getLogger(__name__)
 
 
-def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Find out what is wrong with a job's rule while nothing is made.
+async def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
+    """Refuse a job's rule that cannot hold, before anything is made.
 
     Raises:
-        InvalidRequestError: its pattern is none, or the group has no such port.
-        HostError: patterns cannot be used here.
+        InvalidRequestError: its pattern is no regular expression, or the group has no such port.
+        HostError: patterns cannot be searched for here.
     """
     if isinstance(rule.by, Port):
         ports.ready_port(rule.by, task, options)
         return
-    from solo5_systemd.nomad.pcre import Pattern
+    from solo5_systemd.nomad import grep
 
     try:
-        Pattern(rule.by.pattern).close()
+        await grep.check(rule.by.pattern)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
 
@@ -94,7 +94,8 @@ async def become(
 
     Raises:
         StartError: the deadline has passed, or the task ended before.
-        InvalidRequestError: it ended in a way that another start does not change.
+        InvalidRequestError: it ended in a way that another start does not change, or the search for its pattern took
+            too long.
     """
     waiting = _Waiting(state, wanted)
     until = asyncio.ensure_future(waiting.until_ready())

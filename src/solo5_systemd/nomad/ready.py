@@ -145,8 +145,10 @@ def _by(fields: Fields) -> Line | Port:
 
 def _line(fields: Fields) -> Line:
     pattern = fields.text("console")
-    if not 0 < len(pattern) <= LONGEST_PATTERN:
-        raise fields.wrong("console", pattern, f"a regular expression of 1 to {LONGEST_PATTERN} characters")
+    if not 0 < len(pattern) <= LONGEST_PATTERN or any(each in pattern for each in "\0\n"):
+        raise fields.wrong(
+            "console", pattern, f"a regular expression of one line with 1 to {LONGEST_PATTERN} characters"
+        )
     return Line(pattern=pattern)
 
 

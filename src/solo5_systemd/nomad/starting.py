@@ -90,6 +90,8 @@ class Starter:
         """
         try:
             wish = _wish(config, plugin)
+            if wish.options.ready is not None:
+                await readiness.check(wish.options.ready, config, wish.options)
         except Solo5Error:
             await consoles.dismiss(config)
             raise
@@ -169,8 +171,6 @@ class Starter:
 def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
     """Read a job; raises what is wrong with it."""
     options = task_options(config.msgpack_driver_config)
-    if options.ready is not None:
-        readiness.check(options.ready, config, options)
     workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
     return _Wish(
         options=options,

@@ -12,7 +12,7 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad import handle, probes
+from solo5_systemd.nomad import grep, handle, probes
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Endpoint, OnLoss
@@ -40,6 +40,11 @@ class Guest:
         await asyncio.sleep(0)
         return self.why
 
+    async def check(self, pattern: str) -> None:
+        await asyncio.sleep(0)
+        if pattern == "(":
+            raise InvalidRequestError("'(' cannot be searched for.")
+
     async def line(self, unit: str, since: int, pattern: str) -> str:
         self.asked.append(pattern)
         return await asyncio.shield(self.said)
@@ -50,6 +55,7 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
     monkeypatch.setattr(probes, "problem", made.problem)
     monkeypatch.setattr(probes, "line", made.line)
+    monkeypatch.setattr(grep, "check", made.check)
     monkeypatch.setattr("solo5_systemd.nomad.readiness.AGAIN", 0.001)
     return made
 
@@ -168,12 +174,12 @@ async def test_a_start_that_waits_holds_up_no_other_task(machine: Machine, guest
     "rule, words",
     [
         ({"tcp": "dns"}, "config.ready.tcp names 'dns'"),
-        ({"console": "("}, "config.ready.console: '\\(' is no regular expression"),
+        ({"console": "("}, "config.ready.console: '\\(' cannot be searched for"),
         ({"tcp": "80", "udp": "80"}, "config.ready names tcp and udp"),
     ],
 )
 async def test_a_rule_that_can_never_hold_is_refused_before_anything_is_made(
-    machine: Machine, rule: dict[str, str], words: str
+    machine: Machine, guest: Guest, rule: dict[str, str], words: str
 ) -> None:
     async with agent() as nomad:
         with pytest.raises(InvalidRequestError, match=words):
