@@ -244,12 +244,12 @@ class Relay(Protocol):
     async def holds(self) -> frozenset[TaskName]:
         """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
 
-    async def drain(self, task: TaskName) -> float | None:
+    async def drain(self, task: TaskName) -> int | None:
         """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one.
 
         Returns:
-            None when they are delivered. Otherwise, after a second or so, for how many seconds nothing of them has
-            been: a full FIFO gets the rest later, when it is read.
+            None when they are delivered. Otherwise, after a second or so, a number that changes with every delivery: a
+            full FIFO gets the rest later, when it is read.
         """
 
     def gaps(self) -> AsyncGenerator[Gap, None]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from tests.fakes.steps import Steps
 
@@ -18,7 +18,7 @@ class FakeRelay:
         held: the tasks whose consoles it forwards, each with its unit and since when.
         lost: those of which it has a record and no descriptors.
         silent: its records, and for how many seconds each has not changed.
-        unread_for: for how many seconds nothing was delivered to its full FIFOs; None for FIFOs that are read.
+        unread: the progress of full FIFOs, for each `drain` the next; None for FIFOs that are read.
         units: every unit that it was asked to forward, in order.
         told: gaps to be told.
         drained: every task that it was told the end of, in order.
@@ -31,7 +31,7 @@ class FakeRelay:
         self.silent: dict[TaskName, float] = {}
         self.units: list[str] = []
         self.drained: list[TaskName] = []
-        self.unread_for: float | None = None
+        self.unread: Iterator[int] | None = None
         self.told: asyncio.Queue[Gap] = asyncio.Queue()
 
     async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
@@ -56,10 +56,10 @@ class FakeRelay:
         while True:
             yield await self.told.get()
 
-    async def drain(self, task: TaskName) -> float | None:
+    async def drain(self, task: TaskName) -> int | None:
         async with self._steps.step("drain"):
-            if self.unread_for is not None:
-                return self.unread_for
+            if self.unread is not None:
+                return next(self.unread)
             self.drained.append(task)
             self.lost.discard(task)
             self.held.pop(task, None)

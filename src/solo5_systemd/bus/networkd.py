@@ -9,7 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
-from solo5_systemd.bus.unanswered import answer, unanswered
+from solo5_systemd.bus.unanswered import Service
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
@@ -39,6 +39,7 @@ class Networkd:
 
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
         self._connection = connection
+        self._service = Service(unit="solo5-networkd", name=_NAME, connection=connection)
         self._state = state
 
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
@@ -108,14 +109,14 @@ class Networkd:
 
     async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
         try:
-            return await answer("solo5-networkd", self._connection.call(_NAME, _PATH, _NAME, member, signature, body))
+            return await self._service.answer(self._connection.call(_NAME, _PATH, _NAME, member, signature, body))
         except RemoteError as error:
             if error.name == _ABSENT:
                 raise HostError(
                     "solo5-networkd is not installed: expected it to be started by the system bus.",
                     "The package installs it; `solo5ctl doctor` shows what else is missing.",
                 ) from error
-            raise unanswered("solo5-networkd", error.text) from error
+            raise await self._service.unanswered(error.text) from error
 
 
 def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
-from solo5_systemd.bus.unanswered import answer, unanswered
+from solo5_systemd.bus.unanswered import Service
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_name
@@ -37,13 +37,16 @@ class Relay:
 
     Args:
         connection: the system bus.
-        sync: waits until the journal has written all that was sent before. The relay cannot ask for that itself:
-            journald heeds nobody but root.
+        sync: waits until the journal has written all that was sent before. The relay cannot do that itself:
+            journald synchronizes for root alone.
         state: where the relay keeps its files.
     """
 
-    def __init__(self, connection: Connection, sync: Callable[[], Awaitable[None]], state: Path = STATE) -> None:
+    def __init__(
+        self, connection: Connection, sync: Callable[[], Awaitable[None]], state: Path = STATE
+    ) -> None:
         self._connection = connection
+        self._service = Service(unit="solo5-relay", name=_NAME, connection=connection)
         self._sync = sync
         self._state = state
 
@@ -62,14 +65,14 @@ class Relay:
         [tasks] = await self._call("List", "", [])
         return frozenset(map(task_name, tasks))
 
-    async def drain(self, task: TaskName) -> float | None:
+    async def drain(self, task: TaskName) -> int | None:
         if not await self.owes(task):
             return None  # and the relay need not be started for it
         await self._sync()
         until = time.monotonic() + _DRAIN_TIMEOUT
         while await self._call("Drain", "s", [task]) == [False]:
             if time.monotonic() >= until:
-                return await asyncio.to_thread(_age, self._state / f"{task}.json")
+                return await asyncio.to_thread(_changed, self._state / f"{task}.json")
             await asyncio.sleep(_DRAIN_INTERVAL)  # a call that waits in the relay would hold back those for other tasks
         return None
 
@@ -82,13 +85,21 @@ class Relay:
         """Call; again where the relay dies meanwhile, since every call may be repeated."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await answer(
-                    "solo5-relay", self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
+                return await self._service.answer(
+                    self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
                 )
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
-                    raise _in_our_words(error) from error
+                    raise await self._in_our_words(error) from error
         raise AssertionError  # the last attempt has answered or raised
+
+    async def _in_our_words(self, error: RemoteError) -> HostError:
+        if error.name == _ABSENT:
+            return HostError(
+                "solo5-relay is not installed: expected it to be started by the system bus.",
+                "The package installs it; `solo5ctl doctor` shows what else is missing.",
+            )
+        return await self._service.unanswered(error.text)
 
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
@@ -99,15 +110,12 @@ def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
 
 def _age(record: Path) -> float | None:
     """Seconds since the relay has delivered something of it; None where it is gone, and all delivered."""
+    changed = _changed(record)
+    return None if changed is None else time.time() - changed / 1e9
+
+
+def _changed(record: Path) -> int | None:
+    """Return when the relay last delivered something of it, in nanoseconds since the epoch; None where it is gone."""
     with suppress(FileNotFoundError):
-        return time.time() - record.stat().st_mtime
+        return record.stat().st_mtime_ns
     return None
-
-
-def _in_our_words(error: RemoteError) -> HostError:
-    if error.name == _ABSENT:
-        return HostError(
-            "solo5-relay is not installed: expected it to be started by the system bus.",
-            "The package installs it; `solo5ctl doctor` shows what else is missing.",
-        )
-    return unanswered("solo5-relay", error.text)

@@ -1,56 +1,86 @@
-"""Why a service of ours does not answer, as far as this machine shows it."""
+"""Why a service of ours does not answer, as the bus and PID 1 have it."""
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.watch import unit_path
+from solo5_systemd.dependencies import LACKING
 from solo5_systemd.errors import DependencyError, HostError
 
 T = TypeVar("T")
 
 LATE = 1.0
-"""Seconds without an answer after which it is looked at whether the service lacks something. The bus does not report a
-start that failed: a call waits for all of its timeout then."""
+"""Seconds without an answer after which the unit is read. The bus does not report a start that failed: a call waits for
+all of its timeout then."""
+
+_BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
+_SYSTEMD = "org.freedesktop.systemd1"
 
 
-async def answer(service: str, call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call to a service, or raise early where the service cannot start.
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A service of ours.
 
-    Args:
-        service: its name, as in `Dependency.needed_by`.
-        call: the call.
-
-    Raises:
-        DependencyError: the service lacks something, and gave no answer in a second.
-        Exception: whatever the call raises.
+    Attributes:
+        unit: without its suffix.
+        name: on the bus.
+        connection: the system bus.
     """
-    calling = asyncio.ensure_future(call)
-    try:
-        done, _ = await asyncio.wait({calling}, timeout=LATE)
-        lacking = None if done else await asyncio.to_thread(_lacking, service)
-        if lacking is not None:
-            raise lacking
-        return await calling
-    finally:
-        calling.cancel()
 
+    unit: str
+    name: str
+    connection: Connection
 
-def unanswered(service: str, reason: str) -> HostError:
-    """Return the error of a call that failed: what the service lacks, or else the bus's own words.
+    async def answer(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call to it, or raise early where it cannot start.
 
-    Args:
-        service: its name, as in `Dependency.needed_by`.
-        reason: the text of the D-Bus error.
-    """
-    return _lacking(service) or HostError(
-        f"{service} did not start or did not answer: {reason}.",
-        f"`systemctl status {service}` and `journalctl -u {service}` show why.",
-    )
+        Raises:
+            DependencyError: it lacks something, and gave no answer in a second.
+            Exception: whatever the call raises.
+        """
+        calling = asyncio.ensure_future(call)
+        try:
+            while not (await asyncio.wait({calling}, timeout=LATE))[0]:
+                lacking = await self._lacking()
+                if lacking is not None:
+                    raise lacking
+            return await calling
+        finally:
+            calling.cancel()
 
+    async def unanswered(self, reason: str) -> HostError:
+        """Return the error of a call that failed: what the service lacks, or else the bus's own words.
 
-def _lacking(service: str) -> DependencyError | None:
-    from solo5_systemd.host.presence import missing
+        Args:
+            reason: the text of the D-Bus error.
+        """
+        return await self._lacking() or HostError(
+            f"{self.unit} did not start or did not answer: {reason}.",
+            f"`systemctl status {self.unit}` and `journalctl -u {self.unit}` show why.",
+        )
 
-    for each in missing(program=service):
-        return DependencyError(f"{service} cannot start: {each.kind} {each.name} is missing.", each.advice)
-    return None
+    async def _lacking(self) -> DependencyError | None:
+        """Return what keeps it from starting, where that is a dependency; its last process left the sentence."""
+        try:
+            [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.name])
+            if owned:
+                return None
+            status = await self._property("ExecMainStatus")
+            sentence = await self._property("StatusText") if status == LACKING else ""
+        except (HostError, RemoteError):
+            return None
+        if status != LACKING:
+            return None
+        return DependencyError(
+            f"{self.unit} cannot start: {sentence or 'a dependency is missing.'}",
+            f"`journalctl -u {self.unit}` shows it.",
+        )
+
+    async def _property(self, name: str) -> object:
+        body = [f"{_SYSTEMD}.Service", name]
+        path = unit_path(f"{self.unit}.service")
+        [value] = await self.connection.call(_SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
+        return value.value

@@ -44,8 +44,8 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
 
     ends: list[int] = []
     try:
-        ends.append(await open_fifo(task.stdout_path))
-        ends.append(await open_fifo(task.stderr_path))
+        ends.append(await open_fifo(task.stdout_path, task.alloc_dir))
+        ends.append(await open_fifo(task.stderr_path, task.alloc_dir))
         yield ends[0], ends[1]
     finally:
         for end in ends:
@@ -81,20 +81,20 @@ async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
         return
     why, patience = SILENT, ANSWER_PATIENCE
     now = asyncio.get_running_loop().time
-    answered = 0.0
+    delivered: int | None = None
     try:
         async with asyncio.timeout(patience) as limit:
             while True:
                 try:  # no other caller would repeat it, and the relay would keep the console
-                    stalled = await (await session.relay()).drain(name)
+                    before, delivered = delivered, await (await session.relay()).drain(name)
                 except Solo5Error as error:
                     why = str(error)
                 else:
-                    if stalled is None:
+                    if delivered is None:
                         return
-                    if why != UNREAD:
-                        why, patience, answered = UNREAD, DRAIN_PATIENCE, now()
-                    limit.reschedule(max(answered, now() - stalled) + DRAIN_PATIENCE)
+                    if why != UNREAD or delivered != before:
+                        why, patience = UNREAD, DRAIN_PATIENCE
+                        limit.reschedule(now() + DRAIN_PATIENCE)
                 await asyncio.sleep(RETRY)
     except TimeoutError:
         _log.warning("Last lines of task %s not delivered to Nomad for %.0f s: %s", name, patience, why)

@@ -50,6 +50,34 @@ async def test_a_link_is_not_followed(fifo: Path) -> None:
         await open_fifo(str(link))
 
 
+@pytest.mark.parametrize("replaced", ["alloc", "alloc/logs"])
+async def test_a_directory_that_a_task_has_replaced_by_a_link_is_not_followed(tmp_path: Path, replaced: str) -> None:
+    """`alloc/` of an allocation is writable for each of its tasks."""
+    root, elsewhere = tmp_path / "3fa85f64", tmp_path / "elsewhere"
+    (root / "alloc/logs").mkdir(parents=True)
+    fifo = root / "alloc/logs/.web.stdout.fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(await open_fifo(str(fifo), str(root)))
+    (root / replaced).rename(elsewhere)
+    (root / replaced).symlink_to(elsewhere)
+    with pytest.raises(HostError, match=r"fifo cannot be opened for writing: Not a directory"):
+        await open_fifo(str(fifo), str(root))
+    os.close(reader)
+
+
+async def test_links_above_the_allocation_are_the_operators(tmp_path: Path) -> None:
+    (tmp_path / "data/alloc").mkdir(parents=True)
+    (tmp_path / "nomad").symlink_to("data")
+    fifo = tmp_path / "nomad/alloc/.web.stdout.fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    fd = await open_fifo(str(fifo), str(tmp_path / "nomad"))
+    assert os.path.sameopenfile(fd, reader)
+    os.close(fd)
+    os.close(reader)
+
+
 async def test_a_file_in_its_place_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious")

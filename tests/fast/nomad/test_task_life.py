@@ -1,6 +1,7 @@
 """The life of a task as Nomad sees it: start, wait, stop, destroy."""
 
 import asyncio
+from itertools import count
 
 import pytest
 from tests.fakes.backends import Machine
@@ -168,7 +169,7 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
                 case "error":
                     machine.steps.errors["drain"] = HostError("the relay is away.")
                 case _:
-                    machine.relay.unread_for = 99
+                    machine.relay.unread = count(1, 0)
             machine.units.end(UNIT, MainCode.EXITED, 4)
             ended = await waiting
         assert isinstance(ended, wire.WaitTaskResponse)
@@ -183,12 +184,12 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
 async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, fifos: Fifos) -> None:
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
-        machine.relay.unread_for = 0
+        machine.relay.unread = count(1)
         async with Background(nomad.wait()) as waiting:
             machine.units.end(UNIT, MainCode.EXITED, 0)
             await passed(10 * DRAIN_PATIENCE)
             assert not waiting.done()
-            machine.relay.unread_for = None
+            machine.relay.unread = None
             await waiting
     assert machine.relay.drained == [NAME]
 
