@@ -218,8 +218,8 @@ class Console(Protocol):
     async def note_hung(self, state: UnitState) -> None:
         """Write down that the task's tender is killed because it hangs: `last_words` will say so."""
 
-    async def sync(self) -> None:
-        """Wait until the journal has written all that was sent before."""
+    async def sync(self, task: TaskName) -> None:
+        """Wait until the journal has written all that was sent of a task before."""
 
 
 class Relay(Protocol):

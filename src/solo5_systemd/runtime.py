@@ -161,7 +161,7 @@ class Runtime:
         going_down = state.asked_to_stop and await self._units.going_down()
         if speaks_for_itself(state):
             return outcome(state, going_down=going_down)
-        await self._backends.console.sync()
+        await self._backends.console.sync(state.task)
         return outcome(state, await self._backends.console.last_words(state), going_down=going_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
@@ -184,7 +184,7 @@ class Runtime:
                 async for entry in entries:
                     cursor = entry.cursor
                     yield entry
-            await self._backends.console.sync()
+            await self._backends.console.sync(task.state.task)
             last = last if cursor is None else None
         async with aclosing(
             self._backends.console.entries(task.state, follow=False, last=last, after=cursor)

@@ -103,7 +103,7 @@ class Daemon:
         assert "Traceback" not in self._log.read_text()
 
 
-async def _nothing() -> None:
+async def _nothing(_: TaskName) -> None:
     """There is no journald to wait for."""
 
 

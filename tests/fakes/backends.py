@@ -301,7 +301,7 @@ class FakeConsole:
         async with self._steps.step("note hung"):
             self.hung.add(state.unit)
 
-    async def sync(self) -> None:
+    async def sync(self, task: TaskName) -> None:
         async with self._steps.step("sync"):
             self.say(*self.on_the_way)
             self.on_the_way = []

@@ -37,13 +37,13 @@ class Relay:
 
     Args:
         connection: the system bus.
-        sync: waits until the journal has written all that was sent before. The relay cannot do that itself:
+        sync: waits until the journal has written all that was sent of a task before. The relay cannot do that itself:
             journald synchronizes for root alone.
         state: where the relay keeps its files.
     """
 
     def __init__(
-        self, connection: Connection, sync: Callable[[], Awaitable[None]], state: Path = STATE
+        self, connection: Connection, sync: Callable[[TaskName], Awaitable[None]], state: Path = STATE
     ) -> None:
         self._connection = connection
         self._service = Service(unit="solo5-relay", name=_NAME, connection=connection)
@@ -68,7 +68,7 @@ class Relay:
     async def drain(self, task: TaskName) -> int | None:
         if not await self.owes(task):
             return None  # and the relay need not be started for it
-        await self._sync()
+        await self._sync(task)
         until = time.monotonic() + _DRAIN_TIMEOUT
         while await self._call("Drain", "s", [task]) == [False]:
             if time.monotonic() >= until:

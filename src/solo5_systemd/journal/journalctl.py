@@ -11,7 +11,7 @@ from solo5_systemd.journal.export import Entry, ExportError, Reader
 from solo5_systemd.journal.note import note_hung
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.journal.sync import synchronize
-from solo5_systemd.names import task_of_unit
+from solo5_systemd.names import TaskName, task_of_unit
 from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.words import LastWords
@@ -64,7 +64,7 @@ class Journal:
 
     async def complaints(self, unit: str) -> Sequence[str]:
         """Why a unit did not start: what PID 1 found out, and after it what the unit's own processes wrote."""
-        await self.sync()
+        await self.sync(task_of_unit(unit) or TaskName(unit))
         lines = ["--boot", f"--lines={COMPLAINTS}"]
         by_systemd = [e async for e in _read([*lines, f"UNIT={unit}", "_PID=1"]) if _explains(e)]
         by_processes = [e async for e in _read([*lines, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"])]
@@ -80,8 +80,8 @@ class Journal:
     async def note_hung(self, state: UnitState) -> None:
         note_hung(state)
 
-    async def sync(self) -> None:
-        await synchronize()
+    async def sync(self, task: TaskName) -> None:
+        await synchronize(task)
 
 
 async def _open_stream(unit: str, priority: int) -> int:

@@ -5,6 +5,7 @@ one: they have their streams, and run as another user than root.
 """
 
 import socket
+from collections.abc import Mapping
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import UnitState
@@ -25,17 +26,28 @@ def note_hung(state: UnitState) -> None:
     Raises:
         HostError: journald cannot be reached.
     """
-    fields = {
-        "MESSAGE": f"{state.unit}: The tender hangs, its main thread dead (zombie leader): it is killed.",
-        "MESSAGE_ID": HUNG,
-        "PRIORITY": WARNING,
-        "SYSLOG_IDENTIFIER": "solo5-systemd",
-        "OBJECT_PID": state.main_pid,
-        "SOLO5_TASK": state.task,
-    }
+    write(
+        {
+            "MESSAGE": f"{state.unit}: The tender hangs, its main thread dead (zombie leader): it is killed.",
+            "MESSAGE_ID": HUNG,
+            "PRIORITY": WARNING,
+            "SYSLOG_IDENTIFIER": "solo5-systemd",
+            "OBJECT_PID": state.main_pid,
+            "SOLO5_TASK": state.task,
+        },
+        SOCKET,
+    )
+
+
+def write(fields: Mapping[str, object], path: str) -> None:
+    """Write one entry to journald's native socket at `path`; no value may have a newline.
+
+    Raises:
+        HostError: journald cannot be reached, or its queue is full.
+    """
     datagram = "".join(f"{name}={value}\n" for name, value in fields.items())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as journal:
         try:
-            journal.sendto(datagram.encode(), SOCKET)
+            journal.sendto(datagram.encode(), path)
         except OSError as error:
-            raise HostError(f"the journal cannot be reached at {SOCKET}: {error.strerror or error}.") from error
+            raise HostError(f"the journal cannot be reached at {path}: {error.strerror or error}.") from error

@@ -16,16 +16,12 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.properties import INFINITY
-from solo5_systemd.workload import MIB, UnitKind, Workload
+from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
 """Of tasks without reserved cores: its AllowedCPUs= follows Nomad's shared partition, with one call for all of them."""
 
 RESERVED_SLICE = "solo5-reserved.slice"
-
-EVERY_LINE = {"LogRateLimitIntervalSec": "1s", "LogRateLimitBurst": "10000000"}
-"""More lines than journald can write: a guest that is faster waits for it, and none is left out. (An interval of 0 is
-none, but journald then takes its own: 10000 lines in 30 s.)"""
 
 QUIET = "--solo5:quiet"
 """The word in front of all others by which Solo5's bindings print nothing but aborts."""
@@ -212,16 +208,9 @@ def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
                 f"expected one of {', '.join(sorted(plugin.allowed_properties))}.",
                 "The operator allows more in plugin.solo5.config.allowed_properties.",
             )
-    of_console = EVERY_LINE if _loses_no_line(task, options, plugin) else {}
     cpus = task.resources.linux_resources.cpuset_cpus
     placed = {"AllowedCPUs": cpus} if cpus else {}
-    return tuple((of_console | dict(plugin.defaults.properties) | dict(options.properties) | placed).items())
-
-
-def _loses_no_line(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> bool:
-    """Nomad's log is to have all that the guest says; of a scope systemd knows no limit."""
-    kind = options.unit or plugin.defaults.unit
-    return kind is UnitKind.SERVICE and logging_of(task, options, plugin) is Logging.NOMAD
+    return tuple((dict(plugin.defaults.properties) | dict(options.properties) | placed).items())
 
 
 # --- devices -----------------------------------------------------------------------------------------------------

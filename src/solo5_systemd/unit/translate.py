@@ -16,7 +16,7 @@ from solo5_systemd.names import SLICE, network_service, outcome_target, task_sco
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
-from solo5_systemd.unit.console import FACILITY
+from solo5_systemd.unit.console import FACILITY, RATE_BURST, RATE_INTERVAL
 from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
@@ -155,6 +155,8 @@ def _console(parts: Parts) -> Iterator[Property]:
     yield Property("SyslogFacility", "i", FACILITY)
     # A guest's "<3>…" is its text, not a priority.
     yield Property("SyslogLevelPrefix", "b", False)
+    yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL)
+    yield Property("LogRateLimitBurst", "u", RATE_BURST)
     yield Property("LogExtraFields", "aay", [f"{k}={v}".encode() for k, v in log_fields(parts).items()])
 
 

@@ -11,6 +11,9 @@ from tests.fakes.kernel import failing
 
 from solo5_systemd.journal import sync
 from solo5_systemd.journal.sync import synchronize
+from solo5_systemd.names import TaskName
+
+TASK = TaskName("web")
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -39,7 +42,7 @@ async def test_it_returns_when_journald_has_written_all(place: str) -> None:
         writer.close()
 
     async with journald(place, answer):
-        waiting = asyncio.ensure_future(synchronize())
+        waiting = asyncio.ensure_future(synchronize(TASK))
         done, _ = await asyncio.wait((waiting,), timeout=0.1)
         assert not done
         written.set()
@@ -62,7 +65,7 @@ async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> 
         writer.close()
 
     async with journald(place, hang_up):
-        waiting = asyncio.ensure_future(synchronize())
+        waiting = asyncio.ensure_future(synchronize(TASK))
         await asyncio.wait_for(asked.wait(), 30)
     with socket.socket(socket.AF_UNIX) as dead:
         Path(place).unlink(missing_ok=True)
@@ -78,9 +81,9 @@ async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> 
 async def test_a_journald_that_is_not_there_or_may_not_be_asked_is_not_waited_for(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await taken(synchronize()) == 0
+    assert await taken(synchronize(TASK)) == 0
     monkeypatch.setattr(asyncio, "open_unix_connection", failing(errno.EACCES))
-    assert await taken(synchronize()) == 0
+    assert await taken(synchronize(TASK)) == 0
 
 
 @pytest.mark.leaps
@@ -93,5 +96,5 @@ async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str) -> N
 
     ended = asyncio.Event()
     async with journald(place, stuck):
-        assert await taken(synchronize()) == pytest.approx(sync.PATIENCE)
+        assert await taken(synchronize(TASK)) == pytest.approx(sync.PATIENCE)
         await ended.wait()

@@ -207,17 +207,7 @@ def test_reserved_cores_are_the_tasks_own_whatever_else_is_set() -> None:
     assert dict(made.properties) == {"AllowedCPUs": "2-3", "TasksMax": "8"}
 
 
-@pytest.mark.parametrize(("unit", "logging", "loses_none"), [
-    ("service", "nomad", True), ("service", "journald", False), ("scope", "nomad", False)
-])  # fmt: skip
-def test_no_line_is_left_out_of_nomads_log_for_the_rate_it_comes_at(unit: str, logging: str, loses_none: bool) -> None:
-    task = task_config(unit=unit, logging=logging)
-    task.stdout_path = "/alloc/logs/.web.stdout.fifo"
-    expected = {"LogRateLimitIntervalSec": "1s", "LogRateLimitBurst": "10000000"} if loses_none else {}
-    assert dict(workload(task).properties) == expected
-
-
-def test_the_operator_may_have_lines_left_out() -> None:
+def test_the_operator_sets_another_console_rate() -> None:
     plugin = replace(PLUGIN, defaults=Defaults(properties=(("LogRateLimitBurst", "1000"),)))
     task = task_config()
     task.stdout_path = "/alloc/logs/.web.stdout.fifo"

@@ -88,6 +88,8 @@ def test_a_service_says_once_what_it_says() -> None:
         "SyslogIdentifier": "web",
         "SyslogFacility": 21,
         "SyslogLevelPrefix": False,
+        "LogRateLimitIntervalUSec": 2_000_000,
+        "LogRateLimitBurst": 2000,
         "Slice": "solo5.slice",
         "MemoryMax": 64 * MIB,
         "MemorySwapMax": 0,

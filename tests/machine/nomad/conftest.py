@@ -4,7 +4,6 @@ The agent and its cable stand before a test begins and after it ends; what a tes
 driver must not have logged a warning that the test did not announce.
 """
 
-import os
 import re
 import subprocess
 import time
@@ -27,19 +26,11 @@ def outside(booted: None) -> Iterator[Outside]:
             ok("ip", "address", "delete", f"{SECOND_ADDRESS}/32", "dev", "lo")
 
 
-# In the VM from the start: a restart of the agent takes half a minute there.
-ALLOWED = """
-allowed_properties = [
-  "MemoryLow", "MemorySwapMax", "OOMScoreAdjust", "AllowedMemoryNodes", "CPUQuotaPeriodSec", "IOWeight",
-]
-"""
-
-
 @pytest.fixture(scope="package")
 def installed(outside: Outside) -> Iterator[Agent]:
     subject = Agent()
     try:
-        subject.install(USUAL + (ALLOWED if os.environ["TEST_MACHINE"] == "vm" else ""))
+        subject.install()
         eventually(lambda: subject.driver().get("Healthy"), "the driver works")
         yield subject
     finally:

@@ -41,6 +41,9 @@ ADDRESSES = '"--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gate
 SERVICE, SCOPE = "", 'unit = "scope"\n'
 """What a task's unit is, in its config: as it is without a word, and otherwise."""
 
+EVERY_LINE = '\nproperties {\n  LogRateLimitBurst = "10000000"\n}'
+"""In a task's config: its console has no rate that a guest could exceed."""
+
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
 SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
 

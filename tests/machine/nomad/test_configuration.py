@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, DISKS, USUAL, Agent, api
+from tests.machine.nomad.agent import DATA, DISKS, PLAIN, USUAL, Agent, api
 from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, ended, hcl, logs, refusal, unit
 
 STORE = Path("/var/lib/solo5/images")
@@ -85,7 +85,7 @@ PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  
 def configured(agent: Agent, more: str) -> Iterator[Agent]:
     """Restart the agent with further options, and in the end without them."""
     agent.stop()
-    agent.configure(USUAL + more)
+    agent.configure(PLAIN + more)
     agent.start()
     eventually(lambda: agent.driver().get("Healthy"), "the driver works")
     yield agent

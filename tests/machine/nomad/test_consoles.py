@@ -11,10 +11,21 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, one, plugins
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, allocation, allocations, ended, happens, hcl, says, unit
+from tests.machine.nomad.jobs import (
+    EVERY_LINE,
+    NEVER_AGAIN,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    happens,
+    hcl,
+    says,
+    unit,
+)
 
 LINES = 60_000
-FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]'
+FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]' + EVERY_LINE
 
 ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
 TALKER = (
@@ -77,7 +88,7 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     machine.expect("Last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
     machine.expect("The last lines of task .* were not read")
     machine.expect("plugin|EOF|Unavailable|rpc error")
-    flood = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=1000", "after=3"]'
+    flood = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=1000", "after=3"]' + EVERY_LINE
     eventually(lambda: not collectors(), "no task before this one has a collector")
     kill(plugins)  # an agent that has taken over its predecessor's plugin does not read what that logs
     eventually(lambda: agent.driver().get("Healthy"), "the driver works")

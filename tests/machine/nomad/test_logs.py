@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok
 from tests.machine.nomad.agent import USUAL, Agent
-from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, file, hcl, says
+from tests.machine.nomad.jobs import EVERY_LINE, SLEEPER, Jobs, ended, file, hcl, says
 from tests.machine.nomad.test_consoles import collectors
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def log_files(alloc: str) -> list[Path]:
 
 
 def test_rotation_keeps_the_last_files_within_their_size(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=120"]'
+    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=120"]' + EVERY_LINE
     logs = "max_files = 2\nmax_file_size = 1"
     alloc = ended(jobs.submit(hcl("rotating", config, kind="batch", logs=logs)))
     says(alloc, f"line {LINES} ")

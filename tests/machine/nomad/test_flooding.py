@@ -1,0 +1,98 @@
+"""A guest that writes as fast as it can, beside one that does not, in a journal that is small."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.nomad.jobs import (
+    Jobs,
+    allocation,
+    allocations,
+    file,
+    happens,
+    hcl,
+    running,
+    unit,
+)
+
+FLOODER = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=4000000000", "bytes=80", "at-once=800"]'
+QUIET = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=2"]'
+
+SECONDS = 5
+"""For a machine that is busy; what was measured is in docs/consoles.md."""
+
+SMALL = "[Journal]\nSystemMaxUse=64M\nRuntimeMaxUse=64M\nSystemMaxFileSize=8M\nRuntimeMaxFileSize=8M\n"
+LEAST = 1_000_000
+"""Lines of the flood, each of which takes more than 64 bytes of a journal that has it."""
+
+
+@pytest.fixture
+def small_journal() -> Iterator[None]:
+    settings = Path("/run/systemd/journald.conf.d/small.conf")
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(SMALL)
+    ok("systemctl", "restart", "systemd-journald")
+    yield
+    settings.unlink()
+    ok("systemctl", "restart", "systemd-journald")
+
+
+class Flood:
+    """How far a flood has come, as a clock that is as fast as the machine."""
+
+    def __init__(self, alloc: str) -> None:
+        self.unit = unit(alloc)
+
+    def now(self, *options: str) -> int:
+        """Return the number of the last line in the journal."""
+        matches = (f"_SYSTEMD_UNIT={self.unit}", "PRIORITY=6")
+        return int(ok("journalctl", "--quiet", "--output=cat", "--lines=1", *options, *matches).split()[1])
+
+
+def state(alloc: str) -> str:
+    """Return the state of a task; empty where Nomad's server has none yet."""
+    states = allocation(alloc).get("TaskStates") or {}
+    return str(states.get("guest", {}).get("State", ""))
+
+
+def moment(name: str, text: str) -> float:
+    """Return when journald took a line of a unit, in seconds since the epoch."""
+    lines = ok("journalctl", "--quiet", "--output=json", f"_SYSTEMD_UNIT={name}").splitlines()
+    [entry] = [each for each in map(json.loads, lines) if text in str(each["MESSAGE"])]
+    return int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+
+
+@pytest.mark.usefixtures("small_journal")
+def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: Jobs) -> None:
+    token = os.urandom(8).hex()
+    ok("sh", "-c", f"echo before the flood: {token} | systemd-cat --identifier=history")
+    [alloc] = jobs.run(hcl("flooder", FLOODER))
+    flood = Flood(alloc)
+    eventually(lambda: flood.now() > LEAST, "it floods")
+    first, began = flood.now(), time.time()
+    jobs.submit(hcl("quiet", QUIET, kind="batch"))
+    eventually(lambda: allocations("quiet"), "it is placed")
+    quiet = allocations("quiet")[0]["ID"]
+    console = file(quiet, "alloc/logs/guest.stdout.0")
+    eventually(lambda: console.exists() and "sleeping" in console.read_text(), "its line is in Nomad's log")
+    arrived, seen = flood.now(), time.time()
+    name = unit(quiet)
+    eventually(lambda: state(quiet) == "dead", "its end is reported")
+    over, told = flood.now(), time.time()
+    happens(quiet, "Exit Code: 0")
+    assert "solo5_exit(0)" in console.read_text()
+    second = round((over - first) / (told - began))
+    written, exited = moment(name, "sleeping"), moment(name, "solo5_exit(0)")
+    at_line, at_exit = (flood.now(f"--until=@{each:.6f}") for each in (written, exited))
+    print(f"line after {seen - written:.2f} s, end after {told - exited:.2f} s, {second} lines of the flood a second")
+    assert arrived - at_line < SECONDS * second
+    assert over - at_exit < SECONDS * second
+    assert token in ok("journalctl", "--quiet", "--identifier=history", "--output=cat")
+    left_out = file(alloc, "alloc/logs/guest.stderr.0").read_text()
+    assert "journald left out " in left_out
+    assert unit_property(flood.unit, "ActiveState") == "active"
+    running("flooder")
