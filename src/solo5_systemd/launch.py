@@ -6,7 +6,7 @@ Whatever fails in between is undone here, and by systemd and the network service
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, matc
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.task import Entered, Preflight, Progress, Started
+from solo5_systemd.text import QUOTE, bounded, structure
 from solo5_systemd.unit.properties import TransientUnit, security_modules
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
@@ -254,7 +255,7 @@ class Launcher:
 
     async def _check(self, workload: Workload) -> _Checked:
         """Preflight: everything that can be known to fail is found here, before anything is created."""
-        _speakable(workload)
+        _fit_for_unit(_texts(workload))
         if await self._units.state(workload.name) is not None:
             raise TakenError(
                 f"task name {workload.name!r} is taken: expected a name that no task has.",
@@ -285,6 +286,7 @@ class Launcher:
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
+        _fit_for_unit(_places(disks))
         checked = _Checked(
             workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
         )
@@ -393,21 +395,26 @@ async def _undo(undoing: Coroutine[object, object, None]) -> None:
         await asyncio.shield(undoing)
 
 
-def _speakable(workload: Workload) -> None:
-    """D-Bus carries text: a name or argument of other bytes can be in a unit as little as in a message."""
-    for what, text in _texts(workload):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"{what} {text!r} is not UTF-8: expected text that systemd can carry.") from error
+def _fit_for_unit(texts: Iterable[tuple[str, str]]) -> None:
+    """Refuse what the border to PID 1 would refuse, and name it as its author does."""
+    for what, text in texts:
+        fault = structure(text)
+        if fault:
+            raise InvalidRequestError(
+                f"{what} “{bounded(text, QUOTE)}” has {fault}: expected text without control characters and with no "
+                "backslash at its end, which systemd would read as part of the unit's file."
+            )
 
 
 def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
-    yield "image path", workload.image
-    yield "description", workload.description or ""
     yield from (("argument", argument) for argument in workload.arguments)
     yield from (("disk path", disk.path) for disk in workload.disks)
     yield from (("journal field", f"{key}={value}") for key, value in workload.log_fields)
+
+
+def _places(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
+    """Yield where disks were found to be, links followed, and where their second names will be."""
+    yield from (("disk path", place) for disk in disks for place in (disk.path, disk.pin) if place)
 
 
 def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:

@@ -25,7 +25,7 @@ from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.words import LastWords
+from solo5_systemd.unit.words import LastWords, Remark
 from solo5_systemd.users.notes import Given
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 
@@ -253,7 +253,7 @@ class FakeConsole:
         self.lines: list[Entry] = []
         self.on_the_way: list[Entry] = []
         self.said: dict[str, Sequence[str]] = {}
-        self.remarks: Sequence[str] = ()
+        self.remarks: Sequence[Remark] = ()
         self.hung: set[str] = set()
         self.reader_dies = False
 

@@ -142,9 +142,15 @@ def _nic(name: str) -> NicRequest:
             InvalidRequestError,
             "port 8080 is published to NIC (not named): expected one of the image's NICs (none).",
         ),
-        ({"arguments": ("a", "\udcff")}, InvalidRequestError, "argument '\\udcff' is not UTF-8"),
-        ({"image": "/srv/\udc80"}, InvalidRequestError, "image path '/srv/\\udc80' is not UTF-8"),
-        ({"log_fields": (("K", "\udcff"),)}, InvalidRequestError, "journal field 'K=\\udcff' is not UTF-8"),
+        ({"arguments": ("a", "\udcff")}, InvalidRequestError, "argument “\\xff” has the character \\xff: expected"),
+        ({"arguments": ("a\nb",)}, InvalidRequestError, "argument “a\\x0ab” has the character \\x0a: expected"),
+        ({"arguments": ("C:\\",)}, InvalidRequestError, "argument “C:\\” has a backslash at its end: expected"),
+        ({"log_fields": (("K", "\u2028"),)}, InvalidRequestError, "journal field “K=\\u2028” has the character"),
+        (
+            {"disks": (DiskRequest(disk=DeviceName("storage"), path="/srv/a\rb"),)},
+            InvalidRequestError,
+            "disk path “/srv/a\\x0db” has the character \\x0d: expected text without control characters",
+        ),
     ],
 )
 async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(

@@ -9,12 +9,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from dbus_next import Message, MessageType
+from dbus_next import Message
 
+from solo5_systemd.bus import border
+from solo5_systemd.bus.border import SYSTEMD
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.owner import Owner
 from solo5_systemd.errors import HostError
 
-SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 
@@ -26,10 +28,15 @@ _RULE = f"type='signal',sender='{SYSTEMD}',path='{MANAGER_PATH}',interface='{MAN
 
 
 class Jobs:
-    """Jobs dispatched over one connection."""
+    """Jobs dispatched over one connection.
+
+    Attributes:
+        owner: the source of signals that count.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.owner = Owner(connection)
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
@@ -47,7 +54,7 @@ class Jobs:
         generation = await self.subscribe()
         self._dispatching += 1
         try:
-            reply = await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+            reply = await border.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
             if self._connection.generation != generation:
                 raise _broken(member)
             job = str(reply[0])
@@ -85,9 +92,10 @@ class Jobs:
             if self._subscribed == generation:
                 return generation
             self._waiting.clear()  # what they wait for, the connection before has taken with it
+            await self.owner.follow()
             await self._connection.match(_RULE)
             try:
-                await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe")
+                await border.call(self._connection, MANAGER_PATH, MANAGER, "Subscribe")
             except RemoteError as error:
                 # An earlier caller may have been cancelled between its call and the reply.
                 if not error.name.endswith(".AlreadySubscribed"):
@@ -96,13 +104,8 @@ class Jobs:
             return generation
 
     def _received(self, message: Message) -> None:
-        is_ours = (message.message_type, message.interface, message.member, message.signature) == (
-            MessageType.SIGNAL,
-            MANAGER,
-            "JobRemoved",
-            "uoss",
-        )
-        if is_ours:
+        named = (message.interface, message.member, message.signature)
+        if named == (MANAGER, "JobRemoved", "uoss") and self.owner.sent(message):
             _, job, _, result = message.body
             if self._dispatching:
                 self._early[job] = result

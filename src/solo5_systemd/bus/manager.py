@@ -8,13 +8,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from dbus_next import Variant
 
+from solo5_systemd.bus import border
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.exports import Exports
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.unit.execstart import for_version, has_dollars
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import (
@@ -70,7 +72,7 @@ class Manager:
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         fds: list[int] = []
-        properties = [_to_wire(p) for p in unit.properties]
+        properties = [_to_wire(await self._kept(p)) for p in unit.properties]
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
@@ -84,6 +86,10 @@ class Manager:
         if unit.marks and begun.control_group:
             self._marks.write(begun.control_group, unit.marks)
         return begun
+
+    async def _kept(self, entry: Property) -> Property:
+        """The property as it outlasts a daemon-reload."""
+        return for_version(entry, await self.version()) if has_dollars(entry) else entry
 
     async def _dispatched(self, body: Sequence[Any], fds: Sequence[int]) -> str:
         """How a start ended; tried again while a stop is queued that it would cancel, such as a slice's."""
@@ -262,12 +268,12 @@ class Manager:
     async def _question(self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         """What changes nothing and can be asked again: while PID 1 executes itself anew, it is off the bus."""
         return await _again(
-            lambda: self._connection.call(SYSTEMD, path, interface, member, signature, body), _AWAY, QUESTIONS
+            lambda: border.call(self._connection, path, interface, member, signature, body), _AWAY, QUESTIONS
         )
 
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
-            return await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
+            return await border.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
 
 
 class _Row(NamedTuple):

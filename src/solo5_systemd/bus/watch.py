@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dbus_next import Message, MessageType
+from dbus_next import Message
 
+from solo5_systemd.bus.border import SYSTEMD
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD, Jobs
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -146,7 +147,7 @@ class Watches:
             await self._disarm()
 
     def _received(self, message: Message) -> None:
-        if message.message_type is not MessageType.SIGNAL:
+        if not self._jobs.owner.sent(message):
             return
         removed = message.member == "UnitRemoved" and message.signature == "so"
         for watcher in self._watchers.get(message.body[1] if removed else message.path, ()):

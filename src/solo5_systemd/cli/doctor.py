@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.render import table, visible
+from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.facts import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
 from solo5_systemd.orphans import Orphan
+from solo5_systemd.text import visible
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.session import Session
+from solo5_systemd.text import visible
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
@@ -21,7 +22,7 @@ def execute(arguments: Namespace, session: Session) -> int:
         if arguments.json:
             session.screen.json(list(removed))
         else:
-            session.screen.write("".join(f"{line}\n" for line in removed))
+            session.screen.write("".join(f"{visible(line)}\n" for line in removed))
         return 0
 
     return session.engine(story)

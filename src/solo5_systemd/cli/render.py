@@ -5,6 +5,8 @@ Nothing here knows whether it writes to a terminal: colour is a function that th
 
 from collections.abc import Callable, Sequence
 
+from solo5_systemd.text import visible
+
 Row = Sequence[str]
 Paint = Callable[[str, str], str]
 """(column, padded cell) to what is written."""
@@ -46,20 +48,6 @@ def fields(pairs: Sequence[tuple[str, str]]) -> str:
     """One `name: value` a line, the colons below one another, as systemctl status has it."""
     width = max((len(name) for name, _ in pairs), default=0)
     return "".join(f"{name.rjust(width)}: {visible(value) or UNKNOWN}\n" for name, value in pairs)
-
-
-def visible(text: str) -> str:
-    """Text of others on a terminal: what could move its cursor is shown as an escape instead."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8, as surrogateescape keeps it
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def visible_line(line: bytes) -> bytes:

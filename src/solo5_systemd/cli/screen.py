@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from solo5_systemd.cli.render import json_text, visible_line
 from solo5_systemd.errors import Solo5Error
+from solo5_systemd.text import visible
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
 _CLEAR = "\x1b[H\x1b[J"
@@ -48,8 +49,9 @@ class Screen:
         _put(stream, prefix.encode() + (visible_line(line) if is_terminal else line) + b"\n")
 
     def say(self, sentence: str) -> None:
-        """A remark of ours, beside what was asked for."""
-        _put(self._err, f"solo5ctl: {sentence}\n".encode("utf-8", "surrogateescape"))
+        """Write a remark, beside what was asked for; what it quotes does not steer a terminal."""
+        lines = "\n".join(map(visible, sentence.split("\n")))
+        _put(self._err, f"solo5ctl: {lines}\n".encode())
 
     def complain(self, error: Solo5Error) -> None:
         self.say(f"{error.sentence}\n{error.hint}" if error.hint else error.sentence)

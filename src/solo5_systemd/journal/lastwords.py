@@ -11,7 +11,7 @@ from solo5_systemd.journal.lines import Line
 from solo5_systemd.journal.note import HUNG
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.words import LastWords
+from solo5_systemd.unit.words import LastWords, Remark
 
 COUNT = 20
 """Lines of the console that are looked at, and remarks of PID 1's, of which one run has fewer."""
@@ -30,17 +30,27 @@ def last_words(state: UnitState) -> LastWords:
         guest=[_text(line) for line in console if line.stream is Stream.STDOUT],
         tender=[_text(line) for line in console if line.stream is Stream.STDERR],
         console=[_text(line) for line in console],
-        systemd=[_text(line) for line in _last(state, COUNT, f"UNIT={state.unit}", "_PID=1")],
+        systemd=_remarks(state),
         hung=bool(_last(state, 1, f"MESSAGE_ID={HUNG}", f"SOLO5_TASK={state.task}", BY_ROOT)),
     )
 
 
+def _remarks(state: UnitState) -> list[Remark]:
+    with closing(JournalReader((f"UNIT={state.unit}", "_PID=1", _this_boot()))) as reader:
+        found = reader.last_with_ids(COUNT)
+    return [Remark(_text(line), identity) for line, identity in reversed(found) if _is_of(line, state)]
+
+
 def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
     """Lines since the run began, oldest first: journald does not put the invocation on every last one."""
-    this_boot = f"_BOOT_ID={boot_id().replace('-', '')}"  # as journald has it on its lines
-    with closing(JournalReader((*matches, this_boot))) as reader:
+    with closing(JournalReader((*matches, _this_boot()))) as reader:
         lines = reader.last(count)
     return [line for line in reversed(lines) if _is_of(line, state)]
+
+
+def _this_boot() -> str:
+    """Return the match of this boot, in journald's form."""
+    return f"_BOOT_ID={boot_id().replace('-', '')}"
 
 
 def _is_of(line: Line, state: UnitState) -> bool:

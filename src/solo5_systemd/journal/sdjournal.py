@@ -109,6 +109,14 @@ class JournalReader:
             lines.append(line)
         return lines
 
+    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
+        """Return the same, each with its MESSAGE_ID=; empty where it has none."""
+        self._call("seek_tail")
+        lines: list[tuple[Line, str]] = []
+        while len(lines) < count and (line := self._step("previous")) is not None:
+            lines.append((line, self._text(b"MESSAGE_ID")))
+        return lines
+
     def lines_after(self, cursor: str) -> Iterator[Line]:
         """The lines behind this one, whether the journal still has it or not, as far as they are written."""
         self._call("seek_cursor", cursor.encode())

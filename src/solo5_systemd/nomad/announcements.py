@@ -8,6 +8,7 @@ from itertools import chain
 from solo5_systemd.network.plan import Lease, Reservation
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.task import Preflight
+from solo5_systemd.text import bounded
 from solo5_systemd.workload import Publish
 
 LAST_LINES = 5
@@ -134,6 +135,4 @@ def last_lines(lines: Sequence[str]) -> str:
 
 def printable(line: str) -> str:
     """A line of bounded length that steers no terminal, nor Nomad's tables, where `|` ends a column."""
-    text = line.strip()[: LONGEST_LINE + 1].replace("|", "¦")
-    plain = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return plain if len(plain) <= LONGEST_LINE else f"{plain[: LONGEST_LINE - 1]}…"
+    return bounded(line.strip().replace("|", "¦"), LONGEST_LINE)

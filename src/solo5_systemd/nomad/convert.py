@@ -14,6 +14,7 @@ from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings import DEFAULT_NETWORK
+from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.workload import MIB, Workload
@@ -106,12 +107,15 @@ def cpu_weight(shares: int) -> int:
 
 
 def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
-    """What every journal line of the task carries: `journalctl NOMAD_JOB_NAME=web`."""
-    yield "NOMAD_NAMESPACE", task.namespace
-    yield "NOMAD_JOB_NAME", task.job_name
-    yield "NOMAD_JOB_ID", task.job_id
-    yield "NOMAD_GROUP_NAME", task.task_group_name
-    yield "NOMAD_TASK_NAME", task.name
+    """Yield what every journal line of the task carries: `journalctl NOMAD_JOB_NAME=web`.
+
+    Nomad refuses nothing but NUL in the names of job, group and task.
+    """
+    yield "NOMAD_NAMESPACE", name_for_unit(task.namespace)
+    yield "NOMAD_JOB_NAME", name_for_unit(task.job_name)
+    yield "NOMAD_JOB_ID", name_for_unit(task.job_id)
+    yield "NOMAD_GROUP_NAME", name_for_unit(task.task_group_name)
+    yield "NOMAD_TASK_NAME", name_for_unit(task.name)
     yield "NOMAD_ALLOC_ID", task.alloc_id
     yield "NOMAD_ALLOC_DIR", shared_directory(task)
 

@@ -15,9 +15,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.throttle import Throttle
+from solo5_systemd.text import bounded
 
 KEPT = 4096
 """Events for a listener to come; Nomad itself keeps 10 of each task."""
+
+LONGEST = 2000
+"""Characters of a message, and of an annotation."""
 
 SETTLING = 0.05
 """Seconds after which what was sent counts as heard: a write into a connection that is just ending is accepted, too."""
@@ -53,8 +57,8 @@ class Events:
             alloc_id=task.alloc_id,
             task_name=task.name,
             timestamp=now,
-            message=announcement.message,
-            annotations=announcement.annotations,
+            message=bounded(announcement.message, LONGEST),
+            annotations={key: bounded(text, LONGEST) for key, text in announcement.annotations.items()},
         )
         self._number += 1
         self._kept.append(_Kept(number=self._number, event=event))

@@ -11,6 +11,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.orphans import Kind
 from solo5_systemd.task import Phase
+from solo5_systemd.text import name_for_unit
 
 
 async def remove_earlier(session: Session, config: wire.TaskConfig, newest: TaskName, known: Collection[str]) -> None:
@@ -26,9 +27,10 @@ async def remove_earlier(session: Session, config: wire.TaskConfig, newest: Task
         HostError: PID 1 cannot be asked.
     """
     engine = await session.engine()
+    shown = name_for_unit(config.name)
     for unit in await engine.units():
         fields = unit.log_fields
-        same = (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (config.alloc_id, config.name)
+        same = (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (config.alloc_id, shown)
         if same and unit.over and unit.task != newest and unit.task not in known:
             await engine.discard(unit.task, over=True)
 

@@ -38,6 +38,7 @@ from solo5_systemd.nomad.siblings import conflict
 from solo5_systemd.nomad.starting import Starter
 from solo5_systemd.nomad.unclaimed import Claims
 from solo5_systemd.task import Phase, Task
+from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 
@@ -191,7 +192,7 @@ class Tasks:
         configs = [*(known.config for known in self._known.values()), *self._starting.values()]
         return Claims(
             names=frozenset(map(name_of, (*self._known, *self._turns))),
-            current={(config.alloc_id, config.name): name_of(config.id) for config in configs},
+            current={(config.alloc_id, name_for_unit(config.name)): name_of(config.id) for config in configs},
             directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
             agent=self._agent,
         )

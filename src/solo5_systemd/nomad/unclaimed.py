@@ -37,7 +37,7 @@ class Claims:
 
     Attributes:
         names: its tasks, and those that are being started, recovered or destroyed.
-        current: its tasks by allocation (id) and task (name).
+        current: its tasks by allocation (id) and task (name, as the unit has it).
         directories: where its agent keeps allocations, as far as its tasks have told.
         agent: the agent's process; empty where that is not known.
     """

@@ -28,6 +28,10 @@ TUN = "/dev/net/tun"
 INACCESSIBLE = ("-/sys", "-/dev/shm", "-/dev/pts", "-/dev/hugepages")
 """What comes with a root of one's own and is the host's: its devices and cgroups, and what all users of it write to."""
 
+CLONE_NEWUTS = 0x04000000
+"""The only namespaces that a task may make, and it lacks the capability for these. systemd (252 to 257) writes "none"
+as an empty RestrictNamespaces=, which from the next daemon-reload on stands for every kind, user namespaces too."""
+
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """What a dynamically linked tender loads; ld.so's built-in search path and the loader itself."""
 
@@ -128,7 +132,9 @@ def _nodes(manifest: Manifest) -> tuple[str, ...]:
 def _devices(manifest: Manifest, disks: Sequence[Disk]) -> Iterator[Property]:
     # "closed" and not "strict": systemd itself opens /dev/null for the tender's stdin.
     yield Property("DevicePolicy", "s", "closed")
-    nodes = [*_nodes(manifest), *(disk.path for disk in disks if disk.device is not None)]
+    # By number: that is what was checked, and a path in DeviceAllow= is written into the unit's file without quotes.
+    devices = (f"/dev/block/{disk.device[0]}:{disk.device[1]}" for disk in disks if disk.device is not None)
+    nodes = [*_nodes(manifest), *devices]
     yield Property("DeviceAllow", "a(ss)", [(node, "rw") for node in nodes])
 
 
@@ -136,7 +142,7 @@ def _kernel(manifest: Manifest) -> Iterator[Property]:
     yield Property("MemoryDenyWriteExecute", "b", manifest.target is Target.HVT)
     yield Property("SystemCallArchitectures", "as", ["native"])
     yield Property("SystemCallFilter", "(bas)", (True, list(SYSTEM_CALLS)))
-    yield Property("RestrictNamespaces", "t", 0)
+    yield Property("RestrictNamespaces", "t", CLONE_NEWUTS)
     for name in (
         "PrivateIPC",
         "ProtectClock",

@@ -4,6 +4,7 @@ Names and D-Bus signatures are those of org.freedesktop.systemd1(5); the textual
 systemd.resource-control(5) and systemd.exec(5), because that is what people type.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -96,11 +97,12 @@ def _count(text: str) -> int:
 
 
 def _microseconds(text: str) -> int:
+    """Parse a time; systemd writes it into the unit's file in milliseconds."""
     if text == "infinity":
         return INFINITY
     match = _TIME.fullmatch(text.strip())
-    if not match:
-        raise ValueError("a time such as 500ms, 30s or 5min")
+    if not match or int(match[1]) * _TIMES[match[2]] % _TIMES["ms"]:
+        raise ValueError("a time in whole milliseconds, such as 500ms, 30s or 5min")
     return _fitting(int(match[1]) * _TIMES[match[2]])
 
 
@@ -163,17 +165,21 @@ def _ranged(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+_PLAIN = r"""(?:(?!["'%\\])[!-~])"""
+"""A printable ASCII character that systemd writes and reads as itself: no quote, percent sign or backslash."""
+
+
 def _apparmor_profile(text: str) -> tuple[bool, str]:
     """Parse AppArmorProfile=, whose prefix `-` has systemd ignore a profile that cannot be applied."""
     name = text.removeprefix("-")
-    if not re.fullmatch(r"[!-~]{1,255}", name, re.ASCII) or name == "unconfined":
+    if not re.fullmatch(rf"{_PLAIN}{{1,255}}", name, re.ASCII) or name == "unconfined":
         raise ValueError("the name of a loaded profile, with a '-' before it where a start without it will do")
     return (name != text, name)
 
 
 def _selinux_context(text: str) -> str:
     """Parse SELinuxContext=. systemd knows its prefix `-` in unit files only."""
-    if not re.fullmatch(r"[!-,.-~][!-~]{0,255}", text, re.ASCII):
+    if not re.fullmatch(rf"(?!-){_PLAIN}{{1,256}}", text, re.ASCII):
         raise ValueError("a context such as system_u:system_r:solo5_t:s0, without a '-' before it")
     return text
 
@@ -205,9 +211,16 @@ def _denied_calls(text: str) -> tuple[bool, list[str]]:
 
 def _bandwidth(text: str) -> list[tuple[str, int]]:
     path, _, size = text.rpartition(" ")
-    if not path.startswith("/"):
-        raise ValueError("a device and bytes per second, such as '/dev/sda 10M'")
-    return [(path, parse_size(size))]
+    # Written into the unit's file as it is; systemd 257's executor does not even take one with an equals sign.
+    if not re.fullmatch(r"/[A-Za-z0-9/:._+@-]+", path, re.ASCII) or posixpath.normpath(path) != path:
+        raise ValueError("a device of letters, digits and /:._+@- and bytes per second, such as '/dev/sda 10M'")
+    return [(path, _at_least_1(parse_size(size)))]
+
+
+def _at_least_1(number: int) -> int:
+    if not number:
+        raise ValueError("a size above zero: systemd takes no other")
+    return number
 
 
 def _as(name: str, signature: str, parse: Callable[[str], object]) -> Callable[[str], Property]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_of_unit, task_scope
+from solo5_systemd.unit.logfields import log_fields
 from solo5_systemd.workload import UnitKind
 
 
@@ -164,6 +165,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
     active = ActiveState(_text(properties, "ActiveState"))
     if active in OVER and _text(properties, "JobType") in ("start", "restart"):
         active = ActiveState.ACTIVATING
+    assignments = properties.get("LogExtraFields")
     return UnitState(
         task=task,
         unit=unit,
@@ -184,7 +186,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         memory_peak=_amount(properties, "MemoryPeak"),
         memory_max=_amount(properties, "MemoryMax"),
         control_group=_text(properties, "ControlGroup"),
-        log_fields=_log_fields(properties.get("LogExtraFields")),
+        log_fields=log_fields(assignments) if isinstance(assignments, list) else {},
     )
 
 
@@ -222,14 +224,6 @@ def _amount(properties: Mapping[str, object], key: str) -> int | None:
 def _bytes(properties: Mapping[str, object], key: str) -> bytes:
     value = properties.get(key)
     return bytes(value) if isinstance(value, bytes | bytearray | list) else b""
-
-
-def _log_fields(value: object) -> dict[str, str]:
-    """`aay`: each an assignment KEY=value."""
-    if not isinstance(value, list):
-        return {}
-    texts = (bytes(item).decode("utf-8", "replace") for item in value)
-    return dict(text.split("=", 1) for text in texts if "=" in text)
 
 
 def known_run(unit: str, invocation: str, pid: int) -> UnitState:

@@ -6,6 +6,7 @@ service loaded, whichever way it ended and whoever stopped it, until somebody re
 would keep a service that exited with 0, but as "active": its network would stay up, and its ports taken.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +15,21 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import Reservation
+from solo5_systemd.text import NAME, bounded, name_for_unit
 from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.console import FACILITY, RATE_BURST, RATE_INTERVAL
+from solo5_systemd.unit.execstart import exec_start
+from solo5_systemd.unit.logfields import assignment
 from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
 
 SECOND = 1_000_000
+PERCENT = SECOND // 100
+"""systemd (252 to 257) writes CPUQuota= as whole percents: a fraction would be lost at a daemon-reload."""
+
+LONGEST_PATH = 4096
 TASKS_MAX = 16
 """hvt has a virtual processor's thread, one for network I/O, and one of the kernel's; the rest is room."""
 
@@ -70,11 +78,10 @@ def service(parts: Parts) -> TransientUnit:
     Raises:
         InvalidRequestError: memory, arguments or a unit property do not fit.
     """
-    line = argv(parts)
     properties = (
         Property("Description", "s", _description(parts)),
         Property("Type", "s", "exec"),
-        Property("ExecStart", "a(sasb)", [(line[0], _unexpanded(line), False)]),
+        exec_start(argv(parts)),
         Property("Wants", "as", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_ending(),
@@ -118,19 +125,10 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
     )
 
 
-def _unexpanded(line: Iterable[str]) -> list[str]:
-    """A guest's "$HOME" is its text: ExecStart= would put a variable of PID 1's in its place, unless doubled.
-
-    ExecStartEx= has a flag for that, but systemd 252 writes it into the transient unit under a name that it cannot
-    read: a daemon-reload makes the unit one of "bad-setting".
-    """
-    return [word.replace("$", "$$") for word in line]
-
-
 def _description(parts: Parts) -> str:
     if parts.workload.description is not None:
-        return parts.workload.description
-    image = parts.workload.image.rpartition("/")[2]
+        return name_for_unit(parts.workload.description)
+    image = bounded(parts.workload.image.rpartition("/")[2], NAME)
     return f"Solo5 unikernel {image} ({parts.image.facts.manifest.target})"
 
 
@@ -157,14 +155,14 @@ def _console(parts: Parts) -> Iterator[Property]:
     yield Property("SyslogLevelPrefix", "b", False)
     yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL)
     yield Property("LogRateLimitBurst", "u", RATE_BURST)
-    yield Property("LogExtraFields", "aay", [f"{k}={v}".encode() for k, v in log_fields(parts).items()])
+    yield Property("LogExtraFields", "aay", [assignment(k, v) for k, v in log_fields(parts).items()])
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
     """What `ps` later reads from the unit, and what every line of a service's console carries in the journal."""
     return {
         "SOLO5_TASK": parts.workload.name,
-        "SOLO5_IMAGE": parts.workload.image,
+        "SOLO5_IMAGE": name_for_unit(parts.workload.image, LONGEST_PATH),
         "SOLO5_IMAGE_SHA256": parts.image.sha256,
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
@@ -180,7 +178,7 @@ def _resources(workload: Workload) -> Iterator[Property]:
     if workload.disks:  # the kernel counts blocks only for those of whom systemd says so
         yield Property("IOAccounting", "b", True)
     if workload.cpus is not None:
-        yield Property("CPUQuotaPerSecUSec", "t", max(1, round(workload.cpus * SECOND)))
+        yield Property("CPUQuotaPerSecUSec", "t", math.ceil(workload.cpus * SECOND / PERCENT) * PERCENT)
     if workload.cpu_weight is not None:
         yield Property("CPUWeight", "t", workload.cpu_weight)
 

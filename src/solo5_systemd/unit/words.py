@@ -8,6 +8,9 @@ import re
 import signal as signals
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from solo5_systemd.text import QUOTE, bounded
 
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")
@@ -16,9 +19,20 @@ _ASSERTION = re.compile(r"Assertion .* failed")
 _TRAP = re.compile(r"\btrap: type=")
 _NO_ROOM = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
 _EXHAUSTED = re.compile(r"Fatal error: (exception Out.of.memory|out of memory)", re.IGNORECASE)
-_REQUEST = re.compile(r"\b(?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
-_STOP_JOB = re.compile(r"Stopp(ing|ed) ")
-_OOM_KILL = re.compile(r"killed by the OOM killer|systemd-oomd killed")
+_REQUEST = re.compile(r"\S+: (?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
+_STOP_JOB = frozenset({"de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd96365438aad20286"})
+_OOM_KILL = frozenset({"fe6faa94e7774663a0da52717891d8ef", "d989611b15e44c9dbf31e3c81256e4ed"})
+"""MESSAGE_ID= of SD_MESSAGE_UNIT_STOPPING and _STOPPED, of _OUT_OF_MEMORY and _OOMD_KILL (systemd/sd-messages.h)."""
+
+
+class Remark(NamedTuple):
+    """An entry of PID 1's in the journal.
+
+    Its text may hold a unit's description, which a job's author chooses; its MESSAGE_ID= does not.
+    """
+
+    text: str
+    message_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +50,7 @@ class LastWords:
     guest: Sequence[str] = ()
     tender: Sequence[str] = ()
     console: Sequence[str] = ()
-    systemd: Sequence[str] = ()
+    systemd: Sequence[Remark] = ()
     hung: bool = False
 
     @property
@@ -49,15 +63,17 @@ class LastWords:
         """A signal came through systemd, on request or for a stop, as PID 1 remarks; None where nothing is known."""
         if not self.systemd:
             return None
-        if any(_STOP_JOB.match(line) for line in self.systemd):
+        if any(remark.message_id in _STOP_JOB for remark in self.systemd):
             return True
-        sent = (m[1] for line in self.systemd if (m := _REQUEST.search(line)))
+        # These have no MESSAGE_ID=, and a unit's name in the place where a description could begin.
+        plain = (remark.text for remark in self.systemd if not remark.message_id)
+        sent = (m[1] for text in plain if (m := _REQUEST.match(text)))
         return signal_name(number).removeprefix("SIG") in sent
 
     @property
     def oom_killed(self) -> bool:
         """PID 1 saw the unit's memory.events count a kill, be it after the end that it belongs to."""
-        return _last(self.systemd, _OOM_KILL) is not None
+        return any(remark.message_id in _OOM_KILL for remark in self.systemd)
 
     @property
     def no_room(self) -> str | None:
@@ -89,13 +105,13 @@ class LastWords:
 
 
 def tender_message(lines: Sequence[str]) -> str:
-    """The line of a tender's stderr that says why, without its `solo5-hvt: ` prefix.
+    """Return the line of a tender's stderr that says why, without its `solo5-hvt: ` prefix; printable and bounded.
 
     That is the last one on a failure in the run, else the first: usage follows it. Notices do not say why.
     """
     said = [bare for line in lines if (bare := _bare(line)) and not _NOTICE.match(bare)]
     fatal = [line for line in said if _IN_RUN.match(line)]
-    return fatal[-1] if fatal else next(iter(said), "")
+    return bounded(fatal[-1] if fatal else next(iter(said), ""), QUOTE)
 
 
 def signal_name(number: int) -> str:
@@ -118,4 +134,4 @@ def _containing(lines: Sequence[str], word: str) -> str | None:
 
 
 def _stripped(lines: Iterable[str]) -> str | None:
-    return next((line.strip() for line in lines), None)
+    return next((bounded(line.strip(), QUOTE) for line in lines), None)

@@ -12,7 +12,8 @@ from typing import Any
 from dbus_next import Message, MessageType, Variant
 from dbus_next.aio import MessageBus
 
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, SYSTEMD
+from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.watch import UNIT, unit_path
 
 UNITS = "a(ssssssouso)"
@@ -51,6 +52,7 @@ class FakeSystemd:
         read: every property that was asked for, in order.
         files: device and inode of every descriptor that came with a call.
         units: what is loaded, by name.
+        about: properties of the manager itself.
         errors: the D-Bus error name that a member answers with.
         passing: the members that answer with their error once.
         report: when jobs are reported.
@@ -66,6 +68,7 @@ class FakeSystemd:
         self.read: list[str] = []
         self.files: list[tuple[int, int]] = []
         self.units: dict[str, Unit] = {}
+        self.about = {"Version": "257"}
         self.errors: dict[str, str] = {}
         self.passing: set[str] = set()
         self.report = Report.AFTER
@@ -178,6 +181,8 @@ class FakeSystemd:
         self.read.append(name)
         if "Get" in self.errors:
             return Message.new_error(message, self.errors["Get"], "the reason.")
+        if message.path == MANAGER_PATH:
+            return Message.new_method_return(message, "v", [Variant("s", self.about[name])])
         unit = next((unit for unit in self.units.values() if unit_path(unit.name) == message.path), None)
         values = {"LoadState": Variant("s", unit.load if unit else "not-found"), "InvocationID": Variant("ay", b"")}
         values |= unit.properties if unit else {}

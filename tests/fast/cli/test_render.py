@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.cli import render
+from solo5_systemd.text import visible
 
 
 def test_columns_stand_below_one_another_two_blanks_apart() -> None:
@@ -35,7 +36,7 @@ def test_fields_have_their_colons_below_one_another() -> None:
     [("plain é", "plain é"), ("\x07", "\\x07"), ("\u202e", "\\u202e"), ("\udcff", "\\xff"), ("\x9b", "\\x9b")],
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
-    assert render.visible(text) == shown
+    assert visible(text) == shown
 
 
 @given(line=st.binary())

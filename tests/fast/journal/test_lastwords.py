@@ -29,6 +29,10 @@ class Reader:
         lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
         return lines[:count] if f"_SYSTEMD_UNIT={UNIT}" in self.asked else []
 
+    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
+        remarks = [(line("set back", 1000, 90), "4f"), (line("before", 4990, 60), "")]
+        return remarks[:count] if {f"UNIT={UNIT}", "_PID=1"} < set(self.asked) else []
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -43,7 +43,7 @@ def test_an_end_without_last_words_quotes_nothing() -> None:
     [
         ("  plain \r\n", "plain"),
         ("\x1b[31mred\x07\0", "\\x1b[31mred\\x07\\x00"),
-        ("\u202egnp", "\\x202egnp"),
+        ("\u202egnp", "\\u202egnp"),
         ("é ☺ 漢", "é ☺ 漢"),
         ("a|b", "a¦b"),
         ("x" * 500, "x" * (LONGEST_LINE - 1) + "…"),

@@ -77,7 +77,7 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
         ({"ports": ["http"]}, "config.ports names 'http'"),
         ({"args": ["{net.service.nope}"]}, "unknown placeholder"),
         ({"properties": {"User": "root"}}, "config.properties.User may not be set by a job"),
-        ({"args": ["a\0b"]}, "NUL"),
+        ({"args": ["a\0b"]}, "has the character .x00: expected"),
         ({"memory_mb": 1}, "memory 1M leaves the guest"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_file_behind_a_disk_is_seen_and_a_block_device_is_allowed_too() -> Non
         ("/srv/a b", "/run/solo5-disks/a", False, 0),
         ("/dev/vg/lv", "/run/solo5-disks/b", False, 0),
     ]
-    assert found["DeviceAllow"] == [("/dev/vg/lv", "rw")]
+    assert found["DeviceAllow"] == [("/dev/block/253:0", "rw")]
 
 
 def test_a_task_sees_its_tender_its_image_and_libraries_and_nothing_else() -> None:

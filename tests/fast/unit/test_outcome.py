@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.unit.outcome import Ending, Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
-from solo5_systemd.unit.words import LastWords
+from solo5_systemd.unit.words import LastWords, Remark
 
 MIB = 1 << 20
 WEB = TaskName("web")
@@ -44,8 +44,8 @@ def memory(state: UnitState, peak: int, limit: int = 64 * MIB) -> UnitState:
     return replace(state, memory_peak=peak, memory_max=limit)
 
 
-def sent(name: str) -> str:
-    return f"solo5-task-web.service: Sent signal {name} to main process 68 (solo5-spt) on client request."
+def sent(name: str) -> Remark:
+    return Remark(f"solo5-task-web.service: Sent signal {name} to main process 68 (solo5-spt) on client request.")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Row:
     clean: bool = False
     guest: tuple[str, ...] = ()
     tender: tuple[str, ...] = ()
-    systemd: tuple[str, ...] = ()
+    systemd: tuple[Remark, ...] = ()
     hung: bool = False
     down: bool = False
     code: int | None = None
@@ -67,7 +67,7 @@ class Row:
 
 
 HELLO = ("Hello, World",)
-BEGUN = ("Started solo5-task-web.service - Solo5 unikernel web.spt (spt).",)
+BEGUN = (Remark("Started solo5-task-web.service - killed by the OOM killer.", "39f53479d3a045ac8e11786248231fbf"),)
 CAUGHT = ("solo5-hvt: Exiting on signal 15",)
 WELL, WANTED = "nothing failed", "somebody wanted it to end"
 CHANGE = "image, arguments, devices or host have to change"
@@ -174,7 +174,7 @@ ROWS = [
     ),
     Row(
         killed(9), Ending.KILLED, "killed by SIGKILL, as systemd was asked to", 137,
-        systemd=("solo5-task-web.service: Killed unit cgroup with SIGKILL on client request.",), signal=9,
+        systemd=(Remark("solo5-task-web.service: Killed unit cgroup with SIGKILL on client request."),), signal=9,
     ),
     Row(killed(6, code=MainCode.DUMPED), Ending.KILLED, "killed by SIGABRT", 134, signal=6),
     Row(killed(34), Ending.KILLED, "killed by SIGRTMIN", 162, signal=34),
@@ -193,7 +193,8 @@ ROWS = [
         signal=9,
     ),
     Row(killed(9), Ending.OUT_OF_MEMORY, "killed by the host, which had no more memory for guest and tender", 137,
-        systemd=(*BEGUN, OOM_LINE), signal=9, claim="PID 1 saw the end before the reason"),
+        systemd=(*BEGUN, Remark(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef")), signal=9,
+        claim="PID 1 saw the end before the reason"),
     Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, guest=(OOM_LINE,), signal=9, claim="a guest is not PID 1"),
     # the tender's
     Row(

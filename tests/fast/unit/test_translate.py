@@ -113,8 +113,8 @@ def test_blocks_are_counted_where_there_is_a_disk() -> None:
     assert "IOAccounting" not in names(service(PARTS))
 
 
-@pytest.mark.parametrize("cpus, quota", [(1, 1_000_000), (0.5, 500_000), (1e-9, 1)])
-def test_processors_are_microseconds_of_each_second_and_never_none(cpus: float, quota: int) -> None:
+@pytest.mark.parametrize("cpus, quota", [(1, 1_000_000), (0.5, 500_000), (1e-9, 10_000), (0.123, 130_000)])
+def test_processors_are_whole_percents_of_each_second_and_never_none(cpus: float, quota: int) -> None:
     unit = service(with_workload(cpus=cpus, cpu_weight=50))
     assert (unit.value("CPUQuotaPerSecUSec"), unit.value("CPUWeight")) == (quota, 50)
 
@@ -123,7 +123,7 @@ def test_every_line_in_the_journal_says_whose_it_is() -> None:
     unit = service(with_workload(log_fields=(("NOMAD_JOB_NAME", "ä=b"),)))
     assert unit.value("LogExtraFields") == [
         b"SOLO5_TASK=web",
-        b"SOLO5_IMAGE=/srv/web app.hvt",
+        rb"SOLO5_IMAGE=/srv/web\x20app.hvt",
         b"SOLO5_IMAGE_SHA256=" + SHA256.encode(),
         b"SOLO5_TENDER=hvt",
         b"SOLO5_MEMORY=67108864",
@@ -131,7 +131,16 @@ def test_every_line_in_the_journal_says_whose_it_is() -> None:
     ]
 
 
-@pytest.mark.parametrize("given, shown", [(None, "Solo5 unikernel web app.hvt (hvt)"), ("mine", "mine"), ("", "")])
+@pytest.mark.parametrize(
+    "given, shown",
+    [
+        (None, "Solo5 unikernel web app.hvt (hvt)"),
+        ("mine", "mine"),
+        ("", ""),
+        (" a\n[Service]\nExecStopPost=+/x\\", "a\\x0a[Service]\\x0aExecStopPost=+/x\\x5c"),
+        ("\u202eא" + "b" * 300, "\\u202eא" + "b" * 248 + "…"),
+    ],
+)
 def test_a_description_is_derived_where_none_is_given(given: str | None, shown: str) -> None:
     assert service(with_workload(description=given)).value("Description") == shown
 

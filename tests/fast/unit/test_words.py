@@ -2,7 +2,10 @@
 
 import pytest
 
-from solo5_systemd.unit.words import LastWords, tender_message
+from solo5_systemd.unit.words import LastWords, Remark, tender_message
+
+STARTED = "39f53479d3a045ac8e11786248231fbf"
+"""MESSAGE_ID= of SD_MESSAGE_UNIT_STARTED, whose text ends with the unit's description."""
 
 
 @pytest.mark.parametrize(
@@ -25,27 +28,45 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
 @pytest.mark.parametrize(
     "remark, requested",
     [
-        ("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request.", True),
-        ("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request.", True),
-        ("web: Killed unit cgroup with SIGTERM on client request.", True),
-        ("Stopping solo5-task-web.scope - Solo5 unikernel web.spt (spt)...", True),
-        ("web: Sent signal SIGINT to main process 68 (solo5-spt) on client request.", False),
-        ("web: State 'stop-sigterm' timed out. Killing.", False),
+        (Remark("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request."), True),
+        (Remark("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request."), True),
+        (Remark("web: Killed unit cgroup with SIGTERM on client request."), True),
+        (Remark("Stopping solo5-task-web.scope - a job's name...", "de5b426a63be47a7b6ac3eaac82e2f6f"), True),
+        (Remark("Stopping web"), False),
+        (Remark("Started web - web: Sent signal SIGTERM to x on client request.", STARTED), False),
+        (Remark("Started web - web: Sent signal SIGTERM to x on client request."), False),
+        (Remark("web: Sent signal SIGINT to main process 68 (solo5-spt) on client request."), False),
+        (Remark("web: State 'stop-sigterm' timed out. Killing."), False),
     ],
 )
-def test_a_signal_through_systemd_is_on_its_record(remark: str, requested: bool) -> None:
-    assert LastWords(systemd=["Started solo5-task-web.scope.", remark]).requested(15) is requested
+def test_a_signal_through_systemd_is_on_its_record(remark: Remark, requested: bool) -> None:
+    begun = Remark("Started solo5-task-web.scope.", STARTED)
+    assert LastWords(systemd=[begun, remark]).requested(15) is requested
 
 
 def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:
     assert LastWords().requested(15) is None
 
 
-@pytest.mark.parametrize("line", ["web: A process of this unit has been killed by the OOM killer.",
-                                  "web: systemd-oomd killed 1 process(es) in this unit."])  # fmt: skip
-def test_a_kill_for_want_of_memory_is_on_systemds_record(line: str) -> None:
-    assert LastWords(systemd=[line]).oom_killed
+@pytest.mark.parametrize(
+    "line, identity",
+    [
+        ("web: A process of this unit has been killed by the OOM killer.", "fe6faa94e7774663a0da52717891d8ef"),
+        ("web: systemd-oomd killed 1 process(es) in this unit.", "d989611b15e44c9dbf31e3c81256e4ed"),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_on_systemds_record(line: str, identity: str) -> None:
+    assert LastWords(systemd=[Remark(line, identity)]).oom_killed
+    assert not LastWords(systemd=[Remark(f"Started solo5-task-web.service - {line}", STARTED), Remark(line)]).oom_killed
     assert not LastWords(guest=[line], tender=[line]).oom_killed
+
+
+@pytest.mark.parametrize("line", ["abort \x1b[2J" + "a" * 48_000, "solo5-hvt: \x1b]0;x\x07" + "a" * 48_000])
+def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> None:
+    for quoted in (LastWords(guest=[line + "abort"]).abort, tender_message([line])):
+        assert quoted is not None
+        assert quoted.isprintable()
+        assert len(quoted) <= 300
 
 
 @pytest.mark.parametrize(

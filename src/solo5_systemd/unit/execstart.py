@@ -1,0 +1,48 @@
+"""ExecStart= of a command line in which a dollar is text, for each systemd.
+
+PID 1 puts variables of the unit in the place of `$NAME`. Two things keep it from that, and each survives a
+daemon-reload on one side of version 254 only. Before, a dollar is doubled; the flag `no-env-expand` is written into the
+unit's file under a name that systemd does not read, and the unit becomes one of "bad-setting". Since, the flag is
+written as systemd reads it; a doubled dollar is doubled again at each reload.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from solo5_systemd.unit.properties import Property
+
+FLAG_SINCE = 254
+
+
+def exec_start(line: Iterable[str]) -> Property:
+    """Return ExecStart= of a command line, dollars doubled."""
+    words = list(line)
+    return Property("ExecStart", "a(sasb)", [(words[0], [word.replace("$", "$$") for word in words], False)])
+
+
+def has_dollars(entry: Property) -> bool:
+    """Return whether a property is an ExecStart= whose form depends on systemd's version."""
+    return entry.name == "ExecStart" and any("$" in word for word in _command(entry)[1])
+
+
+def for_version(entry: Property, version: str) -> Property:
+    """Return what `exec_start` made as this systemd keeps it over a daemon-reload.
+
+    Args:
+        entry: the property.
+        version: as PID 1 has it, such as `257.8-1`.
+    """
+    number = re.match(r"[0-9]+", version)
+    if number is None or int(number[0]) < FLAG_SINCE:
+        return entry
+    path, words, _ = _command(entry)
+    literal = [word.replace("$$", "$") for word in words]
+    return Property("ExecStartEx", "a(sasas)", [(path, literal, ["no-env-expand"])])
+
+
+def _command(entry: Property) -> tuple[str, list[str], bool]:
+    commands: Any = entry.value
+    [command] = commands
+    path, words, lenient = command
+    return path, words, lenient

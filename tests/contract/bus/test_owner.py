@@ -1,0 +1,94 @@
+"""A signal counts where it comes from the present owner of systemd's name, whatever else reaches the connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from dbus_next import Message, MessageType
+from dbus_next.aio import MessageBus
+from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
+from tests.contract.bus.given import PROMPT, UNIT, following, service, stop
+
+from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.watch import unit_path
+
+WIDE = f"type='signal',interface='{MANAGER}'"
+"""A rule that lets everyone's broadcast through, as another part of the program might have one."""
+
+JOB = f"{MANAGER_PATH}/job/1"
+
+
+@pytest.fixture
+async def stranger(address: str) -> AsyncIterator[MessageBus]:
+    bus = await MessageBus(bus_address=address).connect()
+    yield bus
+    bus.disconnect()
+    bus._sock.close()
+
+
+async def forge(bus: MessageBus, member: str, signature: str, body: list[object], to: str | None = None) -> None:
+    message = Message.new_signal(MANAGER_PATH, MANAGER, member, signature, body)
+    message.destination = to
+    await bus.send(message)
+    call = Message(destination="org.freedesktop.DBus", path="/", interface="org.freedesktop.DBus.Peer", member="Ping")
+    reply = await bus.call(call)  # the bus has passed on all that came before
+    assert reply.message_type is not MessageType.SIGNAL
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["to us alone", "to all"])
+async def test_a_strangers_jobs_end_does_not_count(
+    systemd: FakeSystemd, manager: Manager, connection: Connection, stranger: MessageBus, alone: bool
+) -> None:
+    systemd.units[UNIT] = service()
+    systemd.report = Report.NEVER
+    await connection.match(WIDE)
+    to = (await connection.connect()).unique_name if alone else None
+    stopping = asyncio.ensure_future(stop(manager))
+    await systemd.until_called("StopUnit")
+    await forge(stranger, "JobRemoved", "uoss", [1, JOB, UNIT, "done"], to)
+    await manager.states()  # its answer comes after the forged signal
+    assert not stopping.done()
+    systemd.finish(JOB)
+    async with asyncio.timeout(PROMPT):
+        await stopping
+
+
+async def test_the_later_owner_of_the_name_counts_and_the_earlier_does_not(
+    systemd: FakeSystemd, manager: Manager, connection: Connection, address: str
+) -> None:
+    """As where PID 1 executes itself anew: its connection is another one then."""
+    systemd.units[UNIT] = service()
+    systemd.report = Report.NEVER
+    await connection.match(WIDE)
+    stopping = asyncio.ensure_future(stop(manager))
+    await systemd.until_called("StopUnit")
+    await systemd.bus.release_name(SYSTEMD)
+    async with pid1(address, systemd.units) as later:
+        later._subscribers.add("ours")
+        await forge(systemd.bus, "JobRemoved", "uoss", [1, JOB, UNIT, "failed"])
+        await manager.states()
+        assert not stopping.done()
+        later.finish(JOB)
+        async with asyncio.timeout(PROMPT):
+            await stopping
+
+
+async def test_a_strangers_removal_of_a_unit_wakes_no_watch(
+    systemd: FakeSystemd, manager: Manager, connection: Connection, stranger: MessageBus
+) -> None:
+    systemd.units[UNIT] = service()
+    await connection.match(WIDE)
+    states = following(manager)
+    await anext(states)
+    waiting = asyncio.ensure_future(anext(states))
+    systemd.read.clear()
+    await forge(stranger, "UnitRemoved", "so", [UNIT, unit_path(UNIT)])
+    await manager.names()
+    assert systemd.read == []
+    systemd.remove(UNIT)
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(PROMPT):
+            await waiting

@@ -1,0 +1,53 @@
+"""Text of others: printable where it is shown, and without structure where PID 1 reads it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.text import bare, bounded, name_for_unit, structure, visible
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("grüße 磁盘 \t", "grüße 磁盘 \\x09"),
+        ("\x1b[2J\x9b\x00", "\\x1b[2J\\x9b\\x00"),
+        ("\u202e\u2028\U000e0001", "\\u202e\\u2028\\U000e0001"),
+        ("\udc80\ud800", "\\x80\\ud800"),
+    ],
+)
+def test_what_could_steer_a_terminal_becomes_an_escape(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text(), st.integers(1, 50))
+def test_bounded_text_is_printable_and_no_longer(text: str, most: int) -> None:
+    shown = bounded(text, most)
+    assert shown.isprintable()
+    assert len(shown) <= most
+    assert shown == visible(text) or shown.endswith("…")
+
+
+@given(st.text())
+def test_a_name_for_a_unit_is_one_line_that_a_unit_file_gives_back(text: str) -> None:
+    name = name_for_unit(text)
+    assert structure(name) == ""
+    assert name == name.strip()
+    assert name.isprintable()
+
+
+@pytest.mark.parametrize("char", ["\0", "\n", "\r", "\t", "\x1b", "\x7f", "\x85", "\u2028", "\u2029", "\udcff"])
+def test_a_character_that_a_unit_file_reads_as_structure_is_found(char: str) -> None:
+    assert structure(f"a{char}b").startswith("the character \\")
+    assert structure(f"a{char}b").isprintable()
+
+
+def test_a_backslash_at_the_end_is_found_and_no_other() -> None:
+    assert structure("a\\") == "a backslash at its end"
+    assert structure("a\\b é 磁 \" ' : % $ ;") == ""
+
+
+@pytest.mark.parametrize("path", ["/a b", "/a:b", '/a"b', "/a'b", "/a\\b", "/a\tb"])
+def test_a_path_that_bind_paths_would_take_apart_is_not_bare(path: str) -> None:
+    assert not bare(path)
+    assert bare("/srv/%n$HOME;#=é磁盘")

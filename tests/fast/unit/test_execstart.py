@@ -1,0 +1,26 @@
+"""A command line in which a dollar is text, for each systemd."""
+
+import pytest
+
+from solo5_systemd.unit.execstart import exec_start, for_version, has_dollars
+from solo5_systemd.unit.properties import Property
+
+LINE = ("/x", "$HOME", "${A}", "a$$", "%n")
+
+
+@pytest.mark.parametrize("version", ["252.39-1~deb12u1", "253", "", "unknown"])
+def test_before_the_flag_is_written_as_it_is_read_dollars_are_doubled(version: str) -> None:
+    doubled = [("/x", ["/x", "$$HOME", "$${A}", "a$$$$", "%n"], False)]
+    assert for_version(exec_start(LINE), version) == Property("ExecStart", "a(sasb)", doubled)
+
+
+@pytest.mark.parametrize("version", ["254", "257.8-1~deb13u2", "258~rc1"])
+def test_since_then_the_flag_has_them_left_alone(version: str) -> None:
+    literal = [("/x", list(LINE), ["no-env-expand"])]
+    assert for_version(exec_start(LINE), version) == Property("ExecStartEx", "a(sasas)", literal)
+
+
+def test_the_version_matters_where_there_is_a_dollar_alone() -> None:
+    assert has_dollars(exec_start(LINE))
+    assert not has_dollars(exec_start(("/x", "%n")))
+    assert not has_dollars(Property("Description", "s", "$"))

@@ -1,0 +1,316 @@
+"""PID 1 writes a transient unit into a file and reads that again at daemon-reload: it reads the unit that was started.
+
+Property by property, for texts of every kind that a job, an image or a file may bring; and nothing of them is read as a
+directive.
+"""
+
+import asyncio
+import os
+import random
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.bus.connection import system_bus
+from solo5_systemd.bus.manager import INTERFACES, PROPERTIES, Manager
+from solo5_systemd.bus.watch import UNIT, unit_path
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.etc import read_settings
+from solo5_systemd.names import DeviceName, TaskName, task_service
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, parse_property
+from solo5_systemd.unit.start import UnitFiles
+from solo5_systemd.wiring import connect
+from solo5_systemd.workload import UnitKind, Workload
+
+from .conftest import GUESTS, Machine, ok, sh, systemctl
+
+SEED = int(os.environ.get("SEED", "11"))
+TASKS = tuple(TaskName(f"reload-{n}") for n in range(3))
+DISKS = 63
+SPECIAL = (
+    *" :\"'`%$\\;#=-+@!|&~*?[],",
+    *("  ", "%n", "%%", "%h", "$$", "${HOME}", "$HOME", "\\x41", "\\n", "{{", "}}", "<3>", ".."),
+)
+UNQUOTED = re.compile(r"[\s:\"'\\]")
+"""What BindPaths= cannot hold: systemd writes it into the unit's file without quotes."""
+LETTERS = [c for c in map(chr, range(0x21, sys.maxunicode)) if c.isprintable() and c not in "/\\{}"]
+"""Every printable character of Unicode but a blank: each script's."""
+
+
+def text(rng: random.Random, most: int = 40) -> str:
+    """A text of special characters and of letters of every script, of at most so many bytes."""
+    parts = (rng.choice(SPECIAL if rng.random() < 0.5 else LETTERS) for _ in range(rng.randrange(1, 12)))
+    made = "".join(parts).encode()[:most].decode("utf-8", "ignore").rstrip("\\")
+    return made or "a"
+
+
+def argument(rng: random.Random) -> str:
+    """The same without a brace, which is a placeholder's, unless doubled."""
+    return text(rng).replace("{", "").replace("}", "").rstrip("\\") + rng.choice(("", "{{", "}}"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory whose own name is special, on a path that every user may search."""
+    path = tmp_path / "a b:c\"d'e%n$HOME\\f é 磁盘"
+    path.mkdir(parents=True)
+    return path
+
+
+def disks(rng: random.Random, folder: Path) -> tuple[DiskRequest, ...]:
+    found = []
+    for number in range(DISKS):
+        path = folder / UNQUOTED.sub("_", f"{number} {text(rng)}")
+        path.write_bytes(f"disk {number}".encode().ljust(4096, b"\0"))
+        ok("chown", "solo5:", str(path))
+        found.append(DiskRequest(disk=DeviceName(f"storage{number}"), path=str(path)))
+    return tuple(found)
+
+
+def workload(name: TaskName, rng: random.Random, folder: Path) -> Workload:
+    image = folder / f"{name} {text(rng)}.spt"
+    image.write_bytes((GUESTS / "disks63.spt").read_bytes())
+    Path("/tmp", name).mkdir()
+    return Workload(
+        name=name,
+        image=str(image),
+        arguments=tuple(argument(rng) for _ in range(60)),
+        cpus=rng.uniform(0.001, 3),
+        cpu_weight=rng.randrange(1, 10000),
+        disks=disks(rng, Path("/tmp", name)),
+        log_fields=tuple((f"LABEL_{number}", text(rng)) for number in range(20)),
+        description=text(rng, 300),
+    )
+
+
+VALUES: Mapping[str, Callable[[random.Random], str]] = {
+    **dict.fromkeys(("MemoryHigh", "LimitAS", "LimitDATA", "LimitSTACK"), lambda r: f"{r.randrange(64, 9999)}M"),
+    **dict.fromkeys(
+        ("MemoryLow", "MemoryMin", "MemorySwapMax", "LimitCORE", "LimitFSIZE", "LimitMEMLOCK"),
+        lambda r: str(r.choice((0, 1, r.randrange(1 << 63), "infinity"))),
+    ),
+    **dict.fromkeys(("LimitNOFILE", "LimitNPROC", "TasksMax"), lambda r: str(r.randrange(64, 10000))),
+    **dict.fromkeys(("CPUWeight", "IOWeight"), lambda r: str(r.randrange(1, 10001))),
+    **dict.fromkeys(("AllowedCPUs", "AllowedMemoryNodes"), lambda r: f"0-{r.randrange(9)},{r.randrange(10, 200)}"),
+    **dict.fromkeys(
+        ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax"),
+        lambda r: f"/dev/{r.choice(('sda', 'vd:b', 'disk/by-id/x', 'mapper/a+b@c'))} {r.randrange(1, 1 << 63)}",
+    ),
+    **dict.fromkeys(("CPUAccounting", "IOAccounting"), lambda r: r.choice(("yes", "no"))),
+    "MemoryDenyWriteExecute": lambda _: "yes",
+    "AppArmorProfile": lambda r: f"-{r.choice(('solo5', '/usr/bin/x', '$a;b#c=(d)[e]{f}', '~x'))}",
+    "CPUQuota": lambda r: f"{r.randrange(1, 9999)}%",
+    "CPUQuotaPeriodSec": lambda r: f"{r.randrange(1, 1001)}ms",
+    "KillSignal": lambda r: r.choice(("SIGINT", "SIGTERM")),
+    "LogRateLimitBurst": lambda r: str(r.randrange(1 << 32)),
+    "LogRateLimitIntervalSec": lambda r: f"{r.randrange(1, 10**9)}ms",
+    "Nice": lambda r: str(r.randrange(-20, 20)),
+    "OOMScoreAdjust": lambda r: str(r.randrange(-1000, 1001)),
+    "RuntimeMaxSec": lambda r: f"{r.randrange(10**6, 10**12)}ms",
+    "SELinuxContext": lambda r: f"system_u:object_r:{r.choice(('a', 'b$c;d#e'))}:s0",
+    "Slice": lambda _: "solo5-batch.slice",
+    "SystemCallFilter": lambda r: f"~{r.choice(('fork', 'vfork @mount', '@swap'))}",
+    "TimeoutStopSec": lambda r: r.choice(("infinity", f"{r.randrange(1, 10**12)}ms")),
+}
+"""A value of each property that an operator may set; none that keeps a program from being executed."""
+
+
+def tuned(number: int, rng: random.Random) -> TransientUnit:
+    """A unit that executes a program once, with every property that an operator may set."""
+    command = ("/usr/bin/true", ["/usr/bin/true"], False)
+    values = {
+        "Description": Property("Description", "s", f"tuned {number}"),
+        "Type": Property("Type", "s", "oneshot"),
+        "RemainAfterExit": Property("RemainAfterExit", "b", True),
+        "ExecStart": Property("ExecStart", "a(sasb)", [command]),
+        **{key: parse_property(key, VALUES[key](rng)) for key in sorted(SETTABLE)},
+    }
+    return TransientUnit(name=f"solo5-task-tuned-{number}.service", properties=tuple(values.values()))
+
+
+Shown = dict[str, dict[str, Any]]
+
+
+async def shown(units: Sequence[str]) -> Shown:
+    """Every property of these units, by unit and name, as PID 1 has it now."""
+    async with system_bus() as connection:
+        found: Shown = {}
+        for unit in units:
+            found[unit] = {}
+            for interface in (UNIT, INTERFACES[UnitKind.SERVICE]):
+                path = unit_path(unit)
+                systemd = "org.freedesktop.systemd1"
+                (answer,) = await connection.call(systemd, path, PROPERTIES, "GetAll", "s", [interface])
+                found[unit] |= {name: variant.value for name, variant in answer.items()}
+            for name in ("ExecStart", "ExecStartEx"):  # without how it went
+                found[unit][name] = [command[:3] for command in found[unit][name]]
+            found[unit]["IPAddressDeny"].sort()  # a set of PID 1's
+        return found
+
+
+def different(before: Shown, after: Shown, wanted: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
+        f"{unit} {name}: {before[unit][name]!r} → {after[unit][name]!r}"
+        for unit, names in wanted.items()
+        for name in (*names, "ExecStartEx")
+        if before[unit][name] != after[unit][name]
+    ]
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[Runtime]:
+    async with connect(read_settings) as runtime:
+        yield runtime
+
+
+async def _discard(names: Sequence[TaskName]) -> None:
+    async with engine() as runtime:
+        for name in names:
+            await runtime.discard(name)
+
+
+@pytest.fixture
+def tasks(machine: Machine) -> Iterator[Sequence[TaskName]]:
+    """Names of tasks that are removed when the test is over."""
+    yield TASKS
+    asyncio.run(_discard(TASKS))
+    for name in TASKS:
+        shutil.rmtree(f"/tmp/{name}", ignore_errors=True)
+
+
+def test_tasks_are_after_a_reload_what_was_started(tasks: Sequence[TaskName], folder: Path) -> None:
+    """Every property that a task's unit sets; 189 disks, each bound and read by its path."""
+    rng = random.Random(SEED)
+    wanted: dict[str, list[str]] = {}
+
+    async def start() -> None:
+        async with engine() as runtime:
+            for name in tasks:
+                each = workload(name, rng, folder)
+                plan = await runtime.preview(each)
+                wanted[plan.unit.name] = [entry.name for entry in plan.unit.properties]
+                await runtime.start(each)
+            for name in tasks:
+                assert (await runtime.wait(name)).outcome is not None
+
+    asyncio.run(start())
+    before = asyncio.run(shown(list(wanted)))
+    systemctl("daemon-reload")
+    after = asyncio.run(shown(list(wanted)))
+    assert {"Description", "ExecStart", "BindPaths", "LogExtraFields", "CPUQuotaPerSecUSec"} < set.intersection(
+        *map(set, wanted.values())
+    )
+    assert not (differ := different(before, after, wanted)), "\n".join((f"SEED={SEED}", *differ))
+    for name in tasks:
+        said = ok("solo5ctl", "logs", name)
+        assert [number for number in range(DISKS) if f"storage{number}: 'disk {number}'" not in said] == []
+
+
+def test_every_property_of_an_operator_is_after_a_reload_what_was_set(machine: Machine) -> None:
+    rng = random.Random(SEED)
+    units = [tuned(number, rng) for number in range(6)]
+    wanted = {unit.name: [entry.name for entry in unit.properties] for unit in units}
+
+    async def each(act: Callable[[Manager, TransientUnit], Awaitable[object]]) -> None:
+        async with system_bus() as connection:
+            manager = Manager(connection)
+            for unit in units:
+                await act(manager, unit)
+
+    assert VALUES.keys() == SETTABLE.keys()
+    try:
+        asyncio.run(each(lambda manager, unit: manager.start(unit, UnitFiles())))
+        before = asyncio.run(shown(list(wanted)))
+        systemctl("daemon-reload")
+        after = asyncio.run(shown(list(wanted)))
+    finally:
+        asyncio.run(each(lambda manager, unit: manager.stop(unit.name)))
+        sh("systemctl", "reset-failed", *wanted)
+    assert not (differ := different(before, after, wanted)), "\n".join((f"SEED={SEED}", *differ))
+
+
+ENDS_OF_LINE = ("\n", "\r")
+
+
+def directive(flag: Path, end: str) -> str:
+    """A text that a unit file would read as a command of root's for the unit's end."""
+    lines = ("x", "[Service]", "TemporaryFileSystem=", "BindPaths=", f"ExecStopPost=+/usr/bin/touch {flag}", "#")
+    return end.join(lines)
+
+
+def attacks(name: TaskName, flag: Path, end: str, folder: Path) -> dict[str, Workload]:
+    """One task for each way in which a job's text reaches its unit."""
+    hostile = directive(flag, end)
+    image = str(GUESTS / "sleeper.spt")
+    disk = folder / hostile
+    return {
+        "description": Workload(name=name, image=image, description=hostile),
+        "argument": Workload(name=name, image=image, arguments=(hostile,)),
+        "journal field": Workload(name=name, image=image, log_fields=(("LABEL", hostile),)),
+        "device of a limit": Workload(
+            name=name, image=image, properties=(("IOReadBandwidthMax", f"/dev/{hostile} 1M"),)
+        ),
+        "disk": Workload(
+            name=name,
+            image=str(GUESTS / "netdisk.spt"),
+            disks=(DiskRequest(disk=DeviceName("storage"), path=str(disk)),),
+        ),
+    }
+
+
+def test_no_text_of_a_job_becomes_a_directive(tasks: Sequence[TaskName], folder: Path, tmp_path: Path) -> None:
+    """Each task is started with a command for root in one of its texts; then a reload, and its end."""
+    started: list[str] = []
+    refused: dict[str, str] = {}
+    executed: list[str] = []
+
+    async def attack(way: str, each: Workload, flag: Path) -> None:
+        async with engine() as runtime:
+            try:
+                await runtime.start(each)
+            except Solo5Error as error:
+                refused[way] = error.sentence
+            else:
+                started.append(way)
+                await asyncio.to_thread(systemctl, "daemon-reload")
+                await runtime.discard(each.name)
+                if flag.exists():
+                    executed.append(way)
+                    flag.unlink()
+
+    for number, end in enumerate(ENDS_OF_LINE):
+        flag = Path(f"/run/executed-{number}")
+        for way, each in attacks(tasks[0], flag, end, tmp_path).items():
+            for disk in each.disks:
+                Path(disk.path).parent.mkdir(parents=True)
+                Path(disk.path).write_bytes(bytes(4096))
+                ok("chown", "solo5:", disk.path)
+            with suppress(InvalidRequestError):
+                asyncio.run(attack(f"{way} {end!r}", each, flag))
+    assert executed == []
+    assert {way.partition(" '")[0] for way in started} == {"description"}
+    assert {way.partition(" '")[0] for way in refused} == {"argument", "journal field", "device of a limit", "disk"}
+    assert all(sentence.isprintable() for sentence in refused.values())
+
+
+async def test_a_text_that_other_code_forgot_to_check_does_not_reach_pid_1(machine: Machine) -> None:
+    unit = TransientUnit(
+        name=task_service(TASKS[0]),
+        properties=(
+            Property("Description", "s", directive(Path("/run/executed"), "\n")),
+            Property("ExecStart", "a(sasb)", [("/usr/bin/true", ["true"], False)]),
+        ),
+    )
+    async with system_bus() as connection:
+        manager = Manager(connection)
+        with pytest.raises(InvalidRequestError, match="unit property Description has the character .x0a"):
+            await manager.start(unit, UnitFiles())
+        assert await manager.state(TASKS[0]) is None
