@@ -1,7 +1,7 @@
 """What an operator sets in /etc/solo5/*.toml, as values.
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
-task_uids = "70000-79999"
+task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 
 [network.default]
@@ -29,16 +29,8 @@ from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
-TASK_UIDS = range(70000, 80000)
-"""Left free by systemd, adduser and subuid(5); Nomad's dynamic users begin at 80000."""
-
-RESERVED_UIDS: Mapping[str, range] = {
-    "of the system": range(1000),
-    "of systemd-homed, Debian and DynamicUser=": range(60001, 65536),
-    "of containers": range(524288, 1879048192),
-    "no user can have": range(2147352576, 1 << 32),
-}
-"""What a user of a task may not be: https://systemd.io/UIDS-GIDS/."""
+TASK_UIDS = range(61184, 65520)
+"""That of `DynamicUser=`: journald makes a journal file of its own for each user above it (`users.dynamic`)."""
 
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 
@@ -155,13 +147,13 @@ def _parse(fields: Fields) -> Settings:
 def _task_uids(text: str) -> range:
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text, re.ASCII)
     if not match or int(match[2]) < int(match[1]):
-        raise SettingsError(f"{text!r} is no range of users: expected two numbers such as 70000-79999.")
+        raise SettingsError(f"{text!r} is no range of users: expected two numbers such as 61184-63000.")
     uids = range(int(match[1]), int(match[2]) + 1)
-    for what, reserved in RESERVED_UIDS.items():
-        if uids[0] <= reserved[-1] and reserved[0] <= uids[-1]:
-            raise SettingsError(
-                f"{text} overlaps {reserved[0]}-{reserved[-1]}, the users {what}: expected a range without them."
-            )
+    if uids[0] not in TASK_UIDS or uids[-1] not in TASK_UIDS:
+        raise SettingsError(
+            f"{text} is not within {TASK_UIDS[0]}-{TASK_UIDS[-1]}, the users of DynamicUser=: journald would keep a "
+            "journal file of each user beyond."
+        )
     return uids
 
 

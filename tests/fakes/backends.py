@@ -146,7 +146,7 @@ class FakeUsers:
             self.noted[uid] = list(disks)
 
     def likely(self) -> int:
-        return max(self.held.values(), default=69999) + 1
+        return max(self.held.values(), default=61199) + 1
 
     async def release(self, task: TaskName) -> None:
         async with self._steps.step("free user"):

@@ -62,14 +62,14 @@ async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, 
 async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime: Runtime) -> None:
     starting = TaskName("starting")
     machine.units.loaded[running("lives").unit] = running("lives").state
-    machine.users.held = {WEB: 70000, TaskName("lives"): 70001, starting: 70002}
+    machine.users.held = {WEB: 61200, TaskName("lives"): 61201, starting: 61202}
     machine.users.starting = {starting}
     told = "user of task web: its unit is gone"
     assert await runtime.collect(dry_run=True) == (told, IMAGE)
     assert len(machine.users.held) == 3
     assert await runtime.collect(dry_run=False) == (told, IMAGE)
     assert machine.users.held.keys() == {"lives", "starting"}
-    machine.users.held[WEB] = 70003
+    machine.users.held[WEB] = 61203
     assert await runtime.collect_users() == [WEB]
 
 

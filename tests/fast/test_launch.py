@@ -334,9 +334,9 @@ async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: M
 async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
     machine: Machine, runtime: Runtime
 ) -> None:
-    machine.users.most, machine.users.held = 1, {TaskName("gone"): 70000}
+    machine.users.most, machine.users.held = 1, {TaskName("gone"): 61200}
     await runtime.start(WORKLOAD)
-    assert machine.users.held == {WEB: 70000}
+    assert machine.users.held == {WEB: 61200}
     with pytest.raises(TakenError, match="all users are in use"):
         await runtime.start(Workload(name=TaskName("more"), image="/srv/plain"))
     assert machine.holds == ({UNIT}, {WEB})

@@ -4,6 +4,7 @@
     /run/solo5/users/.last         the uid that was chosen last: the next search begins behind it
     /run/userdb/UID.user           the user's record: made exclusively, so that a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
+    /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic`)
 
 A task's file exists before its records and is removed after them, so whatever is left by a start that was killed is
 found from the task's file. A file that is not locked, of a task without a unit, is stale. The files of tasks are for
@@ -22,6 +23,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.openfile import name_descriptor
+from solo5_systemd.users.dynamic import LOCKS, allocating
 from solo5_systemd.users.notes import NOTES, Given, Notes
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError, user_name, user_record
 
@@ -40,6 +42,7 @@ class Users:
         state: the tasks' files.
         records: where nss-systemd looks for records.
         notes: which disks the users have.
+        locks: where PID 1 locks the users that it allocates.
     """
 
     def __init__(
@@ -49,12 +52,14 @@ class Users:
         state: Path = STATE,
         records: Path = RECORDS,
         notes: Path = NOTES,
+        locks: Path = LOCKS,
     ) -> None:
         self._uids = uids
         self._take_back = take_back
         self._state = state
         self._records = records
         self._notes = Notes(notes)
+        self._locks = locks
         self._resolved = False
 
     async def acquire(self, task: TaskName) -> HeldUser:
@@ -182,7 +187,11 @@ class Users:
 
     def _chosen(self, task: TaskName, descriptor: int) -> int:
         for uid in self._candidates():
-            if not self._notes.exists(uid) and self._recorded(task, uid):
+            if self._notes.exists(uid) or (self._records / f"{uid}.user").exists():
+                continue
+            with allocating(uid, self._locks) as is_ours:
+                made = is_ours and self._recorded(task, uid)
+            if made:
                 os.pwrite(descriptor, str(uid).encode(), 0)
                 (self._state / _LAST).write_text(str(uid))
                 return uid

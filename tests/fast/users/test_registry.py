@@ -1,5 +1,6 @@
 """Each task has a user of its own, whatever dies in between."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -25,14 +26,14 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "pwd", SimpleNamespace(getpwuid=int))
 
 
-def users(root: Path, uids: range = range(70000, 70010), taken: list[tuple[int, str]] | None = None) -> Users:
+def users(root: Path, uids: range = range(61200, 61210), taken: list[tuple[int, str]] | None = None) -> Users:
     """Those of a machine; `taken`: the user and path of each disk that is taken back."""
 
     def take_back(uid: int, given: Given) -> None:
         if taken is not None:
             taken.append((uid, given.path))
 
-    return Users(lambda: uids, take_back, root / "users", root / "userdb", root / "notes")
+    return Users(lambda: uids, take_back, root / "users", root / "userdb", root / "notes", root / "dynamic-uid")
 
 
 def left(root: Path) -> set[str]:
@@ -85,27 +86,27 @@ async def test_uid_is_used_again_as_late_as_possible(tmp_path: Path) -> None:
         with started(of, WEB) as uid:
             seen.append(uid)
         await of.release(WEB)
-    assert sorted(seen[:10]) == list(range(70000, 70010))
+    assert sorted(seen[:10]) == list(range(61200, 61210))
     assert seen[:10] == seen[10:]
 
 
 async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    of = users(tmp_path, range(70000, 70001))
-    with started(of, WEB), pytest.raises(TakenError, match="all 1 users of tasks, 70000 to 70000, are in use"):
+    of = users(tmp_path, range(61200, 61201))
+    with started(of, WEB), pytest.raises(TakenError, match="all 1 users of tasks, 61200 to 61200, are in use"):
         of._acquire(DB)
     await of.release(WEB)
     with started(of, DB) as uid:
-        assert uid == 70000
+        assert uid == 61200
     await of.release(DB)
     assert left(tmp_path) == set()
 
 
 def test_user_that_a_record_of_others_has_is_left_out(tmp_path: Path) -> None:
-    of = users(tmp_path, range(70000, 70002))
+    of = users(tmp_path, range(61200, 61202))
     (tmp_path / "userdb").mkdir()
-    (tmp_path / "userdb/70000.user").write_text("{}")
+    (tmp_path / "userdb/61200.user").write_text("{}")
     with started(of, WEB) as uid:
-        assert uid == 70001
+        assert uid == 61201
 
 
 async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
@@ -118,6 +119,15 @@ async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: P
         assert await of.collect(_none) == []
         assert await of.tasks() == []
         assert left(tmp_path) == before
+
+
+def test_a_user_that_systemd_has_allocated_is_left_to_it(tmp_path: Path) -> None:
+    of = users(tmp_path, range(61200, 61202))
+    (tmp_path / "dynamic-uid").mkdir()
+    with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        with started(of, WEB) as uid:
+            assert uid == 61201
 
 
 def test_start_after_one_that_died_takes_over_its_user(tmp_path: Path) -> None:
@@ -140,7 +150,8 @@ def dies(event, _):
         if step < 0:
             os._exit(9)
 sys.addaudithook(dies)
-Users(lambda: range(70000, 70010), print, root / "users", root / "userdb", root / "notes")._acquire("web")
+places = [root / name for name in ("users", "userdb", "notes", "dynamic-uid")]
+Users(lambda: range(61200, 61210), print, *places)._acquire("web")
 os._exit(0)
 """
 
@@ -190,13 +201,13 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
     tmp_path: Path,
 ) -> None:
     taken: list[tuple[int, str]] = []
-    of = users(tmp_path, range(70000, 70001), taken)
+    of = users(tmp_path, range(61200, 61201), taken)
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes/70000").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
     with pytest.raises(TakenError, match="all 1 users"):
         of._acquire(WEB)
     assert await of.collect(_none) == []
-    assert taken == [(70000, "/srv/disk.img")]
+    assert taken == [(61200, "/srv/disk.img")]
     with started(of, WEB) as uid:
         await of.note(uid, [DISK])
         assert await of.collect(_none) == []

@@ -1,0 +1,42 @@
+"""The lock that systemd and we take before a user of the range of `DynamicUser=` is allocated."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from solo5_systemd.users.dynamic import allocating
+
+
+def test_a_lock_that_systemd_holds_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "61200"
+    with path.open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        with allocating(61200, tmp_path) as is_ours:
+            assert not is_ours
+        assert path.exists()
+
+
+def test_while_we_hold_it_systemd_has_to_take_another(tmp_path: Path) -> None:
+    with allocating(61200, tmp_path / "made") as is_ours:
+        assert is_ours
+        with allocating(61200, tmp_path / "made") as also:
+            assert not also
+        with allocating(61201, tmp_path / "made") as other:
+            assert other
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_a_file_that_a_killed_start_has_left_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "61200").touch()
+    with allocating(61200, tmp_path) as is_ours:
+        assert is_ours
+    assert not (tmp_path / "61200").exists()
+
+
+def test_the_lock_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
+    """systemd removes the file while it holds its lock: a lock of the removed one would exclude no other program."""
+    path = tmp_path / "61200"
+    with allocating(61200, tmp_path) as is_ours:
+        assert is_ours
+        with path.open() as held:
+            assert os.fstat(held.fileno()).st_nlink == 1

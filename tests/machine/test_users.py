@@ -1,0 +1,49 @@
+"""The users of tasks beside systemd's own dynamic ones, and what journald makes of them."""
+
+from pathlib import Path
+
+from .conftest import GUESTS, Machine, Runner, eventually, ok
+
+STATE = Path("/var/lib/private/somebody")
+
+
+def user(name: str) -> int:
+    return int(ok("systemctl", "show", "--value", "--property=User", f"solo5-task-{name}.service"))
+
+
+def test_consoles_are_in_the_systems_journal_alone(machine: Machine, run: Runner) -> None:
+    """Of a user beyond the range of systemd's own, journald would make a file of 8 MiB for each task."""
+    before = set(Path("/var/log/journal").glob("*/*"))
+    first, second = run("sleeper.spt"), run("sleeper.spt")
+    assert user(first) != user(second)
+    eventually(lambda: ok("journalctl", "--unit", f"solo5-task-{second}.service"), "it has written")
+    ok("journalctl", "--sync")
+    assert {file for file in Path("/var/log/journal").glob("*/*") if file not in before} == set()
+
+
+def test_systemd_takes_another_user_than_a_tasks(machine: Machine, run: Runner) -> None:
+    """It would take the one that owns the state directory of its service, if that were free."""
+    task = run("sleeper.spt")
+    STATE.mkdir(parents=True)
+    ok("chown", str(user(task)), str(STATE))
+    service = ("--property=DynamicUser=yes", f"--property=StateDirectory={STATE.name}", "--property=User=somebody")
+    taken = int(ok("systemd-run", "--quiet", "--pipe", "--wait", *service, "id", "--user"))
+    assert taken != user(task)
+    assert STATE.stat().st_uid == taken
+    ok("rm", "--recursive", str(STATE), "/var/lib/somebody")
+
+
+def test_a_task_takes_another_user_than_systemds(machine: Machine, run: Runner) -> None:
+    """Its range is the one user that a service of systemd's has, so there is none left for it."""
+    ok("systemd-run", "--unit=somebody", "--property=DynamicUser=yes", "sleep", "infinity")
+    settings = Path("/etc/solo5/one-user.toml")
+    try:
+        pid = ok("systemctl", "show", "--value", "--property=MainPID", "somebody").strip()
+        eventually(lambda: Path("/proc", pid).stat().st_uid != 0, "the service runs as its user")
+        uid = Path("/proc", pid).stat().st_uid
+        settings.write_text(f'task_uids = "{uid}-{uid}"\n')
+        refused = run.fail("--detach", f"{GUESTS}/sleeper.spt")
+        assert f"all 1 users of tasks, {uid} to {uid}, are in use" in refused.stderr
+    finally:
+        settings.unlink(missing_ok=True)
+        ok("systemctl", "stop", "somebody")
