@@ -14,6 +14,9 @@ from solo5_systemd.unit.console import STDERR_PRIORITY
 LIMIT = 64 << 20
 """Bytes that one field may have; more is not a journal's, whose own limit is far below."""
 
+_DIGITS = 20
+"""Of a number of 64 bits."""
+
 
 class Stream(StrEnum):
     """Which of a tender's two outputs: the guest's console, or the tender's own words."""
@@ -95,6 +98,6 @@ def _entry(fields: dict[str, bytes]) -> Entry:
 
 
 def _number(text: bytes) -> int:
-    if not text.isdigit():
+    if not text.isdigit() or len(text) > _DIGITS:
         raise ExportError(f"the timestamp {text[:40]!r}")
     return int(text)

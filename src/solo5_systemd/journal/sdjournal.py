@@ -158,7 +158,7 @@ class JournalReader:
 
     def _notice(self) -> Line:
         """What journald says of lines that it left out: among the tender's words, for it is not the guest's."""
-        count = int(self._text(b"N_DROPPED") or 0)
+        count = _count(self._field(b"N_DROPPED"))
         return Line(
             unit=self._text(b"OBJECT_SYSTEMD_UNIT"),
             stream=Stream.STDERR,
@@ -203,6 +203,11 @@ class JournalReader:
 
 class _UnreadableError(HostError):
     """This entry is damaged, or gone."""
+
+
+def _count(text: bytes) -> int:
+    """Return a number of 64 bits, 0 for what is none."""
+    return int(text) if text.isdigit() and len(text) <= 20 else 0
 
 
 def _check(function: str, result: int) -> int:

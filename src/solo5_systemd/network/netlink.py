@@ -4,6 +4,7 @@ import array
 import contextlib
 import errno
 import fcntl
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -186,10 +187,11 @@ class LinkWatch(NetlinkSocket):
             while True:
                 for kind, body in self.announced():
                     if kind == _RTM_DELLINK:
-                        names.add(attributes(body[_IFINFOMSG:])[_IFLA_IFNAME].rstrip(b"\0").decode())
+                        name = attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0")
+                        names.add(os.fsdecode(name))  # a name is of any bytes but / and blanks
         except BlockingIOError:
             return frozenset(names)
-        except OSError:  # ENOBUFS: announcements were lost
+        except OSError:  # ENOBUFS: announcements were lost; EBADMSG
             return None
 
 

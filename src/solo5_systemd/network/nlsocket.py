@@ -1,5 +1,6 @@
 """A netlink socket (netlink(7)), for what pyroute2 has no call for: one socket, requests out, messages in."""
 
+import errno
 import os
 import socket
 import struct
@@ -10,6 +11,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 4, 12
 
 _HEADER = struct.Struct("=IHHII")
+_ERRNO = struct.Struct("=i")
 _ATTRIBUTE = struct.Struct("=HH")
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _NESTED, _TYPE_MASK = 0x8000, 0x3FFF
@@ -89,12 +91,20 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, kind, _, sequence, _ = _HEADER.unpack_from(data, offset)
+        if length < _HEADER.size:
+            raise _malformed()
         yield sequence, kind, data[offset + _HEADER.size : offset + length]
         offset += length + -length % 4
 
 
 def _raise_error(body: bytes) -> None:
+    if len(body) < _ERRNO.size:
+        raise _malformed()
     # NLMSG_ERROR and NLMSG_DONE both begin with the errno, negative, or 0.
-    code = -int(struct.unpack_from("=i", body)[0])
+    code = -int(_ERRNO.unpack_from(body)[0])
     if code:
         raise OSError(code, os.strerror(code))
+
+
+def _malformed() -> OSError:
+    return OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))

@@ -1,0 +1,84 @@
+"""Calls of our services' methods with any body: one error of ours, and never a fault of the service."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from dbus_next import Message, MessageType
+from dbus_next.signature import SignatureTree
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.hostile.values import TEXTS
+
+from solo5_systemd.daemon.interface import Interface
+from solo5_systemd.daemon.service import Service
+from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError
+from solo5_systemd.names import task_name
+from solo5_systemd.networkd.interface import INTERFACE as NETWORK
+from solo5_systemd.networkd.service import _request
+from solo5_systemd.relay.interface import INTERFACE as RELAY
+
+METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
+SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "ssthh", "b", "as", "t", "h", "hhhh"]
+BASIC: dict[str, st.SearchStrategy[Any]] = {
+    "s": TEXTS,
+    "q": st.integers(0, (1 << 16) - 1),
+    "t": st.integers(0, (1 << 64) - 1),
+    "b": st.booleans(),
+    "h": st.integers(0, (1 << 32) - 1),
+}
+
+
+def bodies(signature: str) -> st.SearchStrategy[list[Any]]:
+    return st.tuples(*map(_values, SignatureTree(signature).types)).map(list)
+
+
+def _values(kind: Any) -> st.SearchStrategy[Any]:
+    if kind.token == "a":
+        return st.lists(_values(kind.children[0]), max_size=2)
+    if kind.token == "(":
+        return st.tuples(*map(_values, kind.children)).map(list)
+    return BASIC[kind.token]
+
+
+class Bus:
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+async def parse(*arguments: Any) -> Sequence[object]:
+    """Read what the methods of both services read of their arguments, and refuse what was sound."""
+    if len(arguments) == 3:
+        _request(*arguments)
+    elif arguments and isinstance(arguments[0], str):
+        task_name(arguments[0])
+    raise InvalidRequestError(f"{arguments!r} is of no use here.")
+
+
+def answer(interface: Interface, member: str, signature: str, body: Sequence[object]) -> Message:
+    bus = Bus()
+    service = Service(bus, interface, dict.fromkeys(interface.methods, parse), lambda: False)
+    message = Message(path=interface.path, interface=interface.name, member=member, signature=signature, serial=1)
+    message.body = list(body)
+    with suppress(StopIteration):
+        service._answer(message).send(None)  # nothing in it waits; an event loop for each example takes longer
+    [reply] = bus.sent
+    return reply
+
+
+@pytest.mark.parametrize("interface, member", METHODS, ids=[member for _, member in METHODS])
+@given(st.data())
+def test_a_call_with_any_body_is_answered_by_one_error_of_ours(
+    interface: Interface, member: str, data: st.DataObject
+) -> None:
+    takes = interface.methods[member].takes
+    signature = data.draw(st.sampled_from([takes, takes, *SIGNATURES]))
+    reply = answer(interface, member, signature, data.draw(bodies(signature)))
+    assert reply.message_type is MessageType.ERROR
+    assert BY_DBUS_NAME[str(reply.error_name)] is InvalidRequestError
+    [text] = reply.body
+    assert text.isprintable()
