@@ -35,8 +35,8 @@ DETERMINED_LATER = {
 OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
 """Programs in units that are this package's, or run it."""
 
-NO_SOCKETS = {"/run/systemd/units", "/run/systemd/system"}
-"""Directories of PID 1's that are looked into."""
+NO_SOCKETS = {"/run/systemd/units", "/run/systemd/system", "/run/systemd/dynamic-uid"}
+"""Directories of PID 1's."""
 
 
 def named(kind: Kind) -> set[str]:

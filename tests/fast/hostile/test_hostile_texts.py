@@ -10,7 +10,7 @@ from tests.hostile.values import NUMBERS, TEXTS
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
-from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.overview import NetworkOverview, Wire
 from solo5_systemd.network.plan import Lease, NicRequest, PortRequest, ipv4_address, mac_address
 from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.duration import seconds
@@ -105,10 +105,13 @@ def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str, str, str, str, 
     assert lease is None or Lease.from_wire(lease.to_wire()) == lease
 
 
-@given(st.tuples(*[TEXTS] * 4, NUMBERS, st.booleans(), st.booleans(), NUMBERS, NUMBERS))
-def test_the_body_of_a_network_is_read_or_refused(
-    wire: tuple[str, str, str, str, int, bool, bool, int, int],
-) -> None:
+NETWORK = (*[TEXTS] * 4, NUMBERS, st.booleans(), st.booleans(), NUMBERS, NUMBERS)
+POLICY = (st.booleans(), st.lists(TEXTS), st.booleans(), st.lists(TEXTS), st.booleans(), NUMBERS)
+REFUSED = st.lists(st.tuples(TEXTS, NUMBERS))
+
+
+@given(st.tuples(*NETWORK, *POLICY, REFUSED))
+def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
     network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
     assert network is None or NetworkOverview.from_wire(network.to_wire()) == network
 
