@@ -7,6 +7,8 @@ answer once: an exit status in `cli`, a D-Bus error name in `networkd`.
 
 from typing import ClassVar
 
+from solo5_systemd.text import visible
+
 LONGEST_SENTENCE, LONGEST_HINT = 2000, 1000
 """Characters. A sentence quotes what was wrong, and that may be of any length; it begins with what, and ends with what
 was expected."""
@@ -38,10 +40,7 @@ class Solo5Error(Exception):
 
 def _line(text: str, most: int) -> str:
     """Return text as one printable line, its middle left out where it is long."""
-    text = _ends(text, most)
-    if text.isprintable():
-        return text
-    return _ends("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), most)
+    return _ends(visible(_ends(text, most)), most)
 
 
 def _ends(text: str, most: int) -> str:

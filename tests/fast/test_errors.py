@@ -30,12 +30,12 @@ def test_exit_statuses_are_podmans(cls: type[Solo5Error]) -> None:
 @pytest.mark.parametrize(
     "quoted, shown",
     [
-        ("a\nb", "a\\nb"),
+        ("a\nb", "a\\x0ab"),
         ("\x1b[31m", "\\x1b[31m"),
         ("\u2028", "\\u2028"),
-        ("\udcff", "\\udcff"),
+        ("\udcff", "\\xff"),
         ("ü → 日本", "ü → 日本"),
-        ("tab\t", "tab\\t"),
+        ("tab\t", "tab\\x09"),
     ],
 )
 def test_what_an_error_quotes_is_printable(quoted: str, shown: str) -> None:

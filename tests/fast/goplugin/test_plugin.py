@@ -152,11 +152,11 @@ def test_messages_may_be_larger_than_grpcs_usual_four_mebibytes(caller: Host) ->
 def test_an_expected_error_carries_its_sentence_and_details(caller: Host) -> None:
     error = refusal(lambda: caller.greet("nobody"))
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert error.details() == "there is no \\udcff of that name."
+    assert error.details() == "there is no \\xff of that name."
     status = Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
     detail = StringValue()
     assert status.details[0].Unpack(detail)
-    assert (status.code, status.message, detail.value) == (9, "there is no \\udcff of that name.", "try another")
+    assert (status.code, status.message, detail.value) == (9, "there is no \\xff of that name.", "try another")
 
 
 def test_an_error_of_any_length_arrives(caller: Host) -> None:

@@ -73,7 +73,11 @@ CONFIG = {
     "ceilings": {"memory_mb": 64, "nics": "1", "blocks": 1.0, "ports": 3},
     "gc": {"interval": "1h", "image_age": "24h", "dangling_tasks": {"period": "1m", "creation_grace": "5m"}},
 }  # fmt: skip
-SETTINGS = {"tender_paths": ["/usr/bin"], "network": {"lab": {"ipv4": "10.1.0.0/16", "mtu": 1500}}}
+POLICY = {"host": ["53/udp", "8080/tcp"], "reach": ["lab"], "metadata": True, "routed": False, "isolated": True}
+SETTINGS = {
+    "tender_paths": ["/usr/bin"], "reserved_ports": [22, "4646-4648"],
+    "network": {"lab": {"ipv4": "10.1.0.0/16", "mtu": 1500}, "back": {**POLICY, "connections": 100}},
+}  # fmt: skip
 
 
 def as_json(value: object) -> bytes:
