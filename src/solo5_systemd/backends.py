@@ -7,7 +7,7 @@ Every method raises only errors of `solo5_systemd.errors`.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.block.plan import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
@@ -27,10 +27,10 @@ from solo5_systemd.users.record import HeldUser
 
 
 class Images(Protocol):
-    async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
+    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
         """Bring the image into the store, or find it there, and read its notes from the stored copy.
 
-        An error where there are roots and it lies below none.
+        An error where there are roots and it lies below none, and where it has more bytes than the largest may have.
         """
 
     async def open(self, image: StoredImage) -> int:
@@ -64,11 +64,17 @@ class Disks(Protocol):
     async def give(self, disk: Disk, user: int) -> None:
         """Make a user the owner of the very file or device that was inspected; called while it is locked."""
 
-    async def pin(self, disk: Disk) -> Disk:
-        """The very file that was inspected, by a path outside the shared directory until `unpin`."""
+    async def bind(self, disks: Sequence[Disk]) -> Bound:
+        """Return the very files that were inspected by paths that only root may change, until `unbind`."""
 
-    async def unpin(self, disk: Disk) -> None:
-        """Leave it its own path; nothing happens where it has no other."""
+    async def unbind(self, bound: Bound) -> None:
+        """Take these paths away; what systemd has bound from there stays."""
+
+    async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+        """Check that a process sees each disk at its path there; one that has ended, or has number 0, sees nothing."""
+
+    async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove what `bind` has made in processes that were killed; a path for each."""
 
     async def open(self, disk: Disk) -> int:
         """Open the very file or device that was inspected, as a place to open it anew and not to read or write."""

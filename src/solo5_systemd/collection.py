@@ -32,8 +32,13 @@ class Collector:
         if not dry_run:
             await self._remove(found)
             await self._backends.disks.remove_stale_locks()
+        mounts = await self._backends.disks.sweep(dry_run=dry_run)
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
-        return (*map(str, found), *(f"image {sha256}" for sha256 in images))
+        return (
+            *map(str, found),
+            *(f"bind mounts of disks {path}: their start was killed" for path in mounts),
+            *(f"image {sha256}" for sha256 in images),
+        )
 
     async def consoles(self) -> Sequence[TaskName]:
         """Have the relay let go of tasks that are long gone, such as those of which it could not be told the end."""

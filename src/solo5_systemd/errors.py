@@ -92,6 +92,12 @@ class HostError(Solo5Error):
     dbus_name = "org.solo5.Error.Host"
 
 
+class StoreFullError(HostError):
+    """The image store has no room for an image; unused ones may be removed."""
+
+    dbus_name = "org.solo5.Error.StoreFull"
+
+
 class DependencyError(HostError):
     """A module, library, program or socket that this package depends on is missing."""
 
@@ -117,6 +123,7 @@ BY_DBUS_NAME: dict[str, type[Solo5Error]] = {
         TakenError,
         HostError,
         DependencyError,
+        StoreFullError,
         StartError,
     )
 }

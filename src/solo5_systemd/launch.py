@@ -6,22 +6,23 @@ Whatever fails in between is undone here, and by systemd and the network service
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from solo5_systemd import policy
 from solo5_systemd.backends import Backends
-from solo5_systemd.block.plan import Disk
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.task import Entered, Preflight, Progress, Started
 from solo5_systemd.text import QUOTE, bounded, structure
-from solo5_systemd.unit.properties import TransientUnit, security_modules
+from solo5_systemd.unit.properties import INFINITY, TransientUnit, security_modules
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
-from solo5_systemd.unit.tender import Tender, guest_memory
+from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.users.notes import Given
 from solo5_systemd.users.record import HeldUser, RangeUsedUpError
@@ -83,9 +84,15 @@ class _NameTakenError(TakenError):
 
 
 class Launcher:
-    """Starts tasks on the backends that it is given."""
+    """Starts tasks on the backends that it is given.
 
-    def __init__(self, backends: Backends) -> None:
+    Args:
+        backends: the machine.
+        make_room: removes stored images that no task uses.
+    """
+
+    def __init__(self, backends: Backends, make_room: Callable[[], Awaitable[object]]) -> None:
+        self._make_room = make_room
         self._images = backends.images
         self._tenders = backends.tenders
         self._disks = backends.disks
@@ -94,6 +101,7 @@ class Launcher:
         self._units = backends.units
         self._console = backends.console
         self._usages = backends.usages
+        self._undoing: set[asyncio.Future[None]] = set()
 
     async def preview(self, workload: Workload) -> Plan:
         checked = await self._check(workload)
@@ -122,12 +130,14 @@ class Launcher:
         """
         async with (
             self._prepared(workload, progress) as (checked, reservation, user),
-            self._pinned(checked.disks) as disks,
+            self._bound(checked.disks) as disks,
         ):
             unit = service(replace(checked.parts(reservation, user), disks=disks))
             async with self._files(checked, unit.name, user) as files, self._attached(reservation):
                 progress.begins("starting its unit")
+                seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
                 async with self._launched(workload.name, unit, files) as begun:
+                    await self._disks.check_bound(seen, begun.main_pid)
                     yield Started(
                         name=workload.name,
                         unit=unit.name,
@@ -196,13 +206,24 @@ class Launcher:
             await self._users.release(name)
 
     @asynccontextmanager
-    async def _pinned(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
+    async def _bound(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
         """Disks by paths that lead to what was inspected until systemd has bound them."""
+        binding = asyncio.ensure_future(self._disks.bind(disks))
         try:
-            yield [await self._disks.pin(disk) for disk in disks]
+            bound = await asyncio.shield(binding)
+        except asyncio.CancelledError:
+            # Its thread goes on, and may hang in a file system: what it makes is removed when it comes back.
+            undoing = asyncio.ensure_future(_undo(self._unbind(binding)))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
+        try:
+            yield bound.disks
         finally:
-            for disk in disks:
-                await asyncio.shield(self._disks.unpin(disk))
+            await asyncio.shield(self._disks.unbind(bound))
+
+    async def _unbind(self, binding: Awaitable[Bound]) -> None:
+        await self._disks.unbind(await binding)
 
     @asynccontextmanager
     async def _held(self, checked: _Checked, user: int) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
@@ -271,17 +292,17 @@ class Launcher:
                 f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
                 "expected as much or more."
             )
-        image = await self._images.take(workload.image, workload.roots)
+        image = await self._image(workload)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
         nics = _in_order(nics, manifest)
-        _permitted(workload, nics)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
             )
         ports = _ports(workload, nics)
+        policy.check(workload.policy, _made(workload, image, nics, ports))
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
@@ -295,6 +316,15 @@ class Launcher:
         alone = replace(parts, workload=replace(workload, arguments=()))
         service(alone) if workload.kind is UnitKind.SERVICE else scope(alone, pid=0)
         return checked
+
+    async def _image(self, workload: Workload) -> StoredImage:
+        """The stored image; where the store is full, unused images are removed for it, once."""
+        wanted = workload.image, workload.roots, workload.policy.image
+        try:
+            return await self._images.take(*wanted)
+        except StoreFullError:
+            await self._make_room()
+            return await self._images.take(*wanted)
 
     async def _protected(self, workload: Workload) -> None:
         """Refuse a profile that systemd would leave out without a word, since its security module is not enabled."""
@@ -413,28 +443,29 @@ def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
 
 
 def _places(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
-    """Yield where disks were found to be, links followed, and where their second names will be."""
-    yield from (("disk path", place) for disk in disks for place in (disk.path, disk.pin) if place)
+    """Yield where disks were found to be, links followed."""
+    yield from (("disk path", disk.path) for disk in disks)
 
 
 def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
 
 
-def _permitted(workload: Workload, nics: Sequence[NicRequest]) -> None:
-    """Check the NICs that will be made, whether a request named them or the image alone does."""
-    if workload.most_nics is not None and len(nics) > workload.most_nics:
-        raise InvalidRequestError(
-            f"the number of NICs is {len(nics)}: expected at most {workload.most_nics}, this node's ceiling."
-        )
-    allowed = workload.allowed_networks
-    for nic in nics:
-        if allowed and nic.network not in allowed:
-            raise InvalidRequestError(
-                f"NIC {nic.nic} would join network {nic.network}: expected one of {', '.join(allowed)}, which this "
-                "node offers.",
-                f"Name one for NIC {nic.nic}.",
-            )
+def _made(
+    workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+) -> policy.Made:
+    """Return what a start would make, whether the request, a default or the image's manifest has it so."""
+    memory_max = workload.memory if workload.memory_max is None else workload.memory_max
+    return policy.Made(
+        unit=workload.kind,
+        tender=image.facts.manifest.target,
+        memory=workload.memory,
+        memory_max=None if memory_max == INFINITY else memory_max,
+        nics={nic.nic: nic.network for nic in nics},
+        disks=len(workload.disks),
+        ports=len({(port.host_ip, port.host_port) for port in ports}),
+        image=image.size,
+    )
 
 
 def _in_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:

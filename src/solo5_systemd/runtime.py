@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from solo5_systemd.network.overview import NetworkOverview
     from solo5_systemd.orphans import Orphan
 
+JUST_USED = 60.0
+"""Seconds for which a stored image is kept though no task has it: its start may be under way."""
+
 
 class Runtime:
     """The engine, on the backends that it is given."""
@@ -42,7 +45,7 @@ class Runtime:
     def _launcher(self) -> "Launcher":
         from solo5_systemd.launch import Launcher  # half of all there is to import, and only for a start
 
-        return Launcher(self._backends)
+        return Launcher(self._backends, lambda: self.collect_images(min_age=JUST_USED))
 
     @cached_property
     def _collector(self) -> "Collector":
@@ -134,6 +137,10 @@ class Runtime:
     async def units(self) -> Sequence[UnitState]:
         """The units of all tasks."""
         return await self._units.states()
+
+    async def unit(self, name: TaskName) -> UnitState | None:
+        """The unit of one task; None where it has none."""
+        return await self._units.state(name)
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         """The names of all tasks, or of those that live."""
@@ -385,6 +392,10 @@ class Runtime:
     async def collect_consoles(self) -> Sequence[TaskName]:
         """Have the relay let go of the consoles of tasks that are long gone; these."""
         return await self._collector.consoles()
+
+    async def sweep_disks(self) -> Sequence[str]:
+        """Remove the bind mounts of disks that starts which were killed have left; a path for each."""
+        return await self._backends.disks.sweep()
 
     async def collect_users(self) -> Sequence[TaskName]:
         """Free the users of tasks whose unit is gone, and forget their locks on disks; these tasks."""

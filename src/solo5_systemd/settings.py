@@ -1,6 +1,7 @@
 """What an operator sets in /etc/solo5/*.toml, as values.
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
+image_store_mb = 8192
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 
@@ -33,6 +34,9 @@ TASK_UIDS = range(61184, 65520)
 """That of `DynamicUser=`: journald makes a journal file of its own for each user above it (`users.dynamic`)."""
 
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
+
+IMAGE_STORE_MB = 8192
+"""What all stored images may take of the disk."""
 
 _LINK_MAX = 15
 """Characters of a link's name: IFNAMSIZ without its NUL."""
@@ -100,6 +104,7 @@ class Settings:
     """All of it; `reserved_ports`: first and last port of each range."""
 
     tender_paths: tuple[str, ...] = TENDER_PATHS
+    image_store_mb: int = IMAGE_STORE_MB
     task_uids: range = TASK_UIDS
     reserved_ports: tuple[tuple[int, int], ...] = ()
     networks: tuple[NetworkSettings, ...] = ()
@@ -128,7 +133,7 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 
 def _parse(fields: Fields) -> Settings:
-    fields.allow("tender_paths", "task_uids", "reserved_ports", "network")
+    fields.allow("tender_paths", "image_store_mb", "task_uids", "reserved_ports", "network")
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -138,6 +143,7 @@ def _parse(fields: Fields) -> Settings:
     _unlike_each_other(networks)
     return Settings(
         tender_paths=paths,
+        image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
         task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
         reserved_ports=_reserved(fields),
         networks=networks,

@@ -32,7 +32,7 @@ class Machine:
     def images(self) -> "Images":
         from solo5_systemd.image.store import ImageStore
 
-        return ImageStore()
+        return ImageStore(quota=lambda: self._settings().image_store_mb << 20)
 
     @cached_property
     def tenders(self) -> "Tenders":

@@ -1,13 +1,14 @@
 """What to run, whoever asks for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.plan import NicRequest, PortRequest, Protocol
+from solo5_systemd.policy import Policy
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
@@ -65,8 +66,6 @@ class Workload:
         cpus: how many processors' worth of time at most; None: no limit.
         cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
         nics: one request for each NET_BASIC device; none at all: each joins the default network.
-        allowed_networks: those that a NIC may join, also one that no request names; empty: any.
-        most_nics: how many NICs at most, those that no request names among them; None: any number.
         publish: the ports that the host passes on.
         disks: one for each BLOCK_BASIC device.
         tender: the tender to insist on; None: the one that the image names.
@@ -75,6 +74,7 @@ class Workload:
         properties: further unit properties, in systemd's own words (`TasksMax`, `32`).
         log_fields: further journal fields on every line of the task.
         description: the unit's, None: derived.
+        policy: what the task may be, once all defaults are filled in.
     """
 
     name: TaskName
@@ -86,8 +86,6 @@ class Workload:
     cpus: float | None = None
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
-    allowed_networks: tuple[NetworkName, ...] = ()
-    most_nics: int | None = None
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None
@@ -96,3 +94,4 @@ class Workload:
     properties: tuple[tuple[str, str], ...] = ()
     log_fields: tuple[tuple[str, str], ...] = ()
     description: str | None = None
+    policy: Policy = field(default_factory=Policy)

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Interface
+from pathlib import PurePosixPath
 
 from tests.fakes.images import disk, stored
 from tests.fakes.pid1 import FakeUnits
@@ -13,9 +14,9 @@ from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
 from solo5_systemd.backends import Backends
-from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.block.plan import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
-from solo5_systemd.errors import NotFoundError
+from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName
@@ -31,20 +32,26 @@ from solo5_systemd.users.record import HeldUser, RangeUsedUpError
 
 
 class FakeImages:
-    """`files`: the images that can be taken, by path. `roots`: those of the last one. `collected`: what a collection
-    was told to keep, and what is not older than `min_age`."""
+    """`files`: the images that can be taken, by path. `roots`, `largest`: those of the last one. `collected`: what a
+    collection was told to keep, and what is not older than `min_age`. `full`: there is no room for one more, until a
+    collection where that `makes_room`."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
         self.roots: tuple[str, ...] = ()
+        self.largest: int | None = None
+        self.full = False
+        self.makes_room = True
         self.collected: frozenset[str] | None = None
         self.min_age = 0.0
         self.opened: list[int] = []
 
-    async def take(self, path: str, roots: Sequence[str]) -> StoredImage:
+    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
         async with self._steps.step("take image"):
-            self.roots = tuple(roots)
+            if self.full:
+                raise StoreFullError("the image store has no room.")
+            self.roots, self.largest = tuple(roots), largest
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
@@ -58,6 +65,7 @@ class FakeImages:
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
         async with self._steps.step("collect images"):
             self.collected, self.min_age = keep, min_age
+            self.full = self.full and not self.makes_room
             return ("ab" * 32,)
 
 
@@ -83,11 +91,15 @@ class FakeTenders:
 
 class FakeDisks:
     """`locks`: the descriptors that were given out, a lock first; real ones, so that one that stays open is seen.
-    `owners`: of the disks that were given to a task, by path."""
+    `owners`: of the disks that were given to a task, by path. `bound`: how many starts have bind mounts. `seen`: the
+    paths at which a tender was checked. `left`: those of starts that were killed."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.locks: list[int] = []
+        self.bound = 0
+        self.seen: tuple[str, ...] = ()
+        self.left: tuple[str, ...] = ()
         self.owners: dict[str, int] = {}
 
     async def inspect(self, request: DiskRequest) -> Disk:
@@ -108,11 +120,25 @@ class FakeDisks:
         async with self._steps.step("give disk"):
             self.owners[disk.path] = user
 
-    async def pin(self, disk: Disk) -> Disk:
-        return disk
+    async def bind(self, disks: Sequence[Disk]) -> Bound:
+        if not disks:
+            return Bound(disks=())
+        async with self._steps.step("bind disks"):
+            self.bound += 1
+        return Bound(disks=tuple(disks), directory=PurePosixPath("/run/solo5/binds/start"))
 
-    async def unpin(self, disk: Disk) -> None:
-        pass
+    async def unbind(self, bound: Bound) -> None:
+        if bound.directory is not None:
+            self.bound -= 1
+
+    async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+        if disks:
+            async with self._steps.step("check bound disks"):
+                self.seen = tuple(path for _, path in disks)
+
+    async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+        async with self._steps.step("sweep disks"):
+            return self.left
 
     async def open(self, disk: Disk) -> int:
         async with self._steps.step("open disk"):

@@ -12,12 +12,22 @@ from tests.fakes.images import stored
 from tests.fakes.tasks import started as described
 
 from solo5_systemd.block.plan import DiskRequest
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError, TakenError
+from solo5_systemd.errors import (
+    HostError,
+    InvalidRequestError,
+    NotFoundError,
+    Solo5Error,
+    StartError,
+    StoreFullError,
+    TakenError,
+)
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.plan import NicRequest
+from solo5_systemd.network.plan import NicRequest, Protocol
+from solo5_systemd.policy import Policy
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.task import Phase
+from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
@@ -58,13 +68,29 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("acquire user", "reserve", "lock disks", "note disks", "give disk", "open stderr", "attach"),
-        "start unit",
+        *("acquire user", "reserve", "bind disks", "lock disks", "note disks", "give disk", "open stderr", "attach"),
+        *("start unit", "check bound disks"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
+    assert (machine.disks.bound, machine.disks.seen) == (0, ("/run/solo5-disks/storage",))
     task = await runtime.task(WEB)
     assert task.phase is Phase.RUNNING
     assert started == described(task)
+
+
+async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runtime: Runtime) -> None:
+    machine.images.full = True
+    await runtime.start(replace(WORKLOAD, policy=Policy(image=4096)))
+    assert machine.steps.taken.count("take image") == 2
+    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 60.0, 4096)
+
+
+async def test_a_store_that_stays_full_is_told(machine: Machine, runtime: Runtime) -> None:
+    machine.images.full, machine.images.makes_room = True, False
+    with pytest.raises(StoreFullError, match="has no room"):
+        await runtime.start(WORKLOAD)
+    assert machine.steps.taken.count("collect images") == 1
+    assert machine.holds == NOTHING
 
 
 async def test_an_image_is_looked_for_below_the_workloads_roots(machine: Machine, runtime: Runtime) -> None:
@@ -162,41 +188,83 @@ async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
     assert not CHANGES & set(machine.steps.taken)
 
 
-ODD = Workload(name=WEB, image="/srv/two", nics=())
+TWO_NICS = Workload(name=WEB, image="/srv/two")
+DEFAULT, LAB = NetworkName("default"), NetworkName("lab")
+TWO_PORTS = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, port=1, nic=DeviceName("admin")))
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("policy", "changes", "words"),
     [
-        ({"most_nics": 1}, "the number of NICs is 2: expected at most 1, this node's ceiling."),
+        # NICs that the image's manifest has, and no request
+        (Policy(nics=1), {}, "the number of NICs is 2: expected at most 1, this node's ceiling."),
+        (Policy(networks=(LAB,)), {}, "NIC service would join network default: expected one of lab, which this node"),
+        # ... and those of which a request names one
         (
-            {"allowed_networks": ("lab", "dmz")},
-            "NIC service would join network default: expected one of lab, dmz, which",
-        ),
-        (
+            Policy(networks=(LAB,)),
             {
-                "allowed_networks": ("lab",),
-                "nics": (
-                    NicRequest(nic=DeviceName("admin"), network=NetworkName("default")),
-                    NicRequest(nic=DeviceName("service"), network=NetworkName("lab")),
-                ),
+                "nics": tuple(
+                    NicRequest(nic=DeviceName(n), network=w) for n, w in (("admin", DEFAULT), ("service", LAB))
+                )
             },
             "NIC admin would join network default: expected one of lab",
         ),
+        # ports that the task lists, and those that only its group has
+        (Policy(ports=1), {"publish": TWO_PORTS}, "the number of ports is 2: expected at most 1"),
+        (Policy(ports=0), {"publish": TWO_PORTS[:1]}, "the number of ports is 1: expected at most 0"),
+        (
+            Policy(disks=0),
+            {"image": "/srv/full", "disks": WORKLOAD.disks},
+            "the number of disks is 1: expected at most",
+        ),
+        # memory that the kernel would let a task have, beside that of the guest
+        (Policy(memory=64 * MIB), {"memory": 65 * MIB}, "memory is 65M: expected at most 64M"),
+        (
+            Policy(memory=64 * MIB),
+            {"memory": 64 * MIB, "memory_max": 65 * MIB},
+            "memory_max is 65M: expected at most 64M",
+        ),
+        (
+            Policy(memory=64 * MIB),
+            {"memory": 64 * MIB, "memory_max": INFINITY},
+            "memory_max is without limit: expected",
+        ),
+        (Policy(image=4095), {}, "the size of the image in bytes is 4096: expected at most 4095"),
+        # a tender that the image's manifest has, and a type of unit that a default has
+        (
+            Policy(tenders=(Target.HVT,)),
+            {"image": "/srv/plain"},
+            "the image is built for tender spt: expected hvt, which",
+        ),
+        (Policy(units=("service",)), {"kind": UnitKind.SCOPE}, "the task would be a scope: expected service, which"),
     ],
 )
-async def test_policy_is_checked_against_the_nics_that_will_be_made(
-    machine: Machine, runtime: Runtime, changes: dict[str, object], words: str
+async def test_policy_is_checked_against_what_will_be_made(
+    machine: Machine, runtime: Runtime, policy: Policy, changes: dict[str, object], words: str
 ) -> None:
+    workload = replace(TWO_NICS, policy=policy, **changes)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError) as caught:
-        await runtime.start(replace(ODD, **changes))  # type: ignore[arg-type]
-    assert words in str(caught.value)
+        await (runtime.start_scope(workload, 1) if workload.kind is UnitKind.SCOPE else runtime.start(workload))
+    assert caught.value.sentence.startswith(words)
+    assert "plugin.solo5.config" in caught.value.hint or "Name one for NIC" in caught.value.hint
     assert not CHANGES & set(machine.steps.taken)
+    with pytest.raises(InvalidRequestError):
+        await runtime.preview(workload)
 
 
-async def test_permitted_nics_are_made(machine: Machine, runtime: Runtime) -> None:
-    await runtime.start(replace(ODD, most_nics=2, allowed_networks=(NetworkName("default"),)))
+async def test_what_is_at_the_ceilings_is_made(machine: Machine, runtime: Runtime) -> None:
+    """A port is one for all its protocols; and those of a group are none of an image without NICs."""
+    policy = Policy(
+        networks=(DEFAULT,), units=("service",), tenders=(Target.HVT, Target.SPT), memory=64 * MIB, nics=2, disks=0,
+        ports=1, image=4096,
+    )  # fmt: skip
+    publish = tuple(Publish(host_port=1, port=1, protocol=each) for each in Protocol)
+    await runtime.start(replace(TWO_NICS, policy=policy, memory=64 * MIB, publish=publish))
     assert len(machine.networks.held[WEB].leases) == 2
+    group = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, port=1, implied=True))
+    none = Workload(name=TaskName("b"), image="/srv/plain", memory=64 * MIB, publish=group, policy=policy)
+    await runtime.start(none)
+    assert machine.networks.held.keys() == {WEB}
 
 
 @pytest.mark.parametrize(("key", "module"), [("AppArmorProfile", "apparmor"), ("SELinuxContext", "selinux")])
@@ -388,11 +456,22 @@ async def _cancelled_while_it_hangs(machine: Machine) -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
 async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: bool) -> None:
     steps = await _steps_of_a_start("done")
-    assert steps[-1] == "start unit"
+    assert steps[-1] == "check bound disks"
     for number, step in enumerate(steps):
         machine = _full("done", number, late=late)
         await _cancelled_while_it_hangs(machine)
         assert machine.holds == NOTHING, f"cancelled in {step!r}"
+        machine.steps.go_on.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert machine.disks.bound == 0, f"cancelled in {step!r}"
+
+
+async def test_a_start_whose_tender_has_another_disk_leaves_nothing(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.errors["check bound disks"] = StartError("disk storage: the started task has another file.")
+    with pytest.raises(StartError, match="has another file"):
+        await runtime.start(WORKLOAD)
+    assert (machine.holds, machine.disks.bound) == (NOTHING, 0)
 
 
 async def test_a_failed_start_that_is_cancelled_while_it_asks_why_leaves_nothing() -> None:

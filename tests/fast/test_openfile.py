@@ -1,61 +1,159 @@
-"""An open file is judged by where it lies, never by the path that led to it."""
+"""A file is found below its roots without a look at anything else; it is judged by where it lies."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.openfile import check_place, place
+from solo5_systemd import openfile
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.openfile import find, is_there
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_PATH)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def found(path: Path | str, *roots: Path | str) -> str:
+    descriptor, place = find("image 'x'", str(path), [str(root) for root in roots])
+    os.close(descriptor)
+    return place
+
+
+def refusal(path: Path | str, *roots: Path | str) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        found(path, *roots)
+    return caught.value.sentence
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
-    root.mkdir()
+    (root / "below").mkdir(parents=True)
     (root / "inside").write_text("x")
     (tmp_path / "outside").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "inside").write_text("y")
     return root
 
 
 @pytest.mark.parametrize("roots", [(), ("root",), ("elsewhere", "root"), ("link",), ("root/../root/.",)])
 def test_a_file_below_a_root_may_be_used_however_the_root_is_written(root: Path, roots: tuple[str, ...]) -> None:
     (root.parent / "link").symlink_to("root")
-    with opened(root / "inside") as descriptor:
-        check_place("image", descriptor, [str(root.parent / each) for each in roots])
-        assert place(descriptor) == str(root / "inside")
+    assert found(root / "inside", *(root.parent / each for each in roots)) == str(root / "inside")
+    assert is_there(str(root / "inside"), [str(root.parent / each) for each in roots])
 
 
-@pytest.mark.parametrize("path", ["link", "../outside", "below/outside", "../root-too/inside"])
-def test_a_file_elsewhere_is_refused_whatever_leads_to_it(root: Path, path: str) -> None:
-    (root / "link").symlink_to("../outside")
-    (root / "below").symlink_to("..")
-    (root.parent / "root-too").mkdir()
-    (root.parent / "root-too" / "inside").write_text("x")
-    with opened(root / path) as descriptor, pytest.raises(InvalidRequestError) as caught:
-        check_place("image 'x'", descriptor, [str(root), "/srv"])
-    place = (root / path).resolve()
-    assert (
-        caught.value.sentence
-        == f"image 'x' leads to '{place}', which may not be used: expected a file below {root} or /srv."
+def test_a_root_that_is_written_with_a_link_is_named_by_it_too(root: Path) -> None:
+    (root.parent / "link").symlink_to("root")
+    assert found(root.parent / "link" / "inside", root.parent / "link") == str(root / "inside")
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("inside", "root/inside"),
+        ("below/../inside", "root/inside"),
+        ("{top}/root/inside", "root/inside"),
+        ("{top}/named/inside", "root/inside"),
+        ("../other/inside", "other/inside"),
+        ("{top}/other/inside", "other/inside"),
+        ("below/../../other/../root/inside", "root/inside"),
+    ],
+)
+def test_a_link_is_followed_from_root_to_root(root: Path, target: str, place: str) -> None:
+    top = root.parent
+    (top / "named").symlink_to("root")
+    (root / "link").symlink_to(target.format(top=top))
+    assert found(root / "link", top / "named", top / "other") == str(top / place)
+
+
+HOSTILE = [
+    ("link", "../outside"),
+    ("link", "{top}/outside"),
+    ("link/outside", ".."),
+    ("link", "../gone/../outside"),
+    ("link", "../stranger"),
+    ("link", "{top}/gone/inside"),
+    ("link", "link"),
+    ("../outside", None),
+    ("../gone", None),
+    ("gone", None),
+    ("inside/below", None),
+    ("../root-too/inside", None),
+    ("x" * 300, None),
+    ("/etc/shadow", None),
+    ("/no/such/file", None),
+    ("/", None),
+]
+
+
+@pytest.mark.parametrize(("path", "target"), HOSTILE)
+def test_what_is_elsewhere_and_what_is_not_there_have_one_sentence(root: Path, path: str, target: str | None) -> None:
+    """So nothing is learned of files that a job may not use."""
+    top = root.parent
+    (top / "stranger").symlink_to("root/inside")
+    (top / "root-too").mkdir()
+    (top / "root-too" / "inside").write_text("x")
+    if target is not None:
+        (root / "link").symlink_to(target.format(top=top))
+    assert refusal(root / path, root, "/srv/none") == (
+        f"image 'x' cannot be used: expected a file below {root} or /srv/none."
     )
+    assert not is_there(str(root / path), [str(root)])
 
 
-def test_a_link_that_is_changed_after_the_opening_changes_nothing(root: Path) -> None:
-    (root / "link").symlink_to("../outside")
-    with opened(root / "link") as descriptor:
+def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An automount point is mounted by less than an open."""
+    touched: list[str] = []
+    real = os.open
+
+    def opened(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        touched.append(str(path) if dir_fd is None else f"{openfile.place(dir_fd)}/{path}")
+        assert flags & os.O_PATH
+        return real(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr("os.open", opened)
+    for target in ("../outside", "/dev/watchdog", "/net/host/export", "../../../../dev/watchdog"):
+        (root / "link").symlink_to(target)
+        refusal(root / "link", root)
         (root / "link").unlink()
-        (root / "link").symlink_to("inside")
-        with pytest.raises(InvalidRequestError, match="leads to '.*/outside', which"):
-            check_place("image", descriptor, [str(root)])
+    refusal("/dev/watchdog", root)
+    assert all(Path(path).is_relative_to(root) for path in touched), touched
+    assert len(touched) == 8
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "directory"])
+def test_a_file_of_any_kind_is_found_and_not_opened(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    special = root / "special"
+    monkeypatch.chdir(root)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "fifo":
+            os.mkfifo(special)
+        elif kind == "socket":
+            listener.bind("special")
+        else:
+            special.mkdir()
+        assert found(special, root) == str(special)
+
+
+def test_where_there_are_no_roots_a_missing_file_is_told(root: Path) -> None:
+    with pytest.raises(NotFoundError, match="image 'x' does not exist"):
+        found(root / "gone")
+
+
+def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.open", fail)
+    with pytest.raises(HostError, match="cannot be opened: Input/output error"):
+        found(root / "inside", root)
+
+
+def test_a_file_that_is_moved_out_meanwhile_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = openfile.place
+
+    def moved(descriptor: int) -> str:
+        (root / "inside").rename(root.parent / "taken")
+        return real(descriptor)
+
+    monkeypatch.setattr(openfile, "place", moved)
+    assert "cannot be used" in refusal(root / "inside", root)

@@ -1,11 +1,28 @@
-"""Disks: written to the file, written by one task at a time."""
+"""Disks: written to the file, written by one task at a time, and no other file than the one that was checked."""
 
+import asyncio
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from solo5_systemd import etc, wiring
+from solo5_systemd.backends import Backends
+from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.errors import StartError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.runtime import Runtime
+from solo5_systemd.workload import MIB, Workload
+
 from .conftest import GUESTS, Machine, Runner, console, inspect, ok, says, sh
+
+BOUND = Path("/run/solo5/binds")
 
 
 @pytest.fixture
@@ -83,3 +100,145 @@ def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) 
     assert [p.name for p in (root / "run/solo5-disks").iterdir()] == ["storage"]
     assert not (root / str(disk.parent).lstrip("/")).exists()
     assert not (root / "tmp").exists()
+
+
+class Acting:
+    """PID 1's units, with an act just before one is started."""
+
+    def __init__(self, units: Any, act: Callable[[], object]) -> None:
+        self._units = units
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._units, name)
+
+    async def start(self, *words: Any) -> Any:
+        self._act()
+        return await self._units.start(*words)
+
+
+class Watched:
+    """The machine's backends, with these units."""
+
+    def __init__(self, machine: Any, act: Callable[[], object]) -> None:
+        self._machine = machine
+        self.units = Acting(machine.units, act)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine, name)
+
+
+def start(name: str, disk: Path, act: Callable[[], object]) -> None:
+    workload = Workload(
+        name=TaskName(name),
+        image=str(GUESTS / "disk.spt"),
+        arguments=("read", "stay"),
+        memory=16 * MIB,
+        disks=(DiskRequest(disk=DeviceName("storage"), path=str(disk), roots=(str(disk.parents[1]),)),),
+    )
+
+    async def story() -> None:
+        async with wiring.machine(etc.read_settings) as machine:
+            await Runtime(cast(Backends, Watched(machine, act))).start(workload)
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def task_directory(tmp_path: Path) -> Iterator[Path]:
+    """As Nomad makes it: writable for every user, with the disk in a directory below."""
+    directory = tmp_path / "task"
+    (directory / "local").mkdir(parents=True)
+    for each in (directory, directory / "local"):
+        each.chmod(0o777)
+    above = (tmp_path, *tmp_path.parents[:2])
+    for each in above:
+        each.chmod(0o755)
+    yield directory
+    for each in above:
+        each.chmod(0o700)
+
+
+def filled(path: Path, text: str) -> Path:
+    made(path).write_bytes(text.encode().ljust(512, b"\0"))
+    return path
+
+
+ATTACK = """
+cd {directory} || exit 4
+ls -A {bound} 2>/dev/null && exit 3
+for entry in .[!.]* *; do
+  test ! -e "$entry" || mv "$entry" "gone-$entry"
+done
+ln -s {victim} local
+"""
+
+
+def test_a_user_who_may_change_the_disks_directory_gets_no_other_disk_into_the_task(
+    machine: Machine, task_directory: Path, tmp_path: Path
+) -> None:
+    """After all checks, just before PID 1 binds the path. The name of every file that the user may change is changed.
+
+    Meanwhile another start finds the disk taken, and no second name at it.
+    """
+    (tmp_path / "victim").mkdir()
+    filled(tmp_path / "victim" / "disk.img", "secret")
+    disk = filled(task_directory / "local" / "disk.img", "own")
+    refusals: list[str] = []
+
+    def attack() -> None:
+        again = sh("solo5ctl", "run", "--block", f"storage={disk}", str(GUESTS / "disk.spt"), "read")
+        refusals.append(again.stderr)
+        script = ATTACK.format(directory=task_directory, bound=BOUND, victim=tmp_path / "victim")
+        ok("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script)
+        assert (task_directory / "local/disk.img").read_bytes().startswith(b"secret")
+
+    try:
+        start("attacked", disk, attack)
+        says("attacked", "sector 0")
+        assert "sector 0: 'own'" in console("attacked")
+        assert "is in use by another task" in refusals[0]
+        assert not list(BOUND.iterdir())
+    finally:
+        sh("solo5ctl", "rm", "--force", "attacked")
+
+
+def test_a_task_that_has_another_disk_than_the_one_that_was_checked_is_not_started(
+    machine: Machine, task_directory: Path
+) -> None:
+    """However that came about: here root binds another one."""
+    other = filled(task_directory / "local" / "other.img", "other")
+    other.chmod(0o666)
+
+    def replace() -> None:
+        [path] = BOUND.glob("*/storage")
+        ok("umount", str(path))
+        ok("mount", "--bind", str(other), str(path))
+
+    try:
+        with pytest.raises(StartError, match="has another file than .*local/disk.img', which was checked"):
+            start("other", filled(task_directory / "local" / "disk.img", "own"), replace)
+        assert sh("solo5ctl", "inspect", "other").returncode != 0
+        assert not list(BOUND.iterdir())
+    finally:
+        sh("solo5ctl", "rm", "--force", "other")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.machine.test_block import start
+start("killed", Path(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machine, task_directory: Path) -> None:
+    disk = filled(task_directory / "local" / "disk.img", "own")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(disk)], cwd="/srv", check=False)
+    assert done.returncode == -signal.SIGKILL
+    [left] = BOUND.glob("*/storage")
+    assert os.path.samefile(left, disk)  # noqa: PTH121 - of two paths
+    line = f"bind mounts of disks {left.parent}: their start was killed"
+    assert line in ok("solo5ctl", "gc", "--dry-run")
+    assert line in ok("solo5ctl", "gc")
+    assert not list(BOUND.iterdir())

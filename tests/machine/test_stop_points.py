@@ -37,7 +37,7 @@ AT_ONCE = 3
 
 LOOKS = (
     "units.state units.lives usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
-    "disks.pin disks.unpin networks.reservation"
+    "disks.check_bound networks.reservation"
 ).split()
 """Steps that change nothing: before, during and after them is the same moment."""
 
@@ -117,7 +117,9 @@ class Lives:
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
-    subject = Lives(tmp_path_factory.mktemp("lives"))
+    directory = tmp_path_factory.mktemp("lives")
+    directory.chmod(0o777)  # so that each disk is bound for its start
+    subject = Lives(directory)
     yield subject
     subject.close()
 
@@ -176,7 +178,7 @@ def ground(booted: None) -> Iterator[Machine]:
         machine.expect("expired|reservation|has no unit|Main process exited|Failed (with result|to start)")
         machine.expect("Call failed: Message recipient disconnected|Control process exited, code=exited")
         yield machine
-        ok("solo5ctl", "gc")  # the users of starts that were killed
+        ok("solo5ctl", "gc")  # the users and bind mounts of starts that were killed
 
 
 @pytest.fixture(scope="module")

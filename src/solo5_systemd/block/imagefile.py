@@ -9,21 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.block.access import Person, may_write
+from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.locks import LOCKS, lock, remove_stale
-from solo5_systemd.block.owner import (
-    check_alone,
-    check_owner,
-    give,
-    of_allocation,
-    pin,
-    pin_directory,
-    remove_pin,
-    unpin,
-)
-from solo5_systemd.block.plan import SECTOR_SIZE, Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.block.owner import check_alone, check_owner, give, of_allocation
+from solo5_systemd.block.plan import SECTOR_SIZE, Bound, Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.openfile import check_place
+from solo5_systemd.openfile import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS
 
 USER = "solo5"
@@ -37,11 +29,18 @@ class ImageFiles:
     Args:
         users: those that tasks have, read when a disk is looked at.
         locks: the directory of disks that are locked.
+        mounts: bind mounts for starts.
     """
 
-    def __init__(self, users: Callable[[], Container[int]] = lambda: TASK_UIDS, locks: Path = LOCKS) -> None:
+    def __init__(
+        self,
+        users: Callable[[], Container[int]] = lambda: TASK_UIDS,
+        locks: Path = LOCKS,
+        mounts: BindMounts | None = None,
+    ) -> None:
         self._users = users
         self._locks = locks
+        self._mounts = mounts or BindMounts()
 
     async def inspect(self, request: DiskRequest) -> Disk:
         return await asyncio.to_thread(
@@ -65,12 +64,19 @@ class ImageFiles:
     async def give(self, disk: Disk, user: int) -> None:
         await asyncio.to_thread(_given, disk, user)
 
-    async def pin(self, disk: Disk) -> Disk:
-        return await asyncio.to_thread(_pinned, disk) if disk.pin else disk
+    async def bind(self, disks: Sequence[Disk]) -> Bound:
+        return await asyncio.to_thread(self._mounts.bind, disks, reopen) if disks else Bound(disks=())
 
-    async def unpin(self, disk: Disk) -> None:
-        if disk.pin:
-            await asyncio.to_thread(unpin, disk)
+    async def unbind(self, bound: Bound) -> None:
+        if bound.directory is not None:
+            await asyncio.to_thread(self._mounts.unbind, bound)
+
+    async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+        if disks and pid:
+            await asyncio.to_thread(check_bound, disks, pid)
+
+    async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+        return await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
 
 
 def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> Disk:
@@ -101,13 +107,15 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         path=path,
         sector_size=sector,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
-        identity=_identity(status),
-        pin=pin_directory(request, path),
+        identity=identity(status),
+        exposed=exposed(path),
     )
 
 
 def reopen(disk: Disk) -> int:
     """Open the file or device that `inspect` has found, by O_PATH: proc(5)'s link to it leads to no other.
+
+    Kind and path are compared, too: a file that was deleted leaves its inode number to another one.
 
     Raises:
         HostError: its path leads to another by now, or nowhere.
@@ -116,10 +124,39 @@ def reopen(disk: Disk) -> int:
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
-    if _identity(os.fstat(descriptor)) != disk.identity:
+    status = os.fstat(descriptor)
+    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or place(descriptor) != disk.path:
         os.close(descriptor)
         raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
     return descriptor
+
+
+def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+    """Check that a tender has the files that were checked.
+
+    Args:
+        disks: each with its path in the tender's mount namespace.
+        pid: of the tender; one that has ended has no files.
+
+    Raises:
+        StartError: it has another file.
+        HostError: its mount namespace cannot be read.
+    """
+    for disk, path in disks:
+        try:
+            status = Path(f"/proc/{pid}/root{path}").stat()
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(f"/proc/{pid}/root/"):  # noqa: PTH110 - pathlib's raises for a process that ends
+                raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
+            return
+        except OSError as error:
+            raise HostError(f"disk {disk.disk}: what the task has of it cannot be read: {error.strerror}.") from error
+        if identity(status) != disk.identity:
+            raise StartError(
+                f"disk {disk.disk}: the started task has another file than {disk.path!r}, which was checked: "
+                "expected the same one.",
+                "Something changed the file system during the start: start it again.",
+            )
 
 
 def _unlock(locking: "asyncio.Future[int]") -> None:
@@ -160,18 +197,6 @@ def take_back(uid: int, path: str, identity: tuple[int, int], *, user: str = USE
                 os.close(descriptor)
 
 
-def _pinned(disk: Disk) -> Disk:
-    descriptor = reopen(disk)
-    try:
-        return pin(disk, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
-
-
 def _open(request: DiskRequest) -> tuple[int, str]:
     """Open the file after its kind and place are checked, since a device may act on an open.
 
@@ -179,21 +204,16 @@ def _open(request: DiskRequest) -> tuple[int, str]:
         The descriptor, and the one path that was checked: a job may rename the file at any moment.
     """
     where = _where(request)
+    found, path = find(where, request.path, request.roots)
     try:
-        found = os.open(request.path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            _check_kind(request, os.fstat(found).st_mode)
-            path = check_place(where, found, request.roots)
-            if of_allocation(request, path):
-                remove_pin(request)
-                check_alone(request, os.fstat(found))
-            return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the very one that was looked at
-        finally:
-            os.close(found)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFoundError(f"{where} does not exist.") from error
+        _check_kind(request, os.fstat(found).st_mode)
+        if of_allocation(request, path):
+            check_alone(request, os.fstat(found))
+        return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the very one that was looked at
     except OSError as error:
         raise HostError(f"{where} cannot be opened for reading and writing: {error.strerror}.") from error
+    finally:
+        os.close(found)
 
 
 def _where(request: DiskRequest) -> str:
@@ -219,7 +239,7 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
     if may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
         return
     if of_allocation(request, path):
-        check_owner(request, path, status)
+        check_owner(request, status)
     else:
         raise HostError(
             f"disk {request.disk}: {request.path!r} cannot be written by user {user}, who stands for all tasks.",

@@ -4,22 +4,16 @@ A disk may be given that the user solo5 may write, that an earlier task had, or 
 Nomad writes as root.
 
 What is changed is an open file, never a path: that it lies below one of the request's directories, is a regular file
-and has no second name was found out about the same descriptor.
-
-systemd binds a disk by a path, and follows links. Where the tasks of an allocation share a directory, one of them could
-have that path lead to another allocation's disk. Such a file has a second name while its unit starts, in the task's own
-directory.
+and has no second name was found out about the same descriptor. Nomad makes these directories writable for every user,
+so of what no task had only root's files there are given.
 """
 
 import os
 import stat
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import DeviceName
 from solo5_systemd.openfile import below
 
 ROOT = 0
@@ -30,7 +24,7 @@ _ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 def of_allocation(request: DiskRequest, path: str) -> bool:
     """Whether the file, by its place in the file system, is one of the request's allocation."""
-    return below(path, (*request.own, *request.shared))
+    return below(path, request.allocation)
 
 
 def check_alone(request: DiskRequest, status: os.stat_result) -> None:
@@ -51,22 +45,21 @@ def check_alone(request: DiskRequest, status: os.stat_result) -> None:
         )
 
 
-def check_owner(request: DiskRequest, path: str, status: os.stat_result) -> None:
-    """Check that a file of an allocation is root's, where tasks share files.
+def check_owner(request: DiskRequest, status: os.stat_result) -> None:
+    """Check that a file of an allocation is root's.
 
     Args:
-        request: whose `own` or `shared` directories hold the file.
-        path: of the open file.
+        request: whose `allocation` holds the file.
         status: of the open file, which passed `check_alone`.
 
     Raises:
         InvalidRequestError: it belongs to another user.
     """
-    if status.st_uid != ROOT and not below(path, request.own):
+    if status.st_uid != ROOT:
         raise InvalidRequestError(
-            f"disk {request.disk}: {request.path!r} belongs to user {status.st_uid}, in a directory that tasks share: "
-            "expected a file of root's.",
-            "Put it below the task's own directory, such as local/.",
+            f"disk {request.disk}: {request.path!r} belongs to user {status.st_uid}, in a directory that every user "
+            "may write: expected a file of root's, or one that a task had.",
+            "Nomad writes artifacts and templates as root; give another file to root: chown root FILE",
         )
 
 
@@ -96,52 +89,3 @@ def give(disk: Disk, descriptor: int, user: int) -> None:
         raise HostError(
             f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."
         ) from error
-
-
-def pin_directory(request: DiskRequest, path: str) -> str | None:
-    """The directory for a second name of a file that lies where tasks share files; None for any other."""
-    return request.own[0] if below(path, request.shared) and request.own else None
-
-
-def pin(disk: Disk, descriptor: int) -> Disk:
-    """Give an open file its second name.
-
-    Returns:
-        The disk by that name.
-
-    Raises:
-        HostError: its file system has no hard links, or the directory is on another.
-    """
-    assert disk.pin is not None  # noqa: S101 - the caller looked
-    unpin(disk)
-    try:
-        directory = os.open(disk.pin, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # With a directory's descriptor it is linkat(2) that is called, and the link of proc(5) that is followed.
-            os.link(f"/proc/self/fd/{descriptor}", _pin_name(disk.disk), dst_dir_fd=directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be linked to {disk.pin}: {error.strerror}.") from error
-    return replace(disk, path=str(Path(disk.pin, _pin_name(disk.disk))))
-
-
-def unpin(disk: Disk) -> None:
-    """Take the second name away, if it is there."""
-    if disk.pin is not None:
-        _remove(disk.pin, disk.disk)
-
-
-def remove_pin(request: DiskRequest) -> None:
-    """Take away what a driver that was killed during the task's last start has left."""
-    for directory in request.own:
-        _remove(directory, request.disk)
-
-
-def _remove(directory: str, disk: DeviceName) -> None:
-    with suppress(OSError):
-        Path(directory, _pin_name(disk)).unlink()
-
-
-def _pin_name(disk: DeviceName) -> str:
-    return f".solo5-{disk}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
@@ -22,16 +23,15 @@ class DiskRequest:
         path: of the file or device node, as the caller sees it.
         sector_size: in bytes, None: 512.
         roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
-        own: those of the roots that hold the files of this task alone; such a file is given to the tenders' user.
-        shared: those that the tasks of an allocation share; only root's files there are given to the tenders' user.
+        allocation: those of the roots in which Nomad keeps the files of the task's allocation; a file of root's there
+            is given to the tenders' user.
     """
 
     disk: DeviceName
     path: str
     sector_size: int | None = None
     roots: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    allocation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,7 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: equal for two disks exactly where they are one: device and inode of a file, the device number
             and zero of a block device.
-        pin: a directory that holds a second name of the file while its task starts, since others may change what
-            `path` leads to; None: they may not.
+        exposed: a user other than root may change what `path` leads to.
     """
 
     disk: DeviceName
@@ -54,7 +53,22 @@ class Disk:
     sector_size: int
     device: tuple[int, int] | None
     identity: tuple[int, int]
-    pin: str | None = None
+    exposed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The disks of one task by paths that only root may change.
+
+    Attributes:
+        disks: all of the task's, in their order.
+        directory: that of the bind mounts, None: every path was such a one already.
+        descriptor: holds the directory's lock; negative where there is none.
+    """
+
+    disks: tuple[Disk, ...]
+    directory: PurePath | None = None
+    descriptor: int = -1
 
 
 def sector_size(request: DiskRequest) -> int:

@@ -6,6 +6,7 @@ for headers and PT_LOAD segments are those of Solo5's ELF loader.
 """
 
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from functools import cache
 from io import BytesIO
@@ -21,6 +22,14 @@ LOWEST_ADDRESS = 0x100000
 MAX_SEGMENTS = 512
 """A Solo5 linker script makes about ten. ELF's 65535 would be read and parsed for nothing."""
 
+MAX_SECTIONS = 4096
+"""A Solo5 linker script makes some thirty, and a compiler that is told so one for each function."""
+
+SURPLUS = 1 << 20
+"""Bytes after the end of all that ELF knows of a file, such as a signature."""
+
+_SECTION = struct.Struct("<4xI16xQQ24x")  # type, offset and size: Elf64_Shdr of elf(5)
+_NOBITS = 8  # takes no room in the file
 _HEADER_SIZE, _SEGMENT_SIZE, _NOTE_SIZE = 64, 56, 20
 _IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian: every machine that Debian has a tender for
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
@@ -48,6 +57,7 @@ def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> I
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)
+    image.check_extent()
     if entry < LOWEST_ADDRESS:
         raise ImageError(f"its entry point is {entry:#x}: expected {LOWEST_ADDRESS:#x} or above.")
     target, version = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
@@ -78,6 +88,8 @@ class _Image:
         self._file = file
         self._size = size
         self._structs = _structs()
+        self._extent = 0
+        self._sections = (0, 0)
 
     def header(self, machine: str) -> tuple[int, list[_Segment]]:
         """Entry point and program headers."""
@@ -91,7 +103,35 @@ class _Image:
         if not 1 <= header.e_phnum <= MAX_SEGMENTS:
             raise ImageError(f"it has {header.e_phnum} program headers: expected 1 to {MAX_SEGMENTS}.")
         table = BytesIO(self._read(header.e_phoff, header.e_phnum * _SEGMENT_SIZE, "program headers"))
-        return header.e_entry, [_segment(self._structs.Elf_Phdr.parse_stream(table)) for _ in range(header.e_phnum)]
+        segments = [_segment(self._structs.Elf_Phdr.parse_stream(table)) for _ in range(header.e_phnum)]
+        ends = (it.offset + it.file_size for it in segments)
+        self._extent = max(_HEADER_SIZE, header.e_phoff + header.e_phnum * _SEGMENT_SIZE, *ends)
+        self._sections = (header.e_shoff, header.e_shnum)
+        return header.e_entry, segments
+
+    def check_extent(self) -> None:
+        """Refuse a file that is longer than its own headers account for: it would only take room.
+
+        Section headers are the last thing of a file that most linkers write, and unknown to a tender: they are read
+        only for this.
+        """
+        if self._size <= self._extent + SURPLUS:
+            return
+        extent = max((self._extent, *self._section_ends()))
+        if self._size > extent + SURPLUS:
+            raise ImageError(
+                f"it has {self._size} bytes, and its headers account for {extent}: expected at most {SURPLUS} more."
+            )
+
+    def _section_ends(self) -> Iterator[int]:
+        offset, number = self._sections
+        end = offset + number * _SECTION.size
+        if number > MAX_SECTIONS or end > self._size:
+            return
+        yield end
+        for kind, start, size in _SECTION.iter_unpack(self._read(offset, end - offset, "section headers")):
+            if kind != _NOBITS and start + size <= self._size:
+                yield start + size
 
     def note(self, segments: Iterable[_Segment], wanted: int, name: str) -> bytes:
         """The descriptor of the note that a tender finds: the first of its type that is the first of its segment."""

@@ -10,22 +10,26 @@ copy has no name until it is whole and sound: a program killed at any moment lea
 import asyncio
 import errno
 import fcntl
+import grp
 import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
 from solo5_systemd.image.memo import Memo, is_sha256
-from solo5_systemd.openfile import check_place
+from solo5_systemd.openfile import find
 
 STORE = Path("/var/lib/solo5/images")
+
+GROUP = "solo5"
+"""Of the tenders: a scope's has to reach its image."""
 
 MAX_SIZE = 4 << 30
 """Bytes; as much as hvt has memory for."""
@@ -45,24 +49,27 @@ _SOURCE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class ImageStore:
     """Images by the SHA-256 of their content, safe for any number of callers at once; fulfils `backends.Images`."""
 
-    def __init__(self, directory: Path = STORE) -> None:
+    def __init__(self, directory: Path = STORE, *, quota: Callable[[], int] | None = None) -> None:
         self._directory = directory
         self._memos = directory / "memos"
+        self._quota = quota
 
-    async def take(self, path: str, roots: Sequence[str] = ()) -> StoredImage:
+    async def take(self, path: str, roots: Sequence[str] = (), largest: int | None = None) -> StoredImage:
         """Bring an image into the store, or find it there.
 
         Args:
             path: of the image, as the caller sees it.
             roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
+            largest: bytes that its file may have; None: as many as a tender could use.
 
         Raises:
             NotFoundError: there is no such file.
             InvalidRequestError: it lies elsewhere.
-            ImageError: it is not a regular file, or no tender would run it.
+            ImageError: it is not a regular file, is too large, or no tender would run it.
+            StoreFullError: there is no room for it.
             HostError: it cannot be read, or the store cannot be written.
         """
-        return await asyncio.to_thread(self._take, path, roots)
+        return await asyncio.to_thread(self._take, path, roots, MAX_SIZE if largest is None else largest)
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image by O_PATH.
@@ -89,9 +96,12 @@ class ImageStore:
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 
-    def _take(self, path: str, roots: Sequence[str]) -> StoredImage:
-        with _open_source(path) as source, _explained(self._directory), self._lock(fcntl.LOCK_SH):
-            check_place(f"image {path!r}", source.fileno(), roots)
+    def _take(self, path: str, roots: Sequence[str], largest: int) -> StoredImage:
+        with (
+            _open_source(path, roots, min(largest, MAX_SIZE)) as source,
+            _explained(self._directory),
+            self._lock(fcntl.LOCK_SH),
+        ):
             status = os.fstat(source.fileno())
             return self._remembered(status) or self._add(path, source, status)
 
@@ -100,7 +110,7 @@ class ImageStore:
             return ()
         with _explained(self._directory), self._lock(fcntl.LOCK_EX):
             before = time.time() - min_age
-            images = {file.name: file for file in self._directory.iterdir() if is_sha256(file.name)}
+            images = {file.name: file for file in self._images()}
             unused = {n: file for n, file in images.items() if n not in keep and file.stat().st_mtime < before}
             if not dry_run:
                 for file in (*unused.values(), *self._stale_memos(images.keys() - unused.keys())):
@@ -129,8 +139,8 @@ class ImageStore:
 
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
         _facts(path, source, status.st_size)  # a large file that is no image is not worth a copy
-        with self._nameless() as copy:
-            _copy(source, copy)
+        with self._room(path, status), self._nameless() as copy:
+            _copy(source, copy, status.st_size)
             if _key(os.fstat(source.fileno())) != _key(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
             facts = _facts(path, copy, status.st_size)
@@ -144,6 +154,30 @@ class ImageStore:
         return stored or StoredImage(
             path=str(self._directory / memo.sha256), sha256=memo.sha256, size=status.st_size, facts=facts
         )
+
+    @contextmanager
+    def _room(self, path: str, status: os.stat_result) -> Iterator[None]:
+        """Keep to the quota: one image at a time is copied, so that none is counted on the way of another."""
+        if self._quota is None:
+            yield
+            return
+        quota = self._quota()
+        descriptor = os.open(self._memos, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            used = sum(_disk_usage(file.stat()) for file in self._images())
+            if used + _disk_usage(status) > quota:
+                raise StoreFullError(
+                    f"image {path!r} needs {_disk_usage(status)} bytes, and the store {self._directory} has {used} of "
+                    f"{quota}: expected room for it.",
+                    "Set image_store_mb to more: see solo5.toml(5).",
+                )
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _images(self) -> Iterator[Path]:
+        return (file for file in self._directory.iterdir() if is_sha256(file.name))
 
     def _remember(self, memo: Memo, status: os.stat_result) -> None:
         file = self._memo(status)
@@ -169,10 +203,25 @@ class ImageStore:
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         return open(os.open(self._directory, flags, 0o444), "w+b")  # noqa: PTH123 - a descriptor
 
+    def _make(self) -> None:
+        """Make the directories as the package's tmpfiles.d(5) does, where it has not: closed to all but the tenders.
+
+        An image may come from a place that only its owner can read.
+        """
+        if self._memos.is_dir():
+            return
+        self._directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self._directory.mkdir(mode=0o700)
+            with suppress(KeyError, PermissionError):  # no such group; or not by root, whose store this is then not
+                os.chown(self._directory, -1, grp.getgrnam(GROUP).gr_gid)
+                self._directory.chmod(0o750)
+        self._memos.mkdir(mode=0o700, exist_ok=True)
+
     @contextmanager
     def _lock(self, mode: int) -> Iterator[None]:
         """Takers among themselves share; a collector is alone, so that it removes nothing that is being found."""
-        self._memos.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make()
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, mode)
@@ -193,36 +242,37 @@ def read_facts(path: str) -> ImageFacts:
         return _facts(path, source, os.fstat(source.fileno()).st_size)
 
 
-def _open_source(path: str) -> FileIO:
+def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) -> FileIO:
+    """Open an image after its place and kind are checked, since a device may act on an open, and a FIFO may wait."""
+    if "\0" in path:
+        raise InvalidRequestError(f"image {path!r} is no path: it contains a NUL byte.")
+    found, _ = find(f"image {path!r}", path, roots)
     try:
-        file = FileIO(path, "r", opener=lambda name, _: os.open(name, _SOURCE))  # closes a directory by itself
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFoundError(f"image {path!r} does not exist.") from error
-    except IsADirectoryError as error:
-        raise ImageError(f"image {path!r} is a directory: expected a regular file.") from error
+        problem = _unusable(os.fstat(found), largest)
+        if problem:
+            raise ImageError(f"image {path!r} {problem}.")
+        return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV):  # what opening a socket, or a device without a driver, says
-            raise ImageError(f"image {path!r} is a socket or a device: expected a regular file.") from error
         raise HostError(f"image {path!r} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise InvalidRequestError(f"image {path!r} is no path: it contains a NUL byte.") from error
-    status = os.fstat(file.fileno())
-    problem = _unusable(status)
-    if problem:
-        file.close()
-        raise ImageError(f"image {path!r} {problem}.")
-    return file
+    finally:
+        os.close(found)
 
 
-def _unusable(status: os.stat_result) -> str:
+def _unusable(status: os.stat_result, largest: int) -> str:
     if not stat.S_ISREG(status.st_mode):
         return f"is {_KIND.get(stat.S_IFMT(status.st_mode), 'no file')}: expected a regular file"
-    if status.st_size > MAX_SIZE:
-        return f"has {status.st_size} bytes: expected at most {MAX_SIZE}"
+    if status.st_size > largest:
+        return f"has {status.st_size} bytes: expected at most {largest}"
     return ""
 
 
-_KIND = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_KIND = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
@@ -236,18 +286,41 @@ def _key(status: os.stat_result) -> str:
     return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
 
 
-def _copy(source: FileIO, copy: BufferedRandom) -> None:
-    """Share the blocks where the file system can, let the kernel copy where it can, else copy."""
+def _disk_usage(status: os.stat_result) -> int:
+    """Bytes that a file takes of its file system: holes take none."""
+    return status.st_blocks * 512
+
+
+def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
+    """Share the blocks where the file system can, let the kernel copy where it can, else copy; holes stay holes."""
     try:
         fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
     except OSError:
-        source.seek(0)
-        while _copied(source.fileno(), copy.fileno()):
-            pass
+        for start, end in _extents(source.fileno(), size):
+            source.seek(start)
+            os.lseek(copy.fileno(), start, os.SEEK_SET)
+            while source.tell() < end and _copied(source.fileno(), copy.fileno(), end - source.tell()):
+                pass
+        os.ftruncate(copy.fileno(), size)
 
 
-def _copied(source: int, copy: int) -> int:
-    chunk = 1 << 30
+def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data, as lseek(2) has it; a file system that knows no holes has one extent."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # there is nothing but a hole
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, min(end, size)
+
+
+def _copied(source: int, copy: int, size: int) -> int:
+    """Copy at most so many bytes from where both files stand; how many it were."""
+    chunk = min(size, 1 << 30)
     try:
         return os.copy_file_range(source, copy, chunk)
     except OSError as error:
@@ -278,5 +351,7 @@ def _explained(directory: Path) -> Iterator[None]:
     except Solo5Error:
         raise
     except OSError as error:
-        hint = "Run `solo5ctl gc`, or free some space." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise HostError(f"the image store {directory} cannot be used: {error.strerror}.", hint) from error
+        sentence = f"the image store {directory} cannot be used: {error.strerror}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(sentence, "Free some space of its file system.") from error
+        raise HostError(sentence) from error

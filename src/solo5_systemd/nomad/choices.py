@@ -23,9 +23,22 @@ def choice(fields: Fields, key: str, words: type[E]) -> E | None:
     """
     if not fields.has(key):
         return None
-    text = fields.text(key)
+    return _word(fields, key, fields.text(key), words, f'{key} = "{next(iter(words))}"')
+
+
+def choices(fields: Fields, key: str, words: type[E]) -> tuple[E, ...]:
+    """Return some of the words; none where none is given.
+
+    Raises:
+        Solo5Error: another word.
+    """
+    such_as = f'{key} = ["{next(iter(words))}"]'
+    return tuple(_word(fields, key, text, words, such_as) for text in fields.texts(key, ()))
+
+
+def _word(fields: Fields, key: str, text: str, words: type[E], such_as: str) -> E:
     try:
         return words(text)
     except ValueError as error:
         known = ", ".join(f'"{word}"' for word in words)
-        raise fields.wrong(key, text, f'one of {known}, such as {key} = "{next(iter(words))}"') from error
+        raise fields.wrong(key, text, f"one of {known}, such as {such_as}") from error

@@ -8,7 +8,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName, network_name
-from solo5_systemd.nomad.choices import Logging, choice
+from solo5_systemd.nomad.choices import Logging, choice, choices
 from solo5_systemd.nomad.duration import seconds
 from solo5_systemd.nomad.options import assignments, unpack
 from solo5_systemd.settings import POLICY_KEYS, network_policy, parse_settings, policy_table
@@ -57,6 +57,7 @@ class Ceilings:
     nics: int | None = None
     blocks: int | None = None
     ports: int | None = None
+    image_mb: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,14 @@ class PluginConfig:
         image_paths: directories below which a job may name an image, besides its own.
         block_paths: the same for the files and devices behind disks.
         tender_paths: where tenders are looked for; empty: as /etc/solo5 says.
+        image_store_mb: what all stored images may take of the disk; None: as /etc/solo5 says.
         networks: those that a job may join; empty: any.
         network_settings: networks that are defined here, as tables of /etc/solo5/*.toml.
         stats_interval: seconds; samples of a task are at least so far apart.
         disable_log_collection: no console reaches Nomad's log files.
         allowed_properties: unit properties that a job may set.
+        allowed_units: types of unit that a task may be; a scope has no sandbox of systemd's.
+        allowed_tenders: tenders that a task may run under; empty: any.
         allow_missing_controllers: the node is healthy though cgroup v2 lacks a controller, and limits do not hold.
     """
 
@@ -116,11 +120,14 @@ class PluginConfig:
     image_paths: tuple[str, ...] = ()
     block_paths: tuple[str, ...] = ()
     tender_paths: tuple[str, ...] = ()
+    image_store_mb: int | None = None
     networks: tuple[NetworkName, ...] = ()
     network_settings: dict[str, dict[str, object]] = field(default_factory=dict)
     stats_interval: float = 1.0
     disable_log_collection: bool = False
     allowed_properties: tuple[str, ...] = TIGHTENING
+    allowed_units: tuple[UnitKind, ...] = (UnitKind.SERVICE,)
+    allowed_tenders: tuple[Target, ...] = ()
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
     collection: Collection = field(default_factory=Collection)
@@ -135,24 +142,39 @@ def plugin_config(data: bytes) -> PluginConfig:
     """
     fields = unpack(data, WHERE, SettingsError)
     fields.allow(
-        "enabled", "image_paths", "block_paths", "tender_paths", "networks", "network", "stats_interval",
-        "disable_log_collection", "allowed_properties", "defaults", "ceilings", "gc", "allow_missing_controllers",
+        "enabled", "image_paths", "block_paths", "tender_paths", "image_store_mb", "networks", "network",
+        "stats_interval", "disable_log_collection", "allowed_properties", "allowed_units", "allowed_tenders",
+        "defaults", "ceilings", "gc", "allow_missing_controllers",
     )  # fmt: skip
-    return PluginConfig(
+    config = PluginConfig(
         enabled=fields.boolean("enabled", default=True),
         image_paths=_directories(fields, "image_paths"),
         block_paths=_directories(fields, "block_paths"),
         tender_paths=_directories(fields, "tender_paths"),
+        image_store_mb=fields.number("image_store_mb", low=1, high=1 << 30) if fields.has("image_store_mb") else None,
         networks=_networks(fields),
         network_settings=_network_settings(fields),
         stats_interval=_duration(fields, "stats_interval", 1.0, least=0.1),
         disable_log_collection=fields.boolean("disable_log_collection", default=False),
         allowed_properties=_property_names(fields),
+        allowed_units=choices(fields, "allowed_units", UnitKind) or (UnitKind.SERVICE,),
+        allowed_tenders=choices(fields, "allowed_tenders", Target),
         defaults=_defaults(fields.table("defaults")),
         ceilings=_ceilings(fields.table("ceilings")),
         collection=_collection(fields.table("gc")),
         allow_missing_controllers=fields.boolean("allow_missing_controllers", default=False),
     )
+    _check_defaults(config, fields.table("defaults"))
+    return config
+
+
+def _check_defaults(config: PluginConfig, fields: Fields) -> None:
+    """Refuse a default that no task may have."""
+    unit, tender = config.defaults.unit, config.defaults.tender
+    if unit not in config.allowed_units:
+        raise fields.wrong("unit", str(unit), f"one of allowed_units ({', '.join(config.allowed_units)})")
+    if tender is not None and config.allowed_tenders and tender not in config.allowed_tenders:
+        raise fields.wrong("tender", str(tender), f"one of allowed_tenders ({', '.join(config.allowed_tenders)})")
 
 
 @contextmanager
@@ -219,12 +241,12 @@ def _defaults(fields: Fields) -> Defaults:
 
 
 def _ceilings(fields: Fields) -> Ceilings:
-    keys = ("memory_mb", "nics", "blocks", "ports")
+    keys = ("memory_mb", "nics", "blocks", "ports", "image_mb")
     fields.allow(*keys)
-    memory_mb, nics, blocks, ports = (
+    memory_mb, nics, blocks, ports, image_mb = (
         fields.number(key, low=0, high=1 << 30) if fields.has(key) else None for key in keys
     )
-    return Ceilings(memory_mb=memory_mb, nics=nics, blocks=blocks, ports=ports)
+    return Ceilings(memory_mb=memory_mb, nics=nics, blocks=blocks, ports=ports, image_mb=image_mb)
 
 
 def _collection(fields: Fields) -> Collection:

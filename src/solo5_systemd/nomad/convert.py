@@ -1,6 +1,5 @@
 """Nomad's TaskConfig and a job's options, as the engine's Workload: what can be honoured, or one sentence why not."""
 
-import math
 import posixpath
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.policy import Policy
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.confinement import USER
@@ -42,7 +42,6 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
     """
     _check_name(task.name)
     _refuse_what_no_guest_has(task)
-    _keep_below(options, task, plugin)
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return Workload(
@@ -55,8 +54,6 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
-        allowed_networks=plugin.networks,
-        most_nics=plugin.ceilings.nics,
         publish=tuple(ports.publish(task, options)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
@@ -64,6 +61,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
         properties=_properties(task, options, plugin),
         log_fields=(*options.labels, *log_fields(task)),
+        policy=policy(plugin),
         description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
     )
 
@@ -159,20 +157,23 @@ def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
         )
 
 
-def _keep_below(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> None:
+def policy(plugin: PluginConfig) -> Policy:
+    """Return what the operator permits."""
     ceilings = plugin.ceilings
-    memory, limit = task.resources.allocated_resources.memory.memory_mb, _max_mb(task)
-    for what, asked, ceiling in (
-        ("resources.memory", memory, ceilings.memory_mb),
-        ("resources.memory_max", math.inf if limit < 0 else limit, ceilings.memory_mb),
-        ("the number of disks", len(options.disks), ceilings.blocks),
-        ("the number of ports", len(list(ports.wanted(task, options))), ceilings.ports),
-    ):
-        if ceiling is not None and asked > ceiling:
-            raise InvalidRequestError(
-                f"{what} is {asked}: expected at most {ceiling}, this node's ceiling.",
-                "The operator sets it in plugin.solo5.config.ceilings.",
-            )
+    return Policy(
+        networks=plugin.networks,
+        units=plugin.allowed_units,
+        tenders=plugin.allowed_tenders,
+        memory=_bytes(ceilings.memory_mb),
+        nics=ceilings.nics,
+        disks=ceilings.blocks,
+        ports=ceilings.ports,
+        image=_bytes(ceilings.image_mb),
+    )
+
+
+def _bytes(mb: int | None) -> int | None:
+    return None if mb is None else mb * MIB
 
 
 # --- resources ---------------------------------------------------------------------------------------------------
@@ -232,8 +233,7 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
             path=host_path(f'block "{disk.disk}".source', disk.source, task),
             sector_size=disk.sector_size,
             roots=(own, shared, *plugin.block_paths),
-            own=(own,),
-            shared=(shared,),
+            allocation=(own, shared),
         )
 
 

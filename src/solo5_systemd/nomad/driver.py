@@ -79,6 +79,7 @@ class Driver:
     async def recover(self, handle: wire.TaskHandle) -> None:
         """Take a task up again; raises as `Tasks.recover`. It runs: nothing else may stand in its way."""
         self._bulletins.begin()
+        self._housekeeping.sweep()
         self._housekeeping.find_cores(handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(handle)
 

@@ -43,6 +43,7 @@ class Housekeeping:
         self._dangling = DanglingTasks(session, tasks)
         self._background = background
         self._begun = False
+        self._swept = False
         self._shared = ""
         self._cpus = ""
 
@@ -57,6 +58,12 @@ class Housekeeping:
             self._background.create_task(self._follow_cores())
             self._background.create_task(self._collect(config))
             self._background.create_task(self._end_dangling(config))
+
+    def sweep(self) -> None:
+        """Remove, once, what starts have left that ended with an earlier driver."""
+        if not self._swept:
+            self._swept = True
+            self._background.create_task(_kept_going("bind mounts of disks", self._sweep_disks()))
 
     def find_cores(self, cpuset_cgroup: str) -> None:
         """Learn from a task where Nomad's shared partition is; what runs is confined to it within a period.
@@ -114,6 +121,10 @@ class Housekeeping:
     async def _close_consoles(self) -> None:
         for task in await (await self._session.engine()).collect_consoles():
             _log.info("The console of task %s, which is long gone, is let go.", task)
+
+    async def _sweep_disks(self) -> None:
+        for path in await (await self._session.engine()).sweep_disks():
+            _log.info("Removed the bind mounts of disks in %s, whose start was killed.", path)
 
     async def _collect_users(self) -> None:
         freed = await (await self._session.engine()).collect_users()

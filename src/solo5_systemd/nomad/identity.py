@@ -20,5 +20,10 @@ def name_of(task_id: str) -> TaskName:
     return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", digest)))
 
 
+def stem(name: TaskName) -> str:
+    """Return what the names of all starts of one task of an allocation begin with: all but the hash."""
+    return name.rpartition("-")[0] + "-"
+
+
 def _slug(text: str) -> str:
     return _UNFIT.sub("_", text)[:_SLUG].lstrip("_.")

@@ -7,11 +7,13 @@ one, and the garbage collection removes those whose allocation Nomad has removed
 from collections.abc import Collection
 
 from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.identity import stem
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.orphans import Kind
 from solo5_systemd.task import Phase
 from solo5_systemd.text import name_for_unit
+from solo5_systemd.unit.state import UnitState
 
 
 async def remove_earlier(session: Session, config: wire.TaskConfig, newest: TaskName, known: Collection[str]) -> None:
@@ -27,12 +29,21 @@ async def remove_earlier(session: Session, config: wire.TaskConfig, newest: Task
         HostError: PID 1 cannot be asked.
     """
     engine = await session.engine()
-    shown = name_for_unit(config.name)
-    for unit in await engine.units():
-        fields = unit.log_fields
-        same = (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (config.alloc_id, shown)
-        if same and unit.over and unit.task != newest and unit.task not in known:
-            await engine.discard(unit.task, over=True)
+    kin = stem(newest)
+    for name in await engine.names():
+        if not name.startswith(kin) or name == newest or name in known:
+            continue
+        unit = await engine.unit(name)  # the stem is short: another allocation may have the same
+        if unit is not None and unit.over and _of(unit, config):
+            await engine.discard(name, over=True)
+
+
+def _of(unit: UnitState, config: wire.TaskConfig) -> bool:
+    fields = unit.log_fields
+    return (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (
+        config.alloc_id,
+        name_for_unit(config.name),
+    )
 
 
 async def remove_gone(session: Session) -> None:

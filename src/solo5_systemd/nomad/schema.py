@@ -24,11 +24,14 @@ def plugin_schema() -> Spec:
             "image_paths": attribute("image_paths", TEXTS),
             "block_paths": attribute("block_paths", TEXTS),
             "tender_paths": attribute("tender_paths", TEXTS),
+            "image_store_mb": attribute("image_store_mb", NUMBER),
             "networks": attribute("networks", TEXTS),
             "network": labelled("network", "name", _network()),
             "stats_interval": attribute("stats_interval", TEXT),
             "disable_log_collection": attribute("disable_log_collection", BOOLEAN),
             "allowed_properties": attribute("allowed_properties", TEXTS),
+            "allowed_units": attribute("allowed_units", TEXTS),
+            "allowed_tenders": attribute("allowed_tenders", TEXTS),
             "defaults": block("defaults", _defaults()),
             "ceilings": block("ceilings", _ceilings()),
             "gc": block("gc", _gc()),
@@ -89,7 +92,7 @@ def _defaults() -> Spec:
 
 
 def _ceilings() -> Spec:
-    return table({key: attribute(key, NUMBER) for key in ("memory_mb", "nics", "blocks", "ports")})
+    return table({key: attribute(key, NUMBER) for key in ("memory_mb", "nics", "blocks", "ports", "image_mb")})
 
 
 def _gc() -> Spec:

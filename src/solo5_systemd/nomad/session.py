@@ -39,7 +39,11 @@ class Session:
         from solo5_systemd.etc import read_settings
 
         settings = read_settings()
-        return replace(settings, tender_paths=self._config.tender_paths or settings.tender_paths)
+        return replace(
+            settings,
+            tender_paths=self._config.tender_paths or settings.tender_paths,
+            image_store_mb=self._config.image_store_mb or settings.image_store_mb,
+        )
 
     async def engine(self) -> "Runtime":
         """The engine.

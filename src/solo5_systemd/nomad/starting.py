@@ -25,6 +25,7 @@ from solo5_systemd.nomad.ready import Endpoint, Line, Rule, Watched
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.steps import Steps
+from solo5_systemd.openfile import is_there
 from solo5_systemd.task import Started, Task
 from solo5_systemd.workload import UnitKind, Workload
 
@@ -135,7 +136,8 @@ class Starter:
             self._endings.forget(state.task)
 
     async def _start(self, config: wire.TaskConfig, wish: _Wish, progress: Announcer) -> Started:
-        workload = replace(wish.workload, image=await asyncio.to_thread(_first_there, wish.images))
+        image = await asyncio.to_thread(_first_there, wish.images, wish.workload.roots)
+        workload = replace(wish.workload, image=image)
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
@@ -216,5 +218,5 @@ def _started(task: Task, since: int) -> Started:
     )
 
 
-def _first_there(candidates: Sequence[str]) -> str:
-    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
+def _first_there(candidates: Sequence[str], roots: Sequence[str]) -> str:
+    return next((path for path in candidates if is_there(path, roots)), candidates[0])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect, reopen, take_back
+from solo5_systemd.block.imagefile import ImageFiles, inspect, take_back
 from solo5_systemd.block.owner import give
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
@@ -48,9 +48,8 @@ def made(path: Path) -> Path:
 
 
 def request(path: Path, root: Path) -> DiskRequest:
-    own, shared, offered = str(root / "task"), str(root / "alloc"), str(root / "elsewhere")
-    disk = DeviceName("storage")
-    return DiskRequest(disk=disk, path=str(path), roots=(own, shared, offered), own=(own,), shared=(shared,))
+    allocation, offered = (str(root / "task"), str(root / "alloc")), str(root / "elsewhere")
+    return DiskRequest(disk=DeviceName("storage"), path=str(path), roots=(*allocation, offered), allocation=allocation)
 
 
 def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestError) -> str:
@@ -62,18 +61,6 @@ def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestErro
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     """Whether the files of this test are root's, whose they are being up to the user that runs it."""
     monkeypatch.setattr("solo5_systemd.block.owner.ROOT", os.getuid() if root else TENDER + 1)
-
-
-async def test_a_file_of_the_tasks_own_is_given_whoever_owns_it(
-    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nomad moves a sticky disk to another host with the number of its owner there."""
-    for root in (True, False):
-        owned_by_root(monkeypatch, root=root)
-        disk = inspect(request(file, tmp_path))
-        assert disk.path == str(file)
-        await ImageFiles().give(disk, TASK)
-    assert given == [(file.stat().st_ino, TASK, -1)] * 2
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
@@ -92,16 +79,18 @@ async def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: P
     assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
 
-async def test_of_what_tasks_share_only_roots_is_given(
-    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["task/local", "alloc"])
+async def test_of_what_no_task_had_only_roots_is_given(
+    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    shared = made(tmp_path / "alloc" / "disk.img")
+    """Nomad makes a task's own directory writable for every user, as it makes the shared one."""
+    disk = made(tmp_path / place / "other.img")
     owned_by_root(monkeypatch, root=False)
-    assert f"belongs to user {os.getuid()}, in a directory that tasks share" in refusal(shared, tmp_path)
+    assert f"belongs to user {os.getuid()}, in a directory that every user may write" in refusal(disk, tmp_path)
     assert given == []
     owned_by_root(monkeypatch, root=True)
-    await ImageFiles().give(inspect(request(shared, tmp_path)), TASK)
-    assert given == [(shared.stat().st_ino, TASK, -1)]
+    await ImageFiles().give(inspect(request(disk, tmp_path)), TASK)
+    assert given == [(disk.stat().st_ino, TASK, -1)]
 
 
 async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
@@ -145,27 +134,6 @@ async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path,
     assert given == []
 
 
-def test_shared_disk_that_is_moved_during_a_start_is_the_one_at_the_checked_path(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its new place would decide otherwise whether it needs a second name."""
-    shared = made(tmp_path / "alloc" / "disk.img")
-    shared.chmod(0o666)
-    real = os.open
-
-    def opened(path: object, *options: int) -> int:
-        descriptor = real(str(path), *options)
-        if str(path).startswith("/proc/self/fd/") and shared.exists():
-            shared.rename(tmp_path / "moved.img")
-        return descriptor
-
-    monkeypatch.setattr("os.open", opened)
-    disk = inspect(request(shared, tmp_path))
-    assert (disk.path, disk.pin) == (str(shared), str(tmp_path / "task"))
-    with pytest.raises(HostError, match="cannot be opened"):
-        reopen(disk)
-
-
 def linked(link: Callable[[Path, Path], None]) -> Callable[[Path], Path]:
     def make(root: Path) -> Path:
         victim = made(root / "elsewhere" / "victim.img")
@@ -179,7 +147,7 @@ def linked(link: Callable[[Path, Path], None]) -> Callable[[Path], Path]:
 HOSTILE: dict[str, tuple[Callable[[Path], Path], type[Solo5Error], str]] = {
     "symbolic link": (linked(Path.symlink_to), HostError, "cannot be written by user solo5"),
     "hard link": (linked(Path.hardlink_to), InvalidRequestError, "has 2 names: expected a file with one"),
-    "dots": (lambda root: made(root / "task-2/local/disk.img"), InvalidRequestError, "may not be used"),
+    "dots": (lambda root: made(root / "task-2/local/disk.img"), InvalidRequestError, "cannot be used"),
 }
 
 
@@ -217,40 +185,3 @@ async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
     monkeypatch.setattr("os.chown", refuse)
     with pytest.raises(HostError, match="cannot be given to the task's user: Operation not permitted"):
         await ImageFiles().give(disk, TASK)
-
-
-async def test_a_shared_disk_has_a_path_of_the_tasks_own_while_it_starts(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owned_by_root(monkeypatch, root=True)
-    files, shared = ImageFiles(), made(tmp_path / "alloc" / "disk.img")
-    disk = await files.inspect(request(shared, tmp_path))
-    pinned = Path((await files.pin(disk)).path)
-    assert pinned.parent == tmp_path / "task"
-    assert pinned.samefile(shared)
-    assert inspect(request(shared, tmp_path)) == disk, "what a start that was killed has left is no second name"
-    await files.pin(disk)
-    await files.unpin(disk)
-    assert not pinned.exists()
-    assert shared.stat().st_nlink == 1
-
-
-async def test_a_disk_that_was_replaced_is_not_pinned(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owned_by_root(monkeypatch, root=True)
-    files, shared = ImageFiles(), made(tmp_path / "alloc" / "disk.img")
-    disk = await files.inspect(request(shared, tmp_path))
-    shared.unlink()
-    shared.symlink_to(made(tmp_path / "elsewhere" / "victim.img"))
-    with pytest.raises(HostError, match="was replaced during the start"):
-        await files.pin(disk)
-    assert list((tmp_path / "task").iterdir()) == [file.parent]
-
-
-async def test_a_disk_of_the_tasks_own_keeps_its_path(file: Path, tmp_path: Path) -> None:
-    files = ImageFiles()
-    disk = await files.inspect(request(file, tmp_path))
-    assert await files.pin(disk) is disk
-    await files.unpin(disk)
-    assert file.exists()

@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import hashlib
 import os
@@ -13,7 +14,7 @@ import pytest
 from tests.fakes.kernel import failing
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error, StoreFullError
 from solo5_systemd.image import store as module
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.image.store import ImageStore
@@ -62,7 +63,7 @@ async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, i
     (root / "link").symlink_to(image)
     with pytest.raises(
         InvalidRequestError,
-        match=f"image '{root}/link' leads to '{image}', which may not be used: expected a file below {root}",
+        match=f"image '{root}/link' cannot be used: expected a file below {root}",
     ):
         await store.take(str(root / "link"), [str(root)])
     assert not files(tmp_path) - {"memo"}
@@ -173,9 +174,9 @@ def _huge(path: Path) -> None:
         (_missing, NotFoundError, "does not exist"),
         (Path.mkdir, ImageError, "is a directory: expected a regular file"),
         (os.mkfifo, ImageError, "is a FIFO"),
-        (_socket, ImageError, "is a socket or a device"),
+        (_socket, ImageError, "is a socket: expected a regular file"),
         (_null, ImageError, "is a device"),
-        (_loop, HostError, "cannot be read: Too many levels of symbolic links"),
+        (_loop, HostError, "cannot be opened: Too many levels of symbolic links"),
         (_huge, ImageError, "has 4294967297 bytes: expected at most 4294967296"),
     ],
 )
@@ -208,16 +209,16 @@ async def test_a_file_that_may_not_be_read_is_the_hosts_refusal(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.open", failing(errno.EACCES))
-    with pytest.raises(HostError, match=r"cannot be read: Permission denied\."):
+    with pytest.raises(HostError, match=r"cannot be opened: Permission denied\."):
         await store.take(str(image))
 
 
 @pytest.mark.parametrize(
     "call, number, words",
     [
-        ("os.copy_file_range", errno.ENOSPC, "No space left on device. Run `solo5ctl gc`"),
+        ("os.copy_file_range", errno.ENOSPC, "No space left on device. Free some space"),
         ("os.copy_file_range", errno.EIO, "Input/output error."),
-        ("os.fsync", errno.EDQUOT, "Disk quota exceeded. Run `solo5ctl gc`"),
+        ("os.fsync", errno.EDQUOT, "Disk quota exceeded. Free some space"),
         ("os.link", errno.EROFS, "Read-only file system."),
         ("pathlib.Path.mkdir", errno.EROFS, "Read-only file system."),
     ],
@@ -233,6 +234,95 @@ async def test_a_store_that_cannot_be_written_is_the_hosts_fault_and_leaves_noth
     assert files(tmp_path) == set()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_file_system_is_an_error_of_its_own(
+    store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """So that whoever starts the task can make room."""
+    monkeypatch.setattr("os.fsync", failing(number))
+    with pytest.raises(StoreFullError):
+        await store.take(str(image))
+
+
+QUOTA = 6144
+
+
+@pytest.fixture
+def small(store: ImageStore, tmp_path: Path) -> ImageStore:
+    """A store with room for one image."""
+    return ImageStore(tmp_path / "store", quota=lambda: QUOTA)
+
+
+async def test_an_image_beyond_the_quota_is_refused_until_another_is_collected(
+    small: ImageStore, image: Path, tmp_path: Path
+) -> None:
+    first = await small.take(str(image))
+    taken = Path(first.path).stat().st_blocks * 512
+    assert 0 < taken < QUOTA < 2 * taken
+    other = written(tmp_path / "other", elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())
+    with pytest.raises(StoreFullError, match=f"needs {taken} bytes, and the store .* has {taken} of {QUOTA}: expected"):
+        await small.take(str(other))
+    assert files(tmp_path) == {SHA256, "memo"}
+    assert await small.take(str(image)) == first, "what is stored needs no room"
+    aged(first)
+    await small.collect(set())
+    await small.take(str(other))
+
+
+async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path: Path) -> None:
+    """Each is counted before the next one is copied."""
+    images = [
+        written(tmp_path / f"{n}", elf.Elf(segments=(elf.load(content=bytes([n]) * 16), *elf.usual_notes())).build())
+        for n in range(8)
+    ]
+    results = await asyncio.gather(*(small.take(str(image)) for image in images), return_exceptions=True)
+    assert [type(result) for result in results].count(StoredImage) == 1
+    assert sum(isinstance(result, StoreFullError) for result in results) == 7
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["by the kernel", "sent"])
+async def test_holes_of_an_image_are_none_of_its_copy(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """Data before, between and after two holes; and a hole at the end."""
+    image = written(tmp_path / "image", CONTENT)
+    monkeypatch.setattr("solo5_systemd.image.elf.SURPLUS", 1 << 40)
+    with image.open("r+b") as file:
+        for place in (64 << 20, 128 << 20):
+            file.seek(place)
+            file.write(b"data")
+        file.truncate(256 << 20)
+    monkeypatch.setattr("fcntl.ioctl", failing(errno.EOPNOTSUPP))
+    if not copied:
+        monkeypatch.setattr("os.copy_file_range", failing(errno.EXDEV))
+    stored = Path((await store.take(str(image))).path)
+    assert stored.stat().st_size == 256 << 20
+    assert stored.stat().st_blocks <= image.stat().st_blocks + 64
+    assert [part(stored, place, 8) for place in (64 << 20, 128 << 20)] == [b"data" + bytes(4)] * 2
+    assert part(stored, 0, len(CONTENT)) == CONTENT
+
+
+def part(path: Path, place: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(place)
+        return file.read(size)
+
+
+async def test_an_image_that_is_larger_than_the_caller_allows_is_not_opened(
+    store: ImageStore, image: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ImageError, match=f"has {len(CONTENT)} bytes: expected at most {len(CONTENT) - 1}"):
+        await store.take(str(image), (), len(CONTENT) - 1)
+    assert not (tmp_path / "store").exists()
+    await store.take(str(image), (), len(CONTENT))
+
+
+async def test_a_store_that_no_package_has_made_is_closed_to_others(store: ImageStore, image: Path) -> None:
+    stored = Path((await store.take(str(image))).path)
+    assert stored.parent.stat().st_mode & 0o027 == 0
+    assert (stored.parent / "memos").stat().st_mode & 0o077 == 0
+
+
 async def test_where_the_kernel_cannot_copy_between_the_file_systems_the_content_is_sent(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,9 +336,9 @@ async def test_an_image_that_changes_while_it_is_copied_is_refused(
 ) -> None:
     copy = module._copy
 
-    def change_behind(source: object, target: object) -> None:
+    def change_behind(source: object, target: object, size: int) -> None:
         image.write_bytes(CONTENT + b"more")
-        copy(source, target)  # type: ignore[arg-type]
+        copy(source, target, size)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "_copy", change_behind)
     with pytest.raises(ImageError, match="changed while it was copied"):

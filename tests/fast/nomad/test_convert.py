@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
@@ -19,6 +19,7 @@ from solo5_systemd.nomad.config import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.policy import Policy
 from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.workload import MIB, UnitKind, Workload
 
@@ -63,6 +64,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
         description="Nomad task shop/front/web",
+        policy=Policy(units=(UnitKind.SERVICE,)),
     )
 
 
@@ -95,8 +97,7 @@ def test_what_a_job_says_is_in_the_workload() -> None:
             path="/alloc/web/local/disk",
             sector_size=4096,
             roots=("/alloc/web", "/alloc/alloc", "/srv/disks"),
-            own=("/alloc/web",),
-            shared=("/alloc/alloc",),
+            allocation=("/alloc/web", "/alloc/alloc"),
         ),
     )
     assert (made.tender, made.kind, made.properties) == (Target.SPT, UnitKind.SCOPE, (("TasksMax", "16"),))
@@ -222,33 +223,6 @@ def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
     assert "expected one of Nice." in refusal(task_config(properties={"TasksMax": "5"}), allowed)
 
 
-@pytest.mark.parametrize(
-    "task, ceilings, words",
-    [
-        (task_config(memory_mb=65), Ceilings(memory_mb=64), "resources.memory is 65: expected at most 64"),
-        (task_config(memory_max_mb=65), Ceilings(memory_mb=64), "resources.memory_max is 65: expected at most 64"),
-        (task_config(memory_max_mb=-1), Ceilings(memory_mb=64), "resources.memory_max is inf: expected at most 64"),
-        (task_config(block={"a": {"source": "d"}}), Ceilings(blocks=0), "the number of disks is 1: expected at most 0"),
-        (task_config(port("a", 1), port("b", 2)), Ceilings(ports=1), "the number of ports is 2: expected at most 1"),
-        (
-            task_config(port("a", 1), nic={"service": {"ports": ["a"]}}, ports=["a"]),
-            Ceilings(ports=1),
-            "the number of ports is 2: expected at most 1",
-        ),
-    ],
-)
-def test_what_exceeds_the_operators_ceiling_is_refused(task: wire.TaskConfig, ceilings: Ceilings, words: str) -> None:
-    sentence = refusal(task, replace(PLUGIN, ceilings=ceilings))
-    assert sentence.startswith(words)
-    assert sentence.endswith("The operator sets it in plugin.solo5.config.ceilings.")
-
-
-def test_what_is_at_the_ceiling_is_within() -> None:
-    ceilings = Ceilings(memory_mb=64, nics=1, blocks=1, ports=1)
-    task = task_config(port("a", 1), memory_max_mb=64, nic={"s": {}}, block={"d": {"source": "x"}})
-    assert workload(task, replace(PLUGIN, ceilings=ceilings)).memory == 64 * MIB
-
-
 # --- image and disks -----------------------------------------------------------------------------------------
 
 
@@ -285,10 +259,26 @@ def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> Non
     assert words in refusal(task_config(**keys))
 
 
-def test_networks_and_the_ceiling_of_nics_are_checked_with_the_image_whose_nics_a_job_may_leave_out() -> None:
+def test_what_the_operator_permits_is_checked_with_the_image() -> None:
+    """A job may leave out what an image's manifest or a default has: nothing of it is judged here."""
     lab, dmz = NetworkName("lab"), NetworkName("dmz")
-    made = workload(task_config(), replace(PLUGIN, networks=(lab, dmz), ceilings=Ceilings(nics=2)))
-    assert (made.nics, made.allowed_networks, made.most_nics) == ((), (lab, dmz), 2)
+    plugin = replace(
+        PLUGIN,
+        networks=(lab, dmz),
+        allowed_tenders=(Target.HVT,),
+        ceilings=Ceilings(memory_mb=64, nics=2, blocks=1, ports=3, image_mb=8),
+    )
+    made = workload(task_config(memory_mb=65, unit="scope"), plugin)
+    assert made.policy == Policy(
+        networks=(lab, dmz),
+        units=(UnitKind.SERVICE,),
+        tenders=(Target.HVT,),
+        memory=64 * MIB,
+        nics=2,
+        disks=1,
+        ports=3,
+        image=8 * MIB,
+    )
 
 
 def test_labels_are_fields_beside_nomads() -> None:

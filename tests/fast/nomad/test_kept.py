@@ -37,6 +37,7 @@ async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
         runs = [await run(nomad, machine, number) for number in range(1, 5)]
         assert machine.units.loaded.keys() == {other, runs[-1]}
         assert machine.networks.held == {}
+        assert "states" not in machine.steps.taken, "no unit is read but those of the task's other runs"
 
 
 async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(

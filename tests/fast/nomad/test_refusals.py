@@ -14,12 +14,13 @@ from solo5_systemd.errors import (
     SettingsError,
     Solo5Error,
     StartError,
+    StoreFullError,
     TakenError,
 )
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.refusals import explain
 
-TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, TakenError, StartError}
+TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}
 NEVER: set[type[Solo5Error]] = {
     Solo5Error,
     InvalidRequestError,

@@ -79,7 +79,7 @@ async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: M
 async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machine) -> None:
     async with agent() as nomad:
         await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
-        with pytest.raises(InvalidRequestError, match="expected at most 8, this node's ceiling"):
+        with pytest.raises(InvalidRequestError, match="expected at most 8M, this node's ceiling"):
             await nomad.start(task_config())
 
 

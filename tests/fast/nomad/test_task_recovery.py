@@ -1,6 +1,7 @@
 """A driver that is started anew takes its tasks up again: those that run, those that ended, and no others."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -44,6 +45,19 @@ async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
         assert isinstance(ended, wire.WaitTaskResponse)
         assert ended.result.exit_code == 3
     assert len(machine.units.started) == 1
+
+
+async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once(
+    machine: Machine, handle: wire.TaskHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.disks.left = ("/run/solo5/binds/startx",)
+    with caplog.at_level(logging.INFO):
+        async with agent() as nomad:
+            await nomad.recover(handle)
+            await nomad.recover(handle)
+            await yields(50)
+    assert machine.steps.taken.count("sweep disks") == 1
+    assert "Removed the bind mounts of disks in /run/solo5/binds/startx, whose start was killed." in caplog.text
 
 
 async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver(

@@ -122,8 +122,9 @@ network "management" {{
 # In the VM from the start: a restart of the agent takes half a minute there.
 _IN_VM = ("MemoryLow", "MemorySwapMax", "OOMScoreAdjust", "AllowedMemoryNodes", "CPUQuotaPeriodSec", "IOWeight")
 _ALLOWED = (*TIGHTENING, "LogRateLimitBurst", *(_IN_VM if os.environ.get("TEST_MACHINE") == "vm" else ()))
+SCOPES = 'allowed_units = ["service", "scope"]\n'
 PLAIN = STRICT + ("allow_missing_controllers = true\n" if LACKS_CONTROLLERS else "")
-USUAL = f"{PLAIN}allowed_properties = {json.dumps(_ALLOWED)}\n"
+USUAL = f"{PLAIN}{SCOPES}allowed_properties = {json.dumps(_ALLOWED)}\n"
 WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
 
 

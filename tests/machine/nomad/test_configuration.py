@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,14 +12,17 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, DISKS, PLAIN, USUAL, Agent, api
-from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, ended, hcl, logs, refusal, unit
+from tests.machine.images import padded
+from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, USUAL, Agent, api
+from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, refusal, unit
 
 STORE = Path("/var/lib/solo5/images")
 CLOSED = """
 networks           = ["closed"]
 stats_interval     = "3s"
 allowed_properties = ["OOMScoreAdjust"]
+allowed_tenders    = ["spt"]
+image_store_mb     = 1
 network "closed" {
   ipv4       = "10.97.0.0/24"
   gateway4   = "10.97.0.9"
@@ -47,6 +51,7 @@ ceilings {
   nics      = 1
   blocks    = 1
   ports     = 1
+  image_mb  = 1
 }
 gc {
   interval  = "1s"
@@ -75,6 +80,8 @@ gc {
   }
 }
 """
+NUMBERED = 'block "storage{0}" {{\n  source = "local/{0}"\n}}\n'
+LARGE = GUESTS / "large.spt"
 CLOSED_NIC = 'nic "service" {\n  network = "closed"\n}\n'
 HELLO = f'unikernel = "{GUESTS}/hello.spt"'
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.spt"'
@@ -82,10 +89,10 @@ SERVER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}]\n'
 PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  }\n}\n'
 
 
-def configured(agent: Agent, more: str) -> Iterator[Agent]:
-    """Restart the agent with further options, and in the end without them."""
+def configured(agent: Agent, config: str) -> Iterator[Agent]:
+    """Restart the agent with other options, and in the end with those that it had."""
     agent.stop()
-    agent.configure(PLAIN + more)
+    agent.configure(config)
     agent.start()
     eventually(lambda: agent.driver().get("Healthy"), "the driver works")
     yield agent
@@ -97,12 +104,12 @@ def configured(agent: Agent, more: str) -> Iterator[Agent]:
 
 @pytest.fixture(scope="module")
 def closed(installed: Agent) -> Iterator[Agent]:
-    yield from configured(installed, CLOSED)
+    yield from configured(installed, PLAIN + CLOSED)
 
 
 @pytest.fixture
 def opened(agent: Agent) -> Iterator[Agent]:
-    yield from configured(agent, OPEN)
+    yield from configured(agent, PLAIN + SCOPES + OPEN)
 
 
 def name_of(alloc: str) -> str:
@@ -131,19 +138,19 @@ def refused_job(name: str, config: str, **more: Any) -> str:
 REFUSED = {
     "memory": (
         refused_job("memory", SLEEPER, memory=65),
-        "resources.memory is 65: expected at most 64, this node's ceiling",
+        "memory is 65M: expected at most 64M, this node's ceiling",
     ),
     "memory-max": (
         refused_job("memory-max", SLEEPER, resources="cpu = 20\nmemory_max = 65"),
-        "resources.memory_max is 65: expected at most 64",
+        "memory_max is 65M: expected at most 64M",
     ),
     "nics": (
         refused_job("nics", f'unikernel = "{GUESTS}/net2.spt"'),
         "the number of NICs is 2: expected at most 1, this node's ceiling",
     ),
     "disks": (
-        refused_job("disks", HELLO + '\nblock "a" {\n  source = "a"\n}\nblock "b" {\n  source = "b"\n}\n'),
-        "the number of disks is 2: expected at most 1",
+        refused_job("disks", f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))),
+        "the number of disks is 63: expected at most 1",
     ),
     "ports": (
         refused_job("ports", SERVER + CLOSED_NIC, group=TWO_STARTS + PORTS),
@@ -157,6 +164,15 @@ REFUSED = {
         refused_job("implied-network", SERVER),
         "NIC service would join network default: expected one of closed, which this node offers",
     ),
+    "image": (
+        refused_job("image", f'unikernel = "{LARGE}"'),
+        "image '/srv/guests/large.spt' has 2097152 bytes: expected at most 1048576",
+    ),
+    "unit": (refused_job("unit", HELLO + '\nunit = "scope"\n'), "the task would be a scope: expected service, which"),
+    "tender": (
+        refused_job("tender", f'unikernel = "{GUESTS}/hello.hvt"\ntender = "hvt"'),
+        "the image is built for tender hvt: expected spt, which this node allows",
+    ),
     "property": (
         refused_job("property", HELLO + '\nproperties {\n  TasksMax = "12"\n}\n'),
         "config.properties.TasksMax may not be set by a job: expected one of OOMScoreAdjust",
@@ -164,7 +180,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.usefixtures("closed")
+@pytest.fixture
+def large() -> Iterator[Path]:
+    """An image of 2 MiB, as far as its size goes."""
+    LARGE.write_bytes((GUESTS / "hello.spt").read_bytes())
+    os.truncate(LARGE, 2 << 20)
+    yield LARGE
+    LARGE.unlink()
+
+
+@pytest.mark.usefixtures("closed", "large")
 def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
     submitted = {what: jobs.submit(text) for what, (text, _) in REFUSED.items()}
     read = {what: refusal(ended(job)) for what, job in submitted.items()}
@@ -180,6 +205,16 @@ OPENED = {
     "metadata": True,
     "connections": 64,
 }
+
+
+@pytest.mark.usefixtures("closed")
+def test_images_beyond_the_stores_room_are_refused(jobs: Jobs, large: Path) -> None:
+    """The image of a task that runs stays; one that takes nearly all the rest is none too much, but for that."""
+    jobs.run(hcl("stored", SLEEPER))
+    padded(GUESTS / "hello.spt", large, (1 << 20) - (16 << 10), filled=True)
+    text = refusal(ended(jobs.submit(hcl("no-room", f'unikernel = "{large}"', kind="batch"))))
+    assert f"image '{large}' needs " in text
+    assert "of 1048576: expected room for it" in text
 
 
 @pytest.mark.usefixtures("closed")
@@ -335,3 +370,30 @@ def test_images_and_disks_lie_below_the_operators_directories(jobs: Jobs, tmp_pa
     read: dict[str, Any] = {what: refusal(ended(job)) for what, job in submitted.items()}
     assert {what: text for what, text in read.items() if refused[what][1] not in text} == {}
     assert str(DISKS) in read["disk"]
+
+
+def words(job: str, path: Path) -> str:
+    """What the events of a refused job have of the sentence, without the job's own words."""
+    found = re.search(r"(image|disk storage:) '[^']*' (.*?\.)", refusal(ended(job)))
+    assert found, path
+    return found[2].replace(str(allocations(job)[0]["ID"]), "")
+
+
+def test_a_path_elsewhere_is_neither_opened_nor_told_to_be_there(jobs: Jobs, tmp_path: Path) -> None:
+    """A FIFO whose writer waits goes on when it is opened; a file that is there is refused as one that is not."""
+    fifo, there, gone = (tmp_path / name for name in ("fifo", "there", "gone"))
+    os.mkfifo(fifo)
+    there.write_bytes(bytes(4096))
+    with subprocess.Popen(["sh", "-c", f"exec 3>{fifo}"]) as writer:
+        refused: dict[str, list[str]] = {"image": [], "disk": []}
+        for path in (fifo, there, gone):
+            config = {"image": f'unikernel = "{path}"', "disk": f'unikernel = "{GUESTS}/disk.spt"\n{DISK.format(path)}'}
+            for what, text in config.items():
+                jobs.submit(hcl(f"{what}-{path.name}", text, kind="batch"))
+        for path in (fifo, there, gone):
+            for what, seen in refused.items():
+                seen.append(words(f"{what}-{path.name}", path))
+        assert writer.poll() is None
+        writer.kill()
+    assert all("cannot be used: expected a file below" in text for seen in refused.values() for text in seen)
+    assert [len(set(seen)) for seen in refused.values()] == [1, 1], refused

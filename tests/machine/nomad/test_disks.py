@@ -41,6 +41,15 @@ def config(source: str, *words: str, image: str = "disk.hvt") -> str:
     return f'unikernel = "{GUESTS}/{image}"\nargs = [{args}]\nblock "storage" {{\n  source = "{source}"\n}}\n'
 
 
+SECRET = f"""
+template {{
+  destination = "secrets/disk.img"
+  data        = "{"x" * 512}"
+}}
+"""
+"""A sector, in a file system of the task's own."""
+
+
 @pytest.fixture
 def blank(web: str) -> Iterator[str]:
     """A web server that has `blank.img`, a file of 64 KiB."""
@@ -56,12 +65,15 @@ def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
     for job, source in {"own": "local/disk.img", "shared": "../alloc/disk.img"}.items():
         words = ("sector=3", "write=kept", "read")
         jobs.submit(hcl(job, config(source, *words) + kind, kind="batch", task=artifact(blank, source)))
-    for job, path in {"own": "guest/local/disk.img", "shared": "alloc/disk.img"}.items():
+    jobs.submit(hcl("secret", config("secrets/disk.img", "write=kept", "read") + kind, kind="batch", task=SECRET))
+    places = {"own": "guest/local/disk.img", "secret": "guest/secrets/disk.img", "shared": "alloc/disk.img"}
+    for job, path in places.items():
         alloc = ended(job)
         assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
-        says(alloc, "sector 3: 'kept'")
+        sector = 0 if job == "secret" else 3
+        says(alloc, f"sector {sector}: 'kept'")
         disk = file(alloc, path)
-        assert disk.read_bytes()[3 * 512 :].startswith(b"kept\0")
+        assert disk.read_bytes()[sector * 512 :].startswith(b"kept\0")
         eventually(lambda disk=disk: disk.owner() == "solo5", "it is taken back from the task's user")  # type: ignore[misc]
 
 
@@ -72,15 +84,13 @@ def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
     says(first, "storage")
     disk = file(first, "guest/local/disk.img")
     eventually(lambda: disk.read_bytes().startswith(b"kept\0"), "the guest has written")
-    for number, owner in ((2, 0), (3, 12345)):
-        os.chown(file(str(allocations("sticky")[0]["ID"]), "guest/local/disk.img"), owner, owner)
-        jobs.submit(sticky(config("local/disk.img", "read", f"sector={number}", "write=more", "stay")))
-        eventually(lambda number=number: len(allocations("sticky")) == number, "an allocation more")  # type: ignore[misc]
-        running("sticky")
-        now = str(allocations("sticky")[0]["ID"])
-        says(now, "sector 0: 'kept'")
+    os.chown(disk, 0, 0)
+    jobs.submit(sticky(config("local/disk.img", "read", "sector=2", "write=more", "stay")))
+    eventually(lambda: len(allocations("sticky")) == 2, "an allocation more")
+    running("sticky")
+    says(str(allocations("sticky")[0]["ID"]), "sector 0: 'kept'")
     jobs.submit(sticky(config("local/disk.img", "read", "stay"), artifact(blank, "local/disk.img")))
-    eventually(lambda: len(allocations("sticky")) == 4, "the last allocation")
+    eventually(lambda: len(allocations("sticky")) == 3, "the last allocation")
     running("sticky")
     says(str(allocations("sticky")[0]["ID"]), "sector 0: ''")
 
@@ -117,8 +127,8 @@ def device(disk: Path, victim: Path) -> None:
 
 
 PLANTED = {
-    "symbolic": (symbolic_link, "leads to"),
-    "relative": (relative_link, "leads to"),
+    "symbolic": (symbolic_link, "cannot be used: expected a file below"),
+    "relative": (relative_link, "cannot be used: expected a file below"),
     "hard": (hard_link, "has 2 names"),
     "device": (device, "is a block device"),
 }
@@ -156,20 +166,37 @@ def slow_network(agent: Agent) -> Iterator[Callable[[], None]]:
     os.kill(pid, signal.SIGCONT)
 
 
+def as_nobody(script: str) -> None:
+    """As a raw_exec task of another user does it, which passes the agent's data_dir."""
+    ok("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", script)
+
+
+REPLACED = {"shared": ("../alloc/disk.img", "alloc", "disk.img"), "own": ("local/disk.img", "guest", "local")}
+
+
 def test_disk_that_is_replaced_during_a_start_is_not_used(
     jobs: Jobs, blank: str, victim: Path, slow_network: Callable[[], None]
 ) -> None:
-    """By a link to the disk of another allocation, which the user solo5 may write."""
+    """By a link to the disk of another allocation, which the user solo5 may write; by a user who is not root.
+
+    Of a task's own directory it is `local` that is replaced, since Nomad makes that directory writable for every user.
+    """
     os.chown(victim, pwd.getpwnam("solo5").pw_uid, -1)
-    source = "../alloc/disk.img"
-    jobs.submit(hcl("replaced", config(source, image="netdisk.hvt"), task=artifact(blank, source)))
-    eventually(lambda: [a for a in allocations("replaced") if a["TaskStates"]], "it is begun")
-    alloc = str(allocations("replaced")[0]["ID"])
-    happens(alloc, "Preflight passed")
-    disk = file(alloc, "alloc/disk.img")
-    disk.unlink()
-    disk.symlink_to(victim)
+    DATA.chmod(0o711)
+    (DATA / "alloc").chmod(0o711)
+    (DATA / "disk.img").hardlink_to(victim)
+    for job, (source, _, _) in REPLACED.items():
+        jobs.submit(hcl(job, config(source, "read", image="netdisk.hvt"), task=artifact(blank, source)))
+    begun: dict[str, str] = {}
+    for job, (_, directory, entry) in REPLACED.items():
+        eventually(lambda job=job: [a for a in allocations(job) if a["TaskStates"]], "it is begun")  # type: ignore[misc]
+        begun[job] = str(allocations(job)[0]["ID"])
+        happens(begun[job], "Preflight passed")
+        target = victim if entry.endswith(".img") else DATA
+        as_nobody(f"cd {file(begun[job], directory)}; mv {entry} gone; ln -s {target} {entry}")
     slow_network()
-    assert ended("replaced") == alloc
-    assert "was replaced during the start" in refusal(alloc)
-    assert not list(file(alloc, "guest").glob(".solo5-*"))
+    for job, alloc in begun.items():
+        assert ended(job) == alloc
+        assert "was replaced during the start" in refusal(alloc)
+    (DATA / "disk.img").unlink()
+    assert not list(Path("/run/solo5/binds").iterdir())

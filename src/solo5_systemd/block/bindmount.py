@@ -1,0 +1,188 @@
+"""Bind mounts of disks below /run/solo5/binds, for the time in which a unit starts.
+
+systemd binds a disk by its path, and follows links. Where a user other than root may change a directory on that path,
+the path may lead to another file by then. Such a disk is bound by the descriptor that was checked, to a path that only
+root may change, and systemd binds it from there.
+
+    /run/solo5/binds/startXXXXXXXX/NAME    one directory for each start, locked (flock(2)) by the process that starts
+
+The kernel drops that lock with the process, so that what a killed process has left can be told apart. It is removed by
+the next start that makes such a directory, by a driver that recovers tasks, and by `solo5ctl gc`.
+"""
+
+import ctypes
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.openfile import identity
+
+DIRECTORY = Path("/run/solo5/binds")
+PID1_ROOT = "/proc/1/root"
+
+_MS_BIND = 0x1000  # linux/mount.h
+_DETACH_NOFOLLOW = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
+_PREFIX = "start"
+
+
+class BindMounts:
+    """Bind mounts of this machine.
+
+    Args:
+        directory: where they are made.
+        mount: binds one path to another.
+        unmount: undoes it.
+        root: the root directory as PID 1 sees it.
+    """
+
+    def __init__(
+        self,
+        directory: Path = DIRECTORY,
+        *,
+        mount: Callable[[str, str], None] | None = None,
+        unmount: Callable[[str], None] | None = None,
+        root: str = PID1_ROOT,
+    ) -> None:
+        self._directory = directory
+        self._mount = mount or _mount
+        self._unmount = unmount or _unmount
+        self._root = root
+
+    def bind(self, disks: Sequence[Disk], reopen: Callable[[Disk], int]) -> Bound:
+        """Bind those disks whose path others than root may change.
+
+        Args:
+            disks: of one task.
+            reopen: opens, by O_PATH, the very file that was checked.
+
+        Raises:
+            HostError: a file was replaced since, or cannot be bound.
+        """
+        if not any(disk.exposed for disk in disks):
+            return Bound(disks=tuple(disks))
+        with self._explained():
+            with self._alone():
+                self._sweep()
+                mine = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._directory))
+                descriptor = os.open(mine, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                bound = tuple(self._bind(disk, mine, reopen) if disk.exposed else disk for disk in disks)
+            except BaseException:
+                self._clear(mine)
+                os.close(descriptor)
+                raise
+        return Bound(disks=bound, directory=mine, descriptor=descriptor)
+
+    def unbind(self, bound: Bound) -> None:
+        """Remove the bind mounts of one start; what systemd has bound from there stays."""
+        if bound.directory is not None:
+            self._clear(Path(bound.directory))
+            os.close(bound.descriptor)
+
+    def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        """Remove what starts that were killed have left.
+
+        Returns:
+            The directory of each such start.
+
+        Raises:
+            HostError: the directory cannot be read or written.
+        """
+        if not self._directory.is_dir():
+            return ()
+        with self._explained(), self._alone():
+            return self._sweep(dry_run=dry_run)
+
+    def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        left: list[str] = []
+        for each in sorted(self._directory.glob(f"{_PREFIX}*")):
+            try:
+                descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:  # its start is over
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.append(str(each))
+                if not dry_run:
+                    self._clear(each)
+            except BlockingIOError:
+                pass  # its start is under way
+            finally:
+                os.close(descriptor)
+        return tuple(left)
+
+    def _bind(self, disk: Disk, directory: Path, reopen: Callable[[Disk], int]) -> Disk:
+        target = str(directory / disk.disk)
+        descriptor = reopen(disk)
+        try:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            self._mount(f"/proc/self/fd/{descriptor}", target)
+        except OSError as error:
+            raise HostError(
+                f"disk {disk.disk}: {disk.path!r} cannot be bound to {target}: {error.strerror}."
+            ) from error
+        finally:
+            os.close(descriptor)
+        if identity(Path(f"{self._root}{target}").stat()) != disk.identity:
+            raise HostError(
+                f"disk {disk.disk}: PID 1 has another file at {target} than this process: "
+                "expected both in one mount namespace.",
+                "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",
+            )
+        return replace(disk, path=target)
+
+    def _clear(self, directory: Path) -> None:
+        """Remove one start's directory. What is left in a failure is found by the next sweep."""
+        with suppress(OSError):
+            for file in directory.iterdir():
+                with suppress(OSError):  # it is no mount point: killed before it was one
+                    self._unmount(str(file))
+                file.unlink()
+            directory.rmdir()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between the making of a directory and its lock, no other process sweeps."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Solo5Error:
+            raise
+        except OSError as error:
+            raise HostError(
+                f"the bind mounts of disks, {self._directory}, cannot be used: {error.strerror}."
+            ) from error
+
+
+def _mount(source: str, target: str) -> None:
+    _check(_libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(_MS_BIND), None))
+
+
+def _unmount(target: str) -> None:
+    _check(_libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
+
+
+def _check(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

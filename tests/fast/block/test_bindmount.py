@@ -1,0 +1,182 @@
+"""A disk that others may replace is bound where only root may change anything; what a killed start leaves is found."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.block.bindmount import BindMounts
+from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
+from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.errors import HostError, StartError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.openfile import exposed, identity
+
+
+def bind(source: str, target: str) -> None:
+    """As a bind mount does it, as far as a path can show: the file of the descriptor is at the target."""
+    Path(target).unlink()
+    directory = os.open(Path(target).parent, os.O_PATH)
+    os.link(source, Path(target).name, dst_dir_fd=directory)
+    os.close(directory)
+
+
+def unmount(target: str) -> None:
+    assert Path(target).exists()
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> BindMounts:
+    return BindMounts(tmp_path / "run" / "disks", mount=bind, unmount=unmount, root="")
+
+
+def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
+    path.write_bytes(bytes(512))
+    found = identity(path.stat())
+    return Disk(disk=DeviceName(name), path=str(path), sector_size=512, device=None, identity=found, exposed=is_exposed)
+
+
+def left(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "run" / "disks").iterdir())
+
+
+async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: Path, mounts: BindMounts) -> None:
+    files = ImageFiles(mounts=mounts)
+    one, two = disk(tmp_path / "1.img", "one"), disk(tmp_path / "2.img", "two", is_exposed=False)
+    bound = await files.bind([one, two])
+    assert [each.disk for each in bound.disks] == ["one", "two"]
+    assert bound.disks[1] is two
+    assert Path(bound.disks[0].path).samefile(one.path)
+    assert Path(bound.disks[0].path).parent.stat().st_mode & 0o077 == 0
+    await files.unbind(bound)
+    assert left(tmp_path) == []
+    assert Path(one.path).stat().st_nlink == 1
+
+
+async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, mounts: BindMounts) -> None:
+    safe = disk(tmp_path / "1.img", is_exposed=False)
+    assert await ImageFiles(mounts=mounts).bind([safe]) == Bound(disks=(safe,))
+    assert not (tmp_path / "run").exists()
+
+
+def replaced_by_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("victim.img"))
+
+
+def replaced_by_file(path: Path) -> None:
+    path.with_name("victim.img").rename(path)
+
+
+def directory_replaced(path: Path) -> None:
+    """The very file, at the end of another way: its number may be a new file's by then."""
+    path.parent.rename(path.parent.with_name("moved"))
+    path.parent.symlink_to(path.parent.with_name("moved"))
+
+
+@pytest.mark.parametrize("replace", [replaced_by_link, replaced_by_file, directory_replaced])
+def test_replaced_disk_is_not_bound(tmp_path: Path, mounts: BindMounts, replace: object) -> None:
+    directory = tmp_path / "local"
+    directory.mkdir()
+    found = disk(directory / "disk.img")
+    disk(directory / "victim.img")
+    assert callable(replace)
+    replace(directory / "disk.img")
+    with pytest.raises(HostError, match="was replaced during the start"):
+        mounts.bind([found], reopen)
+    assert left(tmp_path) == []
+
+
+def test_a_mount_that_pid_1_does_not_see_is_refused(tmp_path: Path) -> None:
+    """As in a mount namespace of the agent's own: PID 1 sees the file beneath."""
+    mounts = BindMounts(tmp_path / "run" / "disks", mount=lambda *_: None, unmount=unmount, root="")
+    with pytest.raises(HostError, match="PID 1 has another file at .* expected both in one mount namespace"):
+        mounts.bind([disk(tmp_path / "1.img")], reopen)
+    assert left(tmp_path) == []
+
+
+def test_a_file_system_that_refuses_is_told_in_a_sentence(tmp_path: Path) -> None:
+    def refuse(*_: str) -> None:
+        raise OSError(22, "Invalid argument")
+
+    with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*storage: Invalid argument"):
+        BindMounts(tmp_path / "run", mount=refuse, unmount=unmount, root="").bind([disk(tmp_path / "1.img")], reopen)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
+    tmp_path: Path, mounts: BindMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = mounts.bind([disk(tmp_path / "1.img")], reopen)
+    real = Path.glob
+
+    def late(path: Path, pattern: str) -> list[Path]:
+        found = list(real(path, pattern))
+        mounts.unbind(bound)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "glob", late)
+        assert mounts.sweep() == ()
+
+
+def test_what_a_killed_start_has_left_is_removed_and_what_is_in_use_stays(tmp_path: Path, mounts: BindMounts) -> None:
+    killed, living = (mounts.bind([disk(tmp_path / f"{n}.img")], reopen) for n in (1, 2))
+    os.close(killed.descriptor)
+    assert mounts.sweep(dry_run=True) == (str(killed.directory),)
+    assert len(left(tmp_path)) == 2
+    assert mounts.sweep() == (str(killed.directory),)
+    assert left(tmp_path) == [living.directory]
+    mounts.unbind(living)
+    assert mounts.sweep() == ()
+
+
+def test_the_next_start_removes_what_a_killed_one_has_left(tmp_path: Path, mounts: BindMounts) -> None:
+    os.close(mounts.bind([disk(tmp_path / "1.img")], reopen).descriptor)
+    bound = mounts.bind([disk(tmp_path / "2.img")], reopen)
+    assert left(tmp_path) == [bound.directory]
+    mounts.unbind(bound)
+
+
+def test_where_no_start_ever_was_there_is_nothing_to_remove(tmp_path: Path) -> None:
+    assert BindMounts(tmp_path / "never").sweep() == ()
+
+
+def test_a_tender_is_shown_to_have_the_file_that_was_checked(tmp_path: Path) -> None:
+    good, other = disk(tmp_path / "1.img"), disk(tmp_path / "2.img")
+    check_bound([(good, good.path)], os.getpid())
+    with pytest.raises(StartError, match="has another file than '.*/1.img', which was checked"):
+        check_bound([(good, other.path)], os.getpid())
+    with pytest.raises(StartError, match="has nothing at /nowhere"):
+        check_bound([(good, "/nowhere")], os.getpid())
+
+
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that is no more."""
+    with subprocess.Popen(["/bin/true"]) as process:
+        return process.pid
+
+
+async def test_a_tender_that_has_ended_has_no_file(tmp_path: Path, ended: int) -> None:
+    files, other = ImageFiles(), disk(tmp_path / "2.img")
+    good = disk(tmp_path / "1.img")
+    for pid in (0, ended):
+        await files.check_bound([(good, other.path)], pid)
+    with pytest.raises(StartError):
+        await files.check_bound([(good, other.path)], os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [(0o755, False), (0o700, False), (0o775, True), (0o777, True), (0o1777, False)]
+)
+def test_a_path_is_exposed_where_others_may_change_a_directory_on_it(tmp_path: Path, mode: int, expected: bool) -> None:
+    """The owner of this test's files stands for root; what is above them is as it is everywhere: sticky, or root's."""
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    before = exposed(str(inner), root=os.getuid())
+    (tmp_path / "a").chmod(mode)
+    assert exposed(str(inner / "c"), root=os.getuid()) is (before or expected)
+    assert exposed(str(inner / "c"), root=os.getuid() + 1)
+    assert exposed(str(tmp_path / "gone" / "c"), root=os.getuid()), "it was moved meanwhile"

@@ -1,0 +1,112 @@
+"""The store of images: it keeps to its room, keeps holes, and is closed to others; and nothing is opened but images."""
+
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh
+from .images import padded
+
+STORE = Path("/var/lib/solo5/images")
+SETTINGS = Path("/etc/solo5/test-store.toml")
+GIB = 1 << 30
+
+
+def taken() -> int:
+    """Bytes of disk that the stored images take."""
+    return sum(file.stat().st_blocks * 512 for file in STORE.iterdir() if file.is_file())
+
+
+def stored(name: str) -> Path:
+    return STORE / str(inspect(name)["image_sha256"])
+
+
+def unused_for_long(image: Path) -> None:
+    before = time.time() - 3600
+    os.utime(image, (before, before))
+
+
+def test_an_image_that_declares_a_gibibyte_of_holes_takes_kilobytes(run: Runner, tmp_path: Path) -> None:
+    image = padded(GUESTS / "hello.spt", tmp_path / "sparse.spt", GIB, filled=False)
+    before = taken()
+    name = run(str(image), name="sparse")
+    ok("solo5ctl", "wait", name)
+    assert stored(name).stat().st_size > GIB
+    assert taken() - before < 1 << 20
+    lying = tmp_path / "lying.spt"
+    lying.write_bytes((GUESTS / "hello.spt").read_bytes())
+    os.truncate(lying, GIB)
+    assert "its headers account for" in run.fail(str(lying)).stderr
+
+
+@pytest.fixture
+def quota(machine: Machine) -> Iterator[None]:
+    SETTINGS.write_text("image_store_mb = 3\n")
+    yield
+    SETTINGS.unlink()
+
+
+def test_the_store_keeps_to_its_quota_and_makes_room_by_itself(quota: None, run: Runner, tmp_path: Path) -> None:
+    first, second = (padded(GUESTS / "hello.spt", tmp_path / name, 2 << 20, filled=True) for name in ("1", "2"))
+    name = run(str(first), name="first")
+    ok("solo5ctl", "wait", name)
+    refused = run.fail(str(second))
+    assert refused.returncode == 125
+    assert f"image '{second}' needs " in refused.stderr
+    assert "expected room for it" in refused.stderr
+    image = stored(name)
+    unused_for_long(image)
+    assert run.fail(str(second)).returncode == 125, "a task refers to the image, though it has ended"
+    ok("solo5ctl", "rm", name)
+    unused_for_long(image)
+    ok("solo5ctl", "wait", run(str(second), name="second"))
+    assert not image.exists()
+
+
+def test_a_full_file_system_is_answered_by_removing_unused_images(
+    machine: Machine, run: Runner, tmp_path: Path
+) -> None:
+    image = padded(GUESTS / "hello.spt", tmp_path / "image.spt", 1 << 20, filled=True)
+    ok("mount", "-t", "tmpfs", "-o", "size=2m,mode=0755", "tmpfs", str(STORE))
+    try:
+        unused = STORE / ("0" * 64)
+        unused.write_bytes(os.urandom((3 << 20) // 2))
+        refused = run.fail(str(image))
+        assert (refused.returncode, "No space left on device" in refused.stderr) == (125, True), refused.stderr
+        unused_for_long(unused)
+        name = run(str(image), name="roomy")
+        ok("solo5ctl", "wait", name)
+        assert not unused.exists()
+        ok("solo5ctl", "rm", name)
+    finally:
+        ok("umount", "--lazy", str(STORE))
+
+
+def test_a_store_that_is_made_without_the_packages_tmpfiles_is_closed_to_others(machine: Machine, run: Runner) -> None:
+    aside = STORE.with_name("aside")
+    ok("mv", str(STORE), str(aside))
+    try:
+        ok("solo5ctl", "wait", run("hello.spt"))
+        made, packaged = STORE.stat(), aside.stat()
+        assert stat.S_IMODE(made.st_mode) == stat.S_IMODE(packaged.st_mode) == 0o750
+        assert (made.st_uid, made.st_gid) == (packaged.st_uid, packaged.st_gid)
+    finally:
+        sh("rm", "-rf", str(STORE))
+        ok("mv", str(aside), str(STORE))
+
+
+def test_a_fifo_that_is_named_as_an_image_is_not_opened(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """Its writer would go on if it were."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["sh", "-c", f"exec 3>{fifo}"]) as writer:
+        path = Path(f"/proc/{writer.pid}/wchan")
+        eventually(lambda: "fifo" in path.read_text() or "wait_for_partner" in path.read_text(), "it waits")
+        assert "is a FIFO: expected a regular file" in run.fail(str(fifo)).stderr
+        assert writer.poll() is None
+        writer.kill()
