@@ -7,7 +7,6 @@ directive.
 import asyncio
 import os
 import random
-import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -39,8 +38,6 @@ SPECIAL = (
     *" :\"'`%$\\;#=-+@!|&~*?[],",
     *("  ", "%n", "%%", "%h", "$$", "${HOME}", "$HOME", "\\x41", "\\n", "{{", "}}", "<3>", ".."),
 )
-UNQUOTED = re.compile(r"[\s:\"'\\]")
-"""What BindPaths= cannot hold: systemd writes it into the unit's file without quotes."""
 LETTERS = [c for c in map(chr, range(0x21, sys.maxunicode)) if c.isprintable() and c not in "/\\{}"]
 """Every printable character of Unicode but a blank: each script's."""
 
@@ -68,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 def disks(rng: random.Random, folder: Path) -> tuple[DiskRequest, ...]:
     found = []
     for number in range(DISKS):
-        path = folder / UNQUOTED.sub("_", f"{number} {text(rng)}")
+        path = folder / f"{number} {text(rng)}"
         path.write_bytes(f"disk {number}".encode().ljust(4096, b"\0"))
         ok("chown", "solo5:", str(path))
         found.append(DiskRequest(disk=DeviceName(f"storage{number}"), path=str(path)))

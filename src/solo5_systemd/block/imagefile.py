@@ -17,6 +17,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.names import DeviceName
 from solo5_systemd.openfile import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS
+from solo5_systemd.text import bare
 
 USER = "solo5"
 
@@ -108,7 +109,7 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         sector_size=sector,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
-        exposed=exposed(path),
+        exposed=exposed(path) or not bare(path),
     )
 
 

@@ -45,7 +45,7 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: equal for two disks exactly where they are one: device and inode of a file, the device number
             and zero of a block device.
-        exposed: a user other than root may change what `path` leads to.
+        exposed: a user other than root may change what `path` leads to, or a unit file would not give it back as it is.
     """
 
     disk: DeviceName

@@ -12,7 +12,7 @@ from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.text import bounded, structure
+from solo5_systemd.text import bare, bounded, structure
 
 SYSTEMD = "org.freedesktop.systemd1"
 
@@ -23,6 +23,7 @@ _FORMS: Mapping[str, Callable[[str], object]] = {
         ("DeviceAllow", "IOReadBandwidthMax", "IOReadIOPSMax", "IOWriteBandwidthMax", "IOWriteIOPSMax"),
         _DEVICE.fullmatch,
     ),
+    **dict.fromkeys(("BindPaths", "BindReadOnlyPaths"), bare),
     "Description": lambda text: text == text.strip(),
 }
 """Properties that systemd (252 to 257) writes into the unit's file without quotes: which texts it reads back."""
