@@ -11,6 +11,7 @@ from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import NicOptions, TaskOptions
+from solo5_systemd.nomad.properties import merged
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.policy import Policy
 from solo5_systemd.settings import DEFAULT_NETWORK
@@ -206,16 +207,10 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
 
 
 def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
-    for key, _ in options.properties:
-        if key not in plugin.allowed_properties:
-            raise InvalidRequestError(
-                f"config.properties.{key} may not be set by a job: "
-                f"expected one of {', '.join(sorted(plugin.allowed_properties))}.",
-                "The operator allows more in plugin.solo5.config.allowed_properties.",
-            )
-    cpus = task.resources.linux_resources.cpuset_cpus
-    placed = {"AllowedCPUs": cpus} if cpus else {}
-    return tuple((dict(plugin.defaults.properties) | dict(options.properties) | placed).items())
+    found = merged(options.properties, plugin.defaults.properties, plugin.allowed_properties)
+    if not (cpus := task.resources.linux_resources.cpuset_cpus):
+        return found
+    return (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
 
 
 # --- devices -----------------------------------------------------------------------------------------------------

@@ -111,10 +111,10 @@ def test_the_operators_defaults_hold_where_the_job_does_not_say() -> None:
     made = workload(task_config(), plugin)
     assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.HVT, UnitKind.SCOPE, ("--solo5:quiet",), 2.0)
     assert made.properties == (("TasksMax", "8"),)
-    says = task_config(tender="spt", unit="service", quiet=False, cpu_hard_limit=False, properties={"TasksMax": "9"})
+    says = task_config(tender="spt", unit="service", quiet=False, cpu_hard_limit=False, properties={"TasksMax": "7"})
     made = workload(says, plugin)
     assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.SPT, UnitKind.SERVICE, (), None)
-    assert made.properties == (("TasksMax", "9"),)
+    assert made.properties == (("TasksMax", "7"),)
 
 
 # --- what no unikernel can -----------------------------------------------------------------------------------

@@ -35,6 +35,10 @@ REFUSED = {
         job(f'{SLEEPER}\nproperties {{\n  User = "root"\n}}'),
         r"config\.properties\.User may not be set by a job",
     ),
+    "more processes": (
+        job(f'{SLEEPER}\nproperties {{\n  TasksMax = "infinity"\n}}'),
+        r"config\.properties\.TasksMax is 'infinity': expected no more than '16'",
+    ),
     "a user": (job(SLEEPER, task='user = "nobody"'), r"asks for user 'nobody'"),
     "a resolver": (
         job(SLEEPER, group=TWO_STARTS + 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'),
