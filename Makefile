@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/solo5-systemd
-VENV := $(CACHE)/venv-$(shell cat pyproject.toml /etc/debian_version 2>/dev/null | sha256sum | head -c 16)
+DEPENDENCIES := sed -n '/^dependencies = /,/^]/p; /^check = /,/^]/p' pyproject.toml
+VENV := $(CACHE)/venv-$(shell { $(DEPENDENCIES); cat /etc/debian_version; } 2>/dev/null | sha256sum | head -c 16)
 BOOT := tests/machine/boot
 BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
