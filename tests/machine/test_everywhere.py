@@ -22,7 +22,9 @@ def test_a_task_serves_is_confined_stops_and_is_remembered(run: Runner, outside:
     task = inspect(name)
     unit = task["unit"]
     [nic] = task["nics"]
-    assert " 0% packet loss" in outside.ok("ping", "-c5", "-i0.2", "-W5", nic["ipv4"].partition("/")[0])
+    address = nic["ipv4"].partition("/")[0]
+    assert " 0% packet loss" in ok("ping", "-c5", "-i0.2", "-W5", address)
+    assert " 100% packet loss" in outside.sh("ping", "-c2", "-i0.2", "-W1", address).stdout, "only ports are published"
 
     verdict = ok("systemd-analyze", "security", "--no-pager", unit)
     level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
