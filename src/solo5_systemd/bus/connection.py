@@ -130,7 +130,9 @@ class Connection:
         except TimeoutError as error:
             raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
         except (EOFError, OSError) as error:
-            raise HostError(f"the connection to the system bus broke during {member}: {error}.") from error
+            raise HostError(
+                f"the connection to the system bus broke during {member}: {str(error) or 'it was closed'}."
+            ) from error
         if reply is None:  # what the library gives where the bus was closed in order
             raise HostError(f"the system bus was closed during {member}.")
         if reply.message_type is MessageType.ERROR:

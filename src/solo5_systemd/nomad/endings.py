@@ -80,7 +80,8 @@ class Endings:
         except NoSuchTaskError:
             return End(outcome=GONE, time=_now())
         except Solo5Error as error:
-            _log.warning("Task %s cannot be watched for now: %s", state.task, error)
+            if not self._session.is_closing:
+                _log.warning("Task %s cannot be watched for now: %s", state.task, error)
         except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
             _log.exception("Task %s cannot be watched for now.", state.task)
         return None

@@ -19,9 +19,13 @@ class Session:
 
     Nothing is imported or connected before the first call: Nomad launches the plugin several times at its start, only
     to ask for its name and schema.
+
+    Attributes:
+        is_closing: the plugin ends; a call that is cut off by that is no fault.
     """
 
     def __init__(self) -> None:
+        self.is_closing = False
         self._config = PluginConfig()
         self._resources = AsyncExitStack()
         self._connecting = asyncio.Lock()
@@ -80,4 +84,5 @@ class Session:
             return self._connected
 
     async def close(self) -> None:
+        self.is_closing = True
         await self._resources.aclose()

@@ -1,0 +1,36 @@
+"""Watching a task's end while the machine cannot be reached."""
+
+import logging
+from typing import NoReturn
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.endings import Endings
+from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.scopes import Scopes
+from solo5_systemd.nomad.session import Session
+from solo5_systemd.workload import UnitKind
+
+STATE = DriverState(
+    task=TaskName("web"), unit="solo5-task-web.service", invocation="ab" * 16, boot="boot", started=1,
+    kind=UnitKind.SERVICE, logging=Logging.NOMAD,
+)  # fmt: skip
+
+
+class CutOff(Session):
+    async def engine(self) -> NoReturn:
+        raise HostError("the connection to the system bus broke.")
+
+
+@pytest.mark.parametrize("is_closing, warnings", [(False, 1), (True, 0)])
+async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
+    caplog: pytest.LogCaptureFixture, is_closing: bool, warnings: int
+) -> None:
+    session = CutOff()
+    session.is_closing = is_closing
+    with caplog.at_level(logging.WARNING):
+        assert await Endings(session, Scopes())._look(STATE, 1, None) is None
+    assert len(caplog.records) == warnings
