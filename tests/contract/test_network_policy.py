@@ -219,3 +219,23 @@ async def test_a_change_of_settings_holds_after_a_restart_for_networks_in_use(se
         (network,) = await client.networks()
         assert network.policy == NetworkPolicy(host=(HostPort(port=9, protocol="udp"),), isolated=True)
         await client.drop("a")
+
+
+async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -> None:
+    """A bridge takes 01:80:C2:00:00:0X as its own: it would learn whoever sends one, and hand it up past our rules."""
+    await service.restart()
+    listener = bound("0.0.0.0", 5399)
+    async with service.client() as client:
+        async with Guest(await client.lease("a")) as a, Guest(await client.lease("b")) as b:
+            assert await ask_udp(str(b.ip), 7) == b"HELLO"
+            body = struct.pack("!HHHH", 4000, 5399, 8 + 6, 0) + b"forged"
+            for last in (0x00, 0x02, 0x03, 0x0E, 0x0F):
+                group = bytes.fromhex("0180c20000") + bytes([last])
+                a.send(a.frame(group, 0x88CC, b"", source=b.mac))
+                a.send(a.ipv4(group, a.gateway, UDP, body))
+            await a.resolve(a.gateway)
+            assert await ask_udp(str(b.ip), 7) == b"HELLO", "b still has its MAC address"
+            assert arrived(listener) == []
+        await client.drop("a")
+        await client.drop("b")
+    listener.close()

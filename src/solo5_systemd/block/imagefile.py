@@ -234,14 +234,14 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
     person = _person(user)
     if status.st_uid in users:
         return
+    if of_allocation(request, path):  # whatever others may write: the owner keeps it open, and may have put it there
+        if status.st_uid != person.user:
+            check_owner(request, status)
+        return
     acl = None
     with suppress(OSError):  # it has none, or its file system knows none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
-        return
-    if of_allocation(request, path):
-        check_owner(request, status)
-    else:
+    if not may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
         raise HostError(
             f"disk {request.disk}: {request.path!r} cannot be written by user {user}, who stands for all tasks.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",

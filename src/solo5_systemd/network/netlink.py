@@ -29,6 +29,13 @@ _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
 _NETLINK_ROUTE, _GROUP_LINK, _RTM_DELLINK = 0, 1, 17
 _IFINFOMSG, _IFLA_IFNAME = 16, 3
 _IFF_UP = 1
+_ALL_GROUPS = 0xFFFD
+"""Frames to 01:80:C2:00:00:0X are forwarded, and so meet our rules, but for X = 1, which a bridge drops.
+
+Otherwise a bridge learns their source and hands them up as the tap's own, past every rule (br_handle_frame of
+net/bridge/br_input.c): a guest could take another one's MAC address, and call the host.
+"""
+
 _DOOMED = 0x5305DEAD  # a link group of ours
 
 
@@ -134,12 +141,18 @@ class Links:
                 ifalias=tap_alias(task, lease.nic),
                 state="up",
             )
-            self._route.brport("set", index=tap, mode=1, isolated=int(isolated))  # mode: hairpin, see ruleset
+            self._set_port(lease, isolated=isolated)
 
     def isolate(self, lease: Lease, *, isolated: bool) -> None:
         """Change whether the tap's port of the bridge is isolated."""
         with _told(f"tap {lease.tap}"):
-            self._route.brport("set", index=index(lease.tap), isolated=int(isolated))
+            self._set_port(lease, isolated=isolated)
+
+    def _set_port(self, lease: Lease, *, isolated: bool) -> None:
+        """Set the tap's port of the bridge: hairpin (mode; see ruleset), isolation, and which frames are forwarded."""
+        self._route.brport(
+            "set", index=index(lease.tap), mode=1, isolated=int(isolated), group_fwd_mask=_ALL_GROUPS
+        )  # fmt: skip
 
     def is_in_place(self, lease: Lease) -> bool:
         """The tap is there, up, and on its bridge."""

@@ -55,11 +55,13 @@ class Tables:
         self._owned = owned and self._can_own()
         self._generation: int | None = None  # None: what stands there is in doubt
         self._built: Mapping[str, list[object]] = {}
+        self._flows_are_lost = False
 
     def replace(self, plan: Plan) -> None:
         """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
         commands = ruleset.replace(plan, owned=self._owned)
         self._generation = None
+        self._flows_are_lost = bool(plan.reservations)
         for _ in range(_TRIES):
             before = self._current_generation()
             self._run(commands)
@@ -71,6 +73,7 @@ class Tables:
     def remove(self) -> None:
         self._run(ruleset.remove(owned=self._owned))
         self._generation = None
+        self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
         self._change(ruleset.add(elements))
@@ -107,7 +110,12 @@ class Tables:
         }
 
     def has_flows(self, address: IPv4Address) -> bool:
-        """Whether a guest may have connections open that it has made; the price is one message."""
+        """Whether a guest may have connections open that it has made; the price is one message.
+
+        A replacement of the tables empties the set that counts them, and the connections go on.
+        """
+        if self._flows_are_lost:
+            return True
         key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, address.packed)))
         of = attribute(_SET_TABLE, ruleset.TABLE.encode() + b"\0") + attribute(
             _SET_NAME, ruleset.FLOWS.encode() + b"\0"

@@ -20,6 +20,10 @@ class BoundPort:
     port: int
 
 
+PORTS_MAX = 256
+"""Of one task. Each is compared with each, and costs a socket and an element of a map."""
+
+
 def check_ports(
     ports: Sequence[PortRequest],
     nics: Collection[DeviceName],
@@ -37,9 +41,14 @@ def check_ports(
         local: the host's own addresses.
 
     Raises:
-        InvalidRequestError: a NIC that is not asked for, an address that is not the host's, or one port twice.
+        InvalidRequestError: too many, a NIC that is not asked for, an address that is not the host's, or one port
+            twice.
         TakenError: another task or a process of the host has the port.
     """
+    if len(ports) > PORTS_MAX:
+        raise InvalidRequestError(
+            f"{len(ports)} ports are asked for, TCP and UDP counted apart: expected {PORTS_MAX} or fewer for one task."
+        )
     for index, port in enumerate(ports):
         _check_request(port, ports[:index], nics, local)
     for port in ports:

@@ -66,6 +66,7 @@ table ip solo5 {
         type filter hook input priority filter; policy accept;
         iifname != @bridges accept
         ct state established,related accept
+        ct state invalid drop
         icmp type echo-request goto limited
         iifname . meta l4proto . th dport @services goto limited
         drop
@@ -73,6 +74,7 @@ table ip solo5 {
     chain forward {
         type filter hook forward priority filter; policy accept;
         ct state established,related accept
+        iifname @bridges ct state invalid drop
         oifname @bridges goto inward
         iifname @bridges goto outward
         FOREIGN

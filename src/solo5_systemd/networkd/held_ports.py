@@ -12,6 +12,9 @@ from solo5_systemd.network.plan import PortRequest
 from solo5_systemd.network.port_socket import bind, is_free
 from solo5_systemd.network.ports import show_port
 
+HELD_MAX = 8000
+"""systemd hands all descriptors' names back in one environment variable, of at most 128 KiB: 16 bytes for each."""
+
 BARRIER_TIMEOUT_S = 30
 _CLOSE_TIMEOUT_S = 1
 _CLOSE_INTERVAL_S = 0.002
@@ -20,10 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldPorts:
-    """One bound socket for each published port, by a name that is as long as the port and its address.
-
-    systemd hands the names of all descriptors back in one environment variable, for which the kernel has 128 KiB.
-    """
+    """One bound socket for each published port, by a short name (`_name`)."""
 
     def __init__(self, restored: Mapping[str, int]) -> None:
         """Take what systemd kept of an earlier process; the descriptors are ours from now on."""
@@ -33,8 +33,13 @@ class HeldPorts:
         """Bind these ports, or none of them; those that are held already are left alone.
 
         Raises:
-            TakenError: another process has one.
+            TakenError: another process has one, or no more can be kept.
         """
+        if len(self._sockets) + len(ports) > HELD_MAX:
+            raise TakenError(
+                f"{len(self._sockets)} ports are published on this host: expected {HELD_MAX} or fewer with these.",
+                "End tasks that publish ports, or publish fewer.",
+            )
         new: list[PortRequest] = []
         for port in ports:
             if _name(port) in self._sockets:
@@ -104,5 +109,6 @@ def let_go(ports: Collection[PortRequest]) -> bool:
 
 
 def _name(port: PortRequest) -> str:
-    at = f"@{port.host_ip}" if port.host_ip else ""
-    return f"{port.protocol[0]}{port.host_port}{at}"
+    """Return the name of a port's descriptor, of at most 15 characters: `t8080`, `u53-c0000201` at 192.0.2.1."""
+    at = f"{port.host_ip:x}" if port.host_ip else ""
+    return f"{port.protocol[0]}{port.host_port}-{at}" if at else f"{port.protocol[0]}{port.host_port}"

@@ -191,6 +191,8 @@ class Keeper:
             self._repair_links()
             for _, lease in self._attached_leases():
                 self._links.isolate(lease, isolated=self._networks[lease.network].policy.isolated)
+        else:
+            sysctls.restore(self._store.sysctls())  # of a start that was killed before its bridge was made
         self._retire_networks()
         return tuple(h.reservation.task for h in self.holdings if h.state is HoldingState.RELEASING)
 
@@ -311,10 +313,14 @@ class Keeper:
         if network.name in self._up:
             return
         self._remember_sysctls()
-        sysctls.forward()
-        self._links.make_bridge(network)
         self._up.add(network.name)
-        self._tables.replace(self._filter())
+        try:
+            self._tables.replace(self._filter())  # first: they stand before the host forwards anything
+            sysctls.forward()
+            self._links.make_bridge(network)
+        except Solo5Error:
+            self._up.discard(network.name)
+            raise
 
     def _remember_sysctls(self) -> None:
         if not self._store.sysctls():
@@ -329,8 +335,8 @@ class Keeper:
         if self._up:
             self._tables.replace(self._filter())
         else:
+            sysctls.restore(self._store.sysctls())  # first, as above
             self._tables.remove()
-            sysctls.restore(self._store.sysctls())
             self._store.remove_sysctls()
         for network in idle:
             self._store.remove_network(network.name)

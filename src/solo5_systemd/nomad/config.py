@@ -18,10 +18,6 @@ from solo5_systemd.workload import UnitKind
 WHERE = "plugin.solo5.config"
 
 TIGHTENING = (
-    "IOReadBandwidthMax",
-    "IOReadIOPSMax",
-    "IOWriteBandwidthMax",
-    "IOWriteIOPSMax",
     "LimitAS",
     "LimitCORE",
     "LimitDATA",
@@ -34,7 +30,9 @@ TIGHTENING = (
     "SystemCallFilter",
     "TasksMax",
 )
-"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks."""
+"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks.
+
+Not the limits of devices: PID 1 looks at the path, and takes any name of a device for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

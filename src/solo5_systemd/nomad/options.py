@@ -11,9 +11,10 @@ from ipaddress import IPv4Address
 from solo5_systemd.block.plan import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
 from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_address
+from solo5_systemd.network.ports import PORTS_MAX
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.ready import Rule, rule
 from solo5_systemd.unit.labels import labels
@@ -171,6 +172,8 @@ def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
 
 def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:
     table = fields.table(key)
+    if len(tuple(table)) > MAX_DEVICES:
+        raise fields.wrong(key, f"{len(tuple(table))} blocks", f"{MAX_DEVICES} or fewer, as a manifest has devices")
     return tuple((_device(table, name), table.table(name)) for name in table)
 
 
@@ -199,7 +202,12 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
 
 
 def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:
-    return tuple(_port(fields, text) for text in fields.texts("ports")) if fields.has("ports") else None
+    if not fields.has("ports"):
+        return None
+    texts = fields.texts("ports")
+    if len(texts) > PORTS_MAX:  # before any work that grows with them
+        raise fields.wrong("ports", f"{len(texts)} labels", f"{PORTS_MAX} or fewer")
+    return tuple(_port(fields, text) for text in texts)
 
 
 def _port(fields: Fields, text: str) -> PortLabel:

@@ -62,7 +62,7 @@ def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple
     Raises:
         InvalidRequestError: a label that neither group nor task has.
     """
-    if port.name.isdigit():
+    if port.name.isascii() and port.name.isdigit():
         return None, int(port.name)
     nic = next((nic for nic, label in wanted(task, options) if label.label == port.name), None)
     return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))

@@ -115,7 +115,9 @@ class Users:
                     if descriptor is not None:
                         locked[task] = descriptor
                 kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
-                stale = sorted(locked.keys() - kept)
+                for task in locked.keys() & kept:  # before the work below: they can be released meanwhile
+                    os.close(locked.pop(task))
+                stale = sorted(locked)
                 for task in stale:
                     await asyncio.to_thread(self._free, task, locked.pop(task))
                 await asyncio.to_thread(self._forget_earlier_boots)
@@ -133,13 +135,11 @@ class Users:
     def _acquire(self, task: TaskName) -> HeldUser:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = self._locked(task)
-        if descriptor is None:
-            descriptor = self._made(task)
+        left = self._locked(task)
+        descriptor = self._made(task) if left is None else left
         try:
-            return HeldUser(
-                uid=self._adopted(task, descriptor) or self._chosen(task, descriptor), descriptor=descriptor
-            )
+            adopted = None if left is None else self._adopted(task, descriptor)
+            return HeldUser(uid=adopted or self._chosen(task, descriptor), descriptor=descriptor)
         except BaseException:
             self._free(task, descriptor)
             raise

@@ -89,6 +89,7 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"iifname \. meta l4proto \. th dport @services": _service,
     r"iifname \{ (.*?) \}": lambda _, packet, links: f'"{packet.iif}"' in links.split(", "),
     r"ct state established,related": lambda _, packet: packet.state in ("established", "related"),
+    r"ct state invalid": lambda _, packet: packet.state == "invalid",
     r"ct status confirmed": lambda _, packet: packet.tracked,
     r"ct status dnat": lambda _, packet: packet.dnat,
     r"icmp type echo-request": lambda _, packet: packet.what == "ping",

@@ -57,7 +57,9 @@ CELLS = [
     ("an error about the host's packet", Packet(iif=FRONT, what="icmp 3", state="related"), CLOSED, "accept"),
     ("others call the host", Packet(iif=LAN, what="tcp 22"), CLOSED, "accept"),
     ("the host calls itself", Packet(iif="lo", what="tcp 4646"), CLOSED, "accept"),
+    ("a guest's packet of no connection", Packet(iif=FRONT, what="ping", state="invalid"), SERVING, "drop"),
     # of a guest: beyond the host
+    ("one that would leave with the guest's own address", Packet(iif=FRONT, oif=LAN, state="invalid"), OPEN, "drop"),
     ("a guest's way out", Packet(iif=FRONT, oif=LAN), CLOSED, "accept"),
     ("the metadata service", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), CLOSED, "drop"),
     ("another link-local address", Packet(iif=FRONT, oif=LAN, to="169.254.0.1"), OPEN, "accept"),

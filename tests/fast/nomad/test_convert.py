@@ -217,7 +217,7 @@ def test_the_operator_sets_another_console_rate() -> None:
 
 def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
     sentence = refusal(task_config(properties={"Nice": "-5"}))
-    assert sentence.startswith("config.properties.Nice may not be set by a job: expected one of IOReadBandwidthMax, ")
+    assert sentence.startswith("config.properties.Nice may not be set by a job: expected one of LimitAS, ")
     allowed = replace(PLUGIN, allowed_properties=("Nice",))
     assert workload(task_config(properties={"Nice": "-5"}), allowed).properties == (("Nice", "-5"),)
     assert "expected one of Nice." in refusal(task_config(properties={"TasksMax": "5"}), allowed)

@@ -19,6 +19,6 @@ def test_names_and_properties_of_a_job_are_no_directives(jobs: Jobs) -> None:
     assert unit_property(service, "ExecStopPost") == ""
     assert unit_property(service, "TemporaryFileSystem") != ""
     assert unit_property(service, "Description").startswith(r"Nomad task x\x0a[Service]\x0aTemporaryFileSystem=\x0a")
-    assert "unit property IOReadBandwidthMax" in refusal(limited)
+    assert "config.properties.IOReadBandwidthMax may not be set by a job" in refusal(limited)
     jobs.purge()
     assert not EXECUTED.exists()
