@@ -219,6 +219,7 @@ def test_of_a_unit_that_was_taken_away_nothing_is_invented(run: Runner) -> None:
         _, said = waiting.communicate(timeout=60)
     assert waiting.returncode == 125
     assert "removed before its end could be read" in said or "no task is named" in said
+    assert name in ok("solo5ctl", "gc"), "its user is left"
 
 
 def test_a_guests_words_are_not_taken_for_the_tenders(run: Runner) -> None:
