@@ -10,7 +10,7 @@ from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.book import Book
 from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
-from solo5_systemd.network.ports import BoundPort, check_ports, check_reserved
+from solo5_systemd.network.ports import PORTS_MAX, BoundPort, check_ports, check_reserved
 from solo5_systemd.settings import Settings
 
 SERVICE = DeviceName("service")
@@ -45,6 +45,13 @@ def test_what_can_stand_together() -> None:
 def test_one_port_twice(other: PortRequest) -> None:
     with pytest.raises(InvalidRequestError, match="80/tcp is published twice"):
         check(port(80), other)
+
+
+def test_a_task_has_so_many_ports_and_no_more() -> None:
+    most = [port(1024 + number) for number in range(PORTS_MAX)]
+    assert refusal(check, *most) == ""
+    with pytest.raises(InvalidRequestError, match="257 ports are asked for"):
+        check(*most, port(80))
 
 
 def test_a_nic_that_is_not_asked_for() -> None:

@@ -104,9 +104,10 @@ def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
     assert endpoint(HTTP, ports=[]).port == 80
 
 
-def test_a_label_that_the_group_does_not_have_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="config.ready.tcp names 'dns': expected one of .* \\(http, echo\\)"):
-        endpoint(Port(protocol=Protocol.TCP, name="dns"))
+@pytest.mark.parametrize("name", ["dns", "²"], ids=["a word", "a digit that is no number"])
+def test_a_label_that_the_group_does_not_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"config.ready.tcp names '{name}': expected one of .*http, echo"):
+        endpoint(Port(protocol=Protocol.TCP, name=name))
 
 
 def test_a_guest_without_an_address_cannot_be_asked() -> None:
