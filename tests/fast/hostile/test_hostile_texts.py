@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.hostile.claim import value_or_refusal
 from tests.hostile.values import NUMBERS, TEXTS
@@ -60,6 +60,7 @@ def test_any_arguments_are_a_command_line_or_one_sentence(arguments: list[str]) 
 
 
 @given(TEXTS)
+@example("1h30m")
 def test_any_text_of_a_duration_is_seconds_or_an_error_that_its_reader_expects(text: str) -> None:
     try:
         found = seconds(text)
