@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.block.plan import Bound, Disk
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.errors import HostError
 from solo5_systemd.openfile import identity
 
 DIRECTORY = Path("/run/solo5/binds")
@@ -162,8 +162,6 @@ class BindMounts:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except Solo5Error:
-            raise
         except OSError as error:
             raise HostError(
                 f"the bind mounts of disks, {self._directory}, cannot be used: {error.strerror}."
