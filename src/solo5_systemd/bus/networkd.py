@@ -10,7 +10,6 @@ from typing import Any
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
 from solo5_systemd.bus.unanswered import Service
-from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview
@@ -31,7 +30,6 @@ from solo5_systemd.network.traffic import Traffic
 _NAME = "org.solo5.Network1"
 _PATH = "/org/solo5/Network1"
 _REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"
-_ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 
 
 class Networkd:
@@ -111,12 +109,7 @@ class Networkd:
         try:
             return await self._service.answer(self._connection.call(_NAME, _PATH, _NAME, member, signature, body))
         except RemoteError as error:
-            if error.name == _ABSENT:
-                raise HostError(
-                    "solo5-networkd is not installed: expected it to be started by the system bus.",
-                    "The package installs it; `solo5ctl doctor` shows what else is missing.",
-                ) from error
-            raise await self._service.unanswered(error.text) from error
+            raise await self._service.unanswered(error) from error
 
 
 def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:

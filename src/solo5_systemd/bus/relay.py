@@ -10,7 +10,6 @@ from typing import Any
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
 from solo5_systemd.bus.unanswered import Service
-from solo5_systemd.errors import HostError
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_name
 
@@ -19,7 +18,6 @@ STATE = Path("/run/solo5/relay")
 
 _NAME = "org.solo5.Relay1"
 _PATH = "/org/solo5/Relay1"
-_ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 _DIED = "org.freedesktop.DBus.Error.NoReply"
 """What the bus answers in the place of a service that left it during a call."""
 
@@ -90,16 +88,8 @@ class Relay:
                 )
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
-                    raise await self._in_our_words(error) from error
+                    raise await self._service.unanswered(error) from error
         raise AssertionError  # the last attempt has answered or raised
-
-    async def _in_our_words(self, error: RemoteError) -> HostError:
-        if error.name == _ABSENT:
-            return HostError(
-                "solo5-relay is not installed: expected it to be started by the system bus.",
-                "The package installs it; `solo5ctl doctor` shows what else is missing.",
-            )
-        return await self._service.unanswered(error.text)
 
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:

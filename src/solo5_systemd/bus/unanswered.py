@@ -19,6 +19,8 @@ all of its timeout then."""
 _BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 _SYSTEMD = "org.freedesktop.systemd1"
 
+_ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
@@ -51,14 +53,15 @@ class Service:
         finally:
             calling.cancel()
 
-    async def unanswered(self, reason: str) -> HostError:
-        """Return the error of a call that failed: what the service lacks, or else the bus's own words.
-
-        Args:
-            reason: the text of the D-Bus error.
-        """
+    async def unanswered(self, error: RemoteError) -> HostError:
+        """Return why a call failed: the service is absent, or lacks something, or else the bus's own words."""
+        if error.name == _ABSENT:
+            return HostError(
+                f"{self.unit} is not installed: expected it to be started by the system bus.",
+                "The package installs it; `solo5ctl doctor` shows what else is missing.",
+            )
         return await self._lacking() or HostError(
-            f"{self.unit} did not start or did not answer: {reason}.",
+            f"{self.unit} did not start or did not answer: {error.text}.",
             f"`systemctl status {self.unit}` and `journalctl -u {self.unit}` show why.",
         )
 
