@@ -42,6 +42,8 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
     <allow send_requested_reply="true"/> <allow receive_requested_reply="true"/>
   </policy>
   <include>{policy}</include>
+  <servicedir>{services}</servicedir>
+  <limit name="service_start_timeout">{wait_ms}</limit>
 </busconfig>
 """
 
@@ -57,9 +59,22 @@ class PrivateBus:
             for path in (Path(__file__).parents[2] / POLICY, Path("/usr/share/dbus-1/system.d", POLICY.name))
             if path.exists()
         )
-        config.write_text(_CONFIG.format(socket=directory / "bus", policy=policy))
-        self._config, self._socket = config, directory / "bus"
+        self._config, self._socket, self._policy = config, directory / "bus", policy
+        self._services = directory / "services"
+        self._services.mkdir()
+        self._configure(25_000)
         self.open()
+
+    def activate(self, name: str, program: Path, wait_ms: int) -> None:
+        """Have *program* started for calls to *name*, and given up after *wait_ms* milliseconds."""
+        (self._services / f"{name}.service").write_text(f"[D-BUS Service]\nName={name}\nExec={program}\n")
+        self._configure(wait_ms)
+        self._process.send_signal(signal.SIGHUP)
+
+    def _configure(self, wait_ms: int) -> None:
+        self._config.write_text(
+            _CONFIG.format(socket=self._socket, policy=self._policy, services=self._services, wait_ms=wait_ms)
+        )
 
     def open(self) -> None:
         self._process = subprocess.Popen(

@@ -25,7 +25,7 @@ SEND_BUFFER = 1 << 20
 """Bytes that are asked for, against the same fault; the kernel gives what net.core.wmem_max allows."""
 
 CALL_TIMEOUT = 25.0
-"""Seconds for one reply: dbus-daemon's own patience for a service that it activates."""
+"""Seconds for one reply: as long as dbus-daemon waits for a service that it activates (`service_start_timeout`)."""
 
 
 class RemoteError(Exception):
@@ -106,8 +106,19 @@ class Connection:
         signature: str = "",
         body: Sequence[Any] = (),
         unix_fds: Sequence[int] = (),
+        within: float | None = None,
     ) -> list[Any]:
         """Call a method and return the reply's body.
+
+        Args:
+            destination: bus name of the peer.
+            path: of its object.
+            interface: of the method.
+            member: the method.
+            signature: D-Bus type string of *body*.
+            body: arguments.
+            unix_fds: descriptors that *body* refers to by index.
+            within: seconds for the reply; None: `CALL_TIMEOUT`.
 
         Raises:
             Solo5Error: the peer answered with an error of ours.
@@ -123,12 +134,13 @@ class Connection:
             body=list(body),
             unix_fds=list(unix_fds),
         )
+        limit = CALL_TIMEOUT if within is None else within
         try:
-            async with self._in_flight[destination], asyncio.timeout(CALL_TIMEOUT):
+            async with self._in_flight[destination], asyncio.timeout(limit):
                 bus = await self.connect()
                 reply = await bus.call(message)
         except TimeoutError as error:
-            raise HostError(f"{destination} did not answer {member} within {CALL_TIMEOUT:.0f} seconds.") from error
+            raise HostError(f"{destination} did not answer {member} within {limit:.0f} seconds.") from error
         except (EOFError, OSError) as error:
             raise HostError(
                 f"the connection to the system bus broke during {member}: {str(error) or 'it was closed'}."

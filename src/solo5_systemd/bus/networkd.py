@@ -7,9 +7,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
-from solo5_systemd.bus.unanswered import Service
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview
@@ -107,7 +107,7 @@ class Networkd:
 
     async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
         try:
-            return await self._service.answer(self._connection.call(_NAME, _PATH, _NAME, member, signature, body))
+            return await self._service.answer(_PATH, member, signature, body)
         except RemoteError as error:
             raise await self._service.unanswered(error) from error
 

@@ -7,9 +7,9 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
-from solo5_systemd.bus.unanswered import Service
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_name
 
@@ -83,9 +83,7 @@ class Relay:
         """Call; again where the relay dies meanwhile, since every call may be repeated."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._service.answer(
-                    self._connection.call(_NAME, _PATH, _NAME, member, signature, body, fds)
-                )
+                return await self._service.answer(_PATH, member, signature, body, fds)
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
                     raise await self._service.unanswered(error) from error

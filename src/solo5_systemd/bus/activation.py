@@ -1,24 +1,31 @@
-"""Why a service of ours does not answer, as the bus and PID 1 have it."""
+"""Calls to a service of ours, which the bus starts, and why one is not answered, as the bus and PID 1 have it."""
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.connection import CALL_TIMEOUT, Connection, RemoteError
 from solo5_systemd.bus.watch import unit_path
 from solo5_systemd.dependencies import LACKING
 from solo5_systemd.errors import DependencyError, HostError
-
-T = TypeVar("T")
 
 LATE = 1.0
 """Seconds without an answer after which the unit is read. The bus does not report a start that failed: a call waits for
 all of its timeout then."""
 
+ANSWER_TIMEOUT = CALL_TIMEOUT + 5.0
+"""Seconds for one reply: longer than the bus waits for a start, so that its error comes first: the call was not
+delivered."""
+
+START_TIMEOUT = 60.0
+"""Seconds after which a start is given up: `TimeoutStartSec=` of our units."""
+
 _BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 _SYSTEMD = "org.freedesktop.systemd1"
 
+_START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
 _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 
 
@@ -36,14 +43,33 @@ class Service:
     name: str
     connection: Connection
 
-    async def answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a call to it, or raise early where it cannot start.
+    async def answer(
+        self, path: str, member: str, signature: str = "", body: Sequence[object] = (), fds: Sequence[int] = ()
+    ) -> list[Any]:
+        """Call a method of it and return the reply's body.
+
+        The service may be started by this call. Where that takes longer than the bus waits, the bus has dropped the
+        call undelivered, and it is made anew for as long as PID 1 allows the start.
 
         Raises:
             DependencyError: it lacks something, and gave no answer in a second.
-            Exception: whatever the call raises.
+            RemoteError: it answered with an error that has no class of ours, or could not be started.
+            Solo5Error: it answered with an error of ours, or not at all.
         """
-        calling = asyncio.ensure_future(call)
+        until = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                return await self._reply(path, member, signature, body, fds)
+            except RemoteError as error:
+                if error.name != _START_TIMED_OUT or time.monotonic() > until:
+                    raise
+
+    async def _reply(
+        self, path: str, member: str, signature: str, body: Sequence[object], fds: Sequence[int]
+    ) -> list[Any]:
+        calling = asyncio.ensure_future(
+            self.connection.call(self.name, path, self.name, member, signature, body, fds, ANSWER_TIMEOUT)
+        )
         try:
             while not (await asyncio.wait({calling}, timeout=LATE))[0]:
                 lacking = await self._lacking()

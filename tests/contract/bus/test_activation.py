@@ -1,0 +1,60 @@
+"""A service of ours that the bus starts: a start which takes longer than the bus waits."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from dbus_next import Message
+from dbus_next.aio import MessageBus
+from tests.contract.netservice import PrivateBus, until
+
+from solo5_systemd.bus import activation
+from solo5_systemd.bus.activation import Service
+from solo5_systemd.bus.connection import Connection, RemoteError
+
+NAME = "org.solo5.Slow1"
+PATH = "/slow"
+WAIT_MS = 200
+"""`service_start_timeout` of the bus here; the system's is 25 s."""
+
+
+def answer(message: Message) -> Message | bool:
+    return message.member == "Answer" and Message.new_method_return(message, "s", ["answered"])
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, bus: PrivateBus) -> Path:
+    """A line for each process that the bus has started for the name; none takes the name."""
+    attempts = tmp_path / "attempts"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho started >>{attempts}\nexec sleep 60\n")
+    program.chmod(0o755)
+    bus.activate(NAME, program, WAIT_MS)
+    return attempts
+
+
+def service(connection: Connection) -> Service:
+    return Service(unit="solo5-slow", name=NAME, connection=connection)
+
+
+async def test_a_call_is_repeated_while_its_service_is_still_starting(
+    address: str, connection: Connection, attempts: Path
+) -> None:
+    calling = asyncio.ensure_future(service(connection).answer(PATH, "Answer"))
+    await until(lambda: attempts.exists() and len(attempts.read_text().splitlines()) == 2)
+    assert not calling.done()
+    bus = await MessageBus(bus_address=address).connect()
+    bus.add_message_handler(answer)
+    await bus.request_name(NAME)
+    assert await calling == ["answered"]
+    bus.disconnect()
+    await bus.wait_for_disconnect()
+
+
+async def test_a_start_that_never_ends_is_given_up(
+    connection: Connection, attempts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activation, "START_TIMEOUT", 0.0)
+    with pytest.raises(RemoteError, match="TimedOut"):
+        await service(connection).answer(PATH, "Answer")
+    assert attempts.read_text() == "started\n"
