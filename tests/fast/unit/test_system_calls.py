@@ -4,6 +4,7 @@ The C library differs with the machine: these run on Debian 12 and on 13.
 """
 
 import ctypes
+import platform
 import re
 import struct
 import subprocess
@@ -45,7 +46,7 @@ class _Program(ctypes.Structure):
 
 
 def numbers() -> dict[str, int]:
-    [header] = Path("/usr/include").glob("*/asm/unistd_64.h")
+    header = Path(f"/usr/include/{platform.machine()}-linux-gnu/asm/unistd_64.h")
     return {name: int(number) for name, number in _NUMBER.findall(header.read_text())}
 
 
