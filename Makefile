@@ -100,7 +100,8 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
 	    $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py relay.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
-	        network.py::test_guest_reaches_the_outside_by_the_machines_address))
+	        network.py::test_guest_reaches_the_outside_by_the_machines_address \
+	        block.py::test_a_task_that_is_started_without_its_locks_does_not_run))
 
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own

@@ -98,6 +98,9 @@ _EXPLAINED: Mapping[int, tuple[str, str]] = {
 }
 """Statuses that MirageOS gives a meaning: what to say beside them, and why a retry is futile."""
 
+EXIT_STDIN = 208
+"""What a service of ours with disks exits with when it is started without their locks; systemd.exec(5)."""
+
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
 _LIMITS = ("timeout", "watchdog")
 _STOP_SIGNALS = (signals.SIGINT, signals.SIGTERM)
@@ -167,6 +170,13 @@ def _mib(size: int) -> str:
 
 def _exited(state: UnitState, words: LastWords) -> Outcome:
     status = state.main_status
+    if not state.executed and status == EXIT_STDIN:
+        return Outcome(
+            ending=Ending.NOT_STARTED,
+            exit_code=status,
+            sentence="not started again: the locks on its disks ended with its first start",
+            futile="it has to be removed, and started by solo5ctl or Nomad",
+        )
     if not state.executed:
         return Outcome(
             ending=Ending.NOT_STARTED,

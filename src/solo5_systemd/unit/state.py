@@ -141,8 +141,9 @@ class UnitState:
     @property
     def executed(self) -> bool:
         """Its tender was executed, however early it ended; a process that only prepared for that is not the tender."""
-        prepared = self.main_code == MainCode.EXITED and self.main_status in EXEC_FAILURES and not self.active_exit
-        return self.main_code != MainCode.NONE and not prepared
+        failed = self.main_code == MainCode.EXITED and self.main_status in EXEC_FAILURES
+        was_active = self.active_exit and self.active_exit >= self.main_start  # before, it was an earlier run's end
+        return self.main_code != MainCode.NONE and not (failed and not was_active)
 
     @property
     def asked_to_stop(self) -> bool:

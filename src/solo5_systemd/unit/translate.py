@@ -29,6 +29,9 @@ SECOND = 1_000_000
 PERCENT = SECOND // 100
 """systemd (252 to 257) writes CPUQuota= as whole percents: a fraction would be lost at a daemon-reload."""
 
+WITHOUT_LOCKS = "/dev/null/no-locks-on-its-disks"
+"""No file can have this path, since /dev/null is no directory."""
+
 LONGEST_PATH = 4096
 TASKS_MAX = 16
 """hvt has a virtual processor's thread, one for network I/O, and one of the kernel's; the rest is room."""
@@ -86,6 +89,7 @@ def service(parts: Parts) -> TransientUnit:
         *_network_dependency(parts),
         *_ending(),
         *_console(parts),
+        *_locks(parts),
         *_resources(parts.workload),
         *confinement(
             parts.image.facts.manifest,
@@ -156,6 +160,16 @@ def _console(parts: Parts) -> Iterator[Property]:
     yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL)
     yield Property("LogRateLimitBurst", "u", RATE_BURST)
     yield Property("LogExtraFields", "aay", [assignment(k, v) for k, v in log_fields(parts).items()])
+
+
+def _locks(parts: Parts) -> Iterator[Property]:
+    """Yield what stdin is where the descriptor that holds the disks' locks is not given: a file that cannot be opened.
+
+    PID 1 has that descriptor from StartTransientUnit() on until the service has ended, restarts included. A start later
+    on, by whatever means, would have no locks; so it ends with 208, EXIT_STDIN.
+    """
+    if parts.disks:
+        yield Property("StandardInputFile", "s", WITHOUT_LOCKS)
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:

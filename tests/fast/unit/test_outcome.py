@@ -233,6 +233,17 @@ ROWS = [
         replace(exited(203), active_exit=0), Ending.NOT_STARTED, "systemd could not execute the tender (203)", 126,
         code=203, futile="unit or host have to change",
     ),
+    Row(
+        replace(exited(208), active_exit=0), Ending.NOT_STARTED,
+        "not started again: the locks on its disks ended with its first start", 126, code=208,
+        futile="it has to be removed, and started by solo5ctl or Nomad",
+    ),
+    Row(
+        replace(exited(208), active_exit=50, main_start=60), Ending.NOT_STARTED,
+        "not started again: the locks on its disks ended with its first start", 126, code=208,
+        futile="it has to be removed, and started by solo5ctl or Nomad", claim="it was active in an earlier run",
+    ),
+    Row(exited(208), Ending.EXITED, "the guest exited with 208", 208, code=208, claim="a guest's own 208"),
     Row(asked(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
     Row(killed(9, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGKILL)", 137, signal=9),
     Row(
