@@ -1,8 +1,10 @@
 """The store of images: it keeps to its room, keeps holes, and is closed to others; and nothing is opened but images."""
 
 import os
+import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +68,38 @@ def test_the_store_keeps_to_its_quota_and_makes_room_by_itself(quota: None, run:
     unused_for_long(image)
     ok("solo5ctl", "wait", run(str(second), name="second"))
     assert not image.exists()
+
+
+HELD = """
+import os, signal, sys
+from solo5_systemd.cli.main import main
+from solo5_systemd.image import store
+copy = store._copy
+def held(*words):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    copy(*words)
+store._copy = held
+sys.argv = ["solo5ctl", *sys.argv[1:]]
+sys.exit(main())
+"""
+
+
+def test_an_image_on_its_way_holds_up_no_other_start(run: Runner, tmp_path: Path) -> None:
+    """Its start is stopped while it copies the image: no lock is held then, for starts and for collections."""
+    large, other = (padded(GUESTS / "hello.spt", tmp_path / name, 1 << 20, filled=True) for name in ("large", "other"))
+    run.names.append("held")
+    command = [sys.executable, "-c", HELD, "run", "--detach", "--name", "held", str(large)]
+    with subprocess.Popen(command) as starting:
+        try:
+            stopped = os.waitid(os.P_PID, starting.pid, os.WSTOPPED | os.WNOWAIT)
+            assert stopped is not None
+            assert stopped.si_status == signal.SIGSTOP
+            ok("solo5ctl", "wait", run(str(other), name="other"))
+            ok("solo5ctl", "gc")
+        finally:
+            starting.send_signal(signal.SIGCONT)
+        assert starting.wait(60) == 0
+    ok("solo5ctl", "wait", "held")
 
 
 def test_a_full_file_system_is_answered_by_removing_unused_images(

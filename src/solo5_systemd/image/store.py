@@ -5,6 +5,8 @@
 
 An image is copied before it is checked, so that what was checked is what runs, whatever happens to the source. The
 copy has no name until it is whole and sound: a program killed at any moment leaves nothing behind.
+
+Copying and hashing take no lock, and large images have threads of their own: a start waits for no other one's image.
 """
 
 import asyncio
@@ -14,8 +16,10 @@ import grp
 import hashlib
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
@@ -34,9 +38,15 @@ GROUP = "solo5"
 MAX_SIZE = 4 << 30
 """Bytes; as much as hvt has memory for."""
 
+LARGE = 64 << 20
+"""Bytes from which on an image waits for one of `LARGE_AT_ONCE` threads: copying and hashing it takes a while."""
+
+LARGE_AT_ONCE = 2
+
 MIN_AGE = 60.0
 """Seconds since its last use for which an image is kept although no task holds it: its start may be on the way."""
 
+_CEILING = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 _MEMO_AGE = 30 * 86400.0
 _SETTLED = 0.1
 """Seconds after which a change must show in a file's times; the kernel's coarse clock ticks at least every 10 ms."""
@@ -46,6 +56,10 @@ _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, er
 _SOURCE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+class _IsLargeError(Exception):
+    """An image has to be stored that takes long."""
+
+
 class ImageStore:
     """Images by the SHA-256 of their content, safe for any number of callers at once; fulfils `backends.Images`."""
 
@@ -53,6 +67,9 @@ class ImageStore:
         self._directory = directory
         self._memos = directory / "memos"
         self._quota = quota
+        self._counting = threading.Lock()
+        self._coming = 0  # bytes of the images that this process is about to store
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def take(self, path: str, roots: Sequence[str] = (), largest: int | None = None) -> StoredImage:
         """Bring an image into the store, or find it there.
@@ -69,7 +86,11 @@ class ImageStore:
             StoreFullError: there is no room for it.
             HostError: it cannot be read, or the store cannot be written.
         """
-        return await asyncio.to_thread(self._take, path, roots, MAX_SIZE if largest is None else largest)
+        wanted = path, roots, MAX_SIZE if largest is None else min(largest, MAX_SIZE)
+        try:
+            return await asyncio.to_thread(self._take, *wanted, LARGE)
+        except _IsLargeError:
+            return await self._take_large(*wanted)
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image by O_PATH.
@@ -96,14 +117,33 @@ class ImageStore:
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 
-    def _take(self, path: str, roots: Sequence[str], largest: int) -> StoredImage:
-        with (
-            _open_source(path, roots, min(largest, MAX_SIZE)) as source,
-            _explained(self._directory),
-            self._lock(fcntl.LOCK_SH),
-        ):
+    async def _take_large(self, path: str, roots: Sequence[str], largest: int) -> StoredImage:
+        """Find or store an image in a thread of its own, once there are not too many of these."""
+        await self._large.acquire()
+        executor = ThreadPoolExecutor(1, "image")
+        taking = asyncio.get_running_loop().run_in_executor(executor, self._take, path, roots, largest, MAX_SIZE)
+        executor.shutdown(wait=False)
+        taking.add_done_callback(self._taken)
+        return await asyncio.shield(taking)  # its thread goes on when the start is cancelled, and counts until it ends
+
+    def _taken(self, taking: "asyncio.Future[StoredImage]") -> None:
+        self._large.release()
+        if not taking.cancelled():
+            taking.exception()  # a start that was cancelled does not ask for it
+
+    def _take(self, path: str, roots: Sequence[str], largest: int, at_once: int) -> StoredImage:
+        """Find or store an image.
+
+        Raises:
+            _IsLargeError: it has to be stored, and has more than `at_once` bytes.
+        """
+        with _open_source(path, roots, largest) as source, _explained(self._directory):
             status = os.fstat(source.fileno())
-            return self._remembered(status) or self._add(path, source, status)
+            with self._lock(fcntl.LOCK_SH):
+                stored = self._remembered(status)
+            if stored is None and status.st_size > at_once:
+                raise _IsLargeError
+            return stored or self._add(path, source, status)
 
     def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
@@ -139,39 +179,62 @@ class ImageStore:
 
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
         _facts(path, source, status.st_size)  # a large file that is no image is not worth a copy
-        with self._room(path, status), self._nameless() as copy:
+        with self._room(path, _disk_usage(status)), self._nameless() as copy:
             _copy(source, copy, status.st_size)
             if _key(os.fstat(source.fileno())) != _key(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
             facts = _facts(path, copy, status.st_size)
             copy.seek(0)
             memo = Memo(sha256=hashlib.file_digest(copy, "sha256").hexdigest(), facts=facts)
+            _settle(copy)
+            with self._lock(fcntl.LOCK_SH):
+                stored = self._named(path, copy, memo, status)
+                if time.time() - status.st_ctime > _SETTLED:
+                    self._remember(memo, status)
+        return stored
+
+    def _named(self, path: str, copy: BufferedRandom, memo: Memo, status: os.stat_result) -> StoredImage:
+        """Give a copy its name, unless the store has its content already."""
+        with self._alone():  # other processes store images, too
             stored = self._find(memo, status.st_size)
             if stored is None:
+                self._check_room(path, _disk_usage(status))
                 _name(copy, self._directory / memo.sha256)
-        if time.time() - status.st_ctime > _SETTLED:
-            self._remember(memo, status)
         return stored or StoredImage(
-            path=str(self._directory / memo.sha256), sha256=memo.sha256, size=status.st_size, facts=facts
+            path=str(self._directory / memo.sha256), sha256=memo.sha256, size=status.st_size, facts=memo.facts
         )
 
     @contextmanager
-    def _room(self, path: str, status: os.stat_result) -> Iterator[None]:
-        """Keep to the quota: one image at a time is copied, so that none is counted on the way of another."""
-        if self._quota is None:
+    def _room(self, path: str, size: int) -> Iterator[None]:
+        """Count an image before it is copied: what this process is about to store keeps to the quota as well."""
+        with self._counting:
+            self._make()
+            self._check_room(path, size, self._coming)
+            self._coming += size
+        try:
             yield
+        finally:
+            with self._counting:
+                self._coming -= size
+
+    def _check_room(self, path: str, size: int, coming: int = 0) -> None:
+        if self._quota is None:
             return
         quota = self._quota()
+        used = coming + sum(_disk_usage(file.stat()) for file in self._images())
+        if used + size > quota:
+            raise StoreFullError(
+                f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "
+                "expected room for it.",
+                "Set image_store_mb to more: see solo5.toml(5).",
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between a count of what is stored and a name, no other process gives one."""
         descriptor = os.open(self._memos, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            used = sum(_disk_usage(file.stat()) for file in self._images())
-            if used + _disk_usage(status) > quota:
-                raise StoreFullError(
-                    f"image {path!r} needs {_disk_usage(status)} bytes, and the store {self._directory} has {used} of "
-                    f"{quota}: expected room for it.",
-                    "Set image_store_mb to more: see solo5.toml(5).",
-                )
             yield
         finally:
             os.close(descriptor)
@@ -185,6 +248,7 @@ class ImageStore:
         with self._nameless() as content:
             content.write(memo.encode())
             content.flush()
+            _settle(content)
             _name(content, file)
 
     def _memo(self, status: os.stat_result) -> Path:
@@ -248,9 +312,10 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) 
         raise InvalidRequestError(f"image {path!r} is no path: it contains a NUL byte.")
     found, _ = find(f"image {path!r}", path, roots)
     try:
-        problem = _unusable(os.fstat(found), largest)
+        status = os.fstat(found)
+        problem = _unusable(status, largest)
         if problem:
-            raise ImageError(f"image {path!r} {problem}.")
+            raise ImageError(f"image {path!r} {problem}.", _CEILING if largest < status.st_size <= MAX_SIZE else "")
         return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
     except OSError as error:
         raise HostError(f"image {path!r} cannot be read: {error.strerror}.") from error
@@ -329,10 +394,14 @@ def _copied(source: int, copy: int, size: int) -> int:
         return os.sendfile(copy, source, None, chunk)  # None: from where it stands
 
 
-def _name(file: BufferedRandom, path: Path) -> None:
-    """Give a nameless file its name; whoever came first wins, since both would have the same content."""
+def _settle(file: BufferedRandom) -> None:
+    """Have the content on stable storage before it has a name."""
     os.fchmod(file.fileno(), 0o444)
     os.fsync(file.fileno())
+
+
+def _name(file: BufferedRandom, path: Path) -> None:
+    """Give a nameless file its name; whoever came first wins, since both would have the same content."""
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         # Python follows the link in /proc only where it calls linkat(2), which it does for a directory descriptor.

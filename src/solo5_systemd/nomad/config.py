@@ -47,6 +47,10 @@ class Defaults:
     properties: tuple[tuple[str, str], ...] = ()
 
 
+IMAGE_MB = 256
+"""Unikernels have a few MiB, and some fifty: what is larger costs the node's disk and time for nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
     """What no job may exceed; None: no ceiling."""
@@ -55,7 +59,7 @@ class Ceilings:
     nics: int | None = None
     blocks: int | None = None
     ports: int | None = None
-    image_mb: int | None = None
+    image_mb: int = IMAGE_MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +245,8 @@ def _defaults(fields: Fields) -> Defaults:
 def _ceilings(fields: Fields) -> Ceilings:
     keys = ("memory_mb", "nics", "blocks", "ports", "image_mb")
     fields.allow(*keys)
-    memory_mb, nics, blocks, ports, image_mb = (
-        fields.number(key, low=0, high=1 << 30) if fields.has(key) else None for key in keys
-    )
-    return Ceilings(memory_mb=memory_mb, nics=nics, blocks=blocks, ports=ports, image_mb=image_mb)
+    set_ones = {key: fields.number(key, low=0, high=1 << 30) for key in keys if fields.has(key)}
+    return Ceilings(**set_ones)
 
 
 def _collection(fields: Fields) -> Collection:

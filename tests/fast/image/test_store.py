@@ -6,8 +6,10 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -280,6 +282,58 @@ async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path
     assert sum(isinstance(result, StoreFullError) for result in results) == 7
 
 
+class Held:
+    """Copies of images of this many bytes or more, held until they may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+        self.begun = threading.Event()
+        self.goes_on = threading.Event()
+        copy = module._copy
+
+        def held(source: object, target: object, size: int) -> None:
+            if size >= least:
+                self.begun.set()
+                assert self.goes_on.wait(120)
+            copy(source, target, size)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(module, "_copy", held)
+
+
+async def test_large_images_on_their_way_hold_up_neither_another_image_nor_a_collection(
+    store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of them as there are threads for files, and one more."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3, "asyncio"))
+    monkeypatch.setattr(module, "LARGE", len(CONTENT), raising=False)
+    held = Held(monkeypatch, len(CONTENT) + 1)
+    limited = ImageStore(tmp_path / "store", quota=lambda: 1 << 20)
+    large = [written(tmp_path / f"large-{n}", CONTENT + bytes(n + 1)) for n in range(4)]
+    taking = [asyncio.ensure_future(limited.take(str(each))) for each in large]
+    try:
+        await asyncio.to_thread(held.begun.wait, 60)
+        other = await asyncio.wait_for(limited.take(str(image)), 60)
+        await asyncio.wait_for(limited.collect(set()), 60)
+        assert (other.sha256, [each.done() for each in taking]) == (SHA256, [False] * 4)
+    finally:
+        held.goes_on.set()
+        stored = await asyncio.gather(*taking)
+    assert [each.size for each in stored] == [len(CONTENT) + n + 1 for n in range(4)]
+
+
+async def test_what_is_on_its_way_counts_for_the_quota(
+    small: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, 0)
+    taking = asyncio.ensure_future(small.take(str(image)))
+    try:
+        await asyncio.to_thread(held.begun.wait, 60)
+        with pytest.raises(StoreFullError, match="expected room for it"):
+            await small.take(str(written(tmp_path / "other", CONTENT + b"more")))
+    finally:
+        held.goes_on.set()
+        await taking
+
+
 @pytest.mark.parametrize("copied", [True, False], ids=["by the kernel", "sent"])
 async def test_holes_of_an_image_are_none_of_its_copy(
     store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
@@ -311,8 +365,9 @@ def part(path: Path, place: int, size: int) -> bytes:
 async def test_an_image_that_is_larger_than_the_caller_allows_is_not_opened(
     store: ImageStore, image: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ImageError, match=f"has {len(CONTENT)} bytes: expected at most {len(CONTENT) - 1}"):
+    with pytest.raises(ImageError, match=f"has {len(CONTENT)} bytes: expected at most {len(CONTENT) - 1}") as refused:
         await store.take(str(image), (), len(CONTENT) - 1)
+    assert "ceilings.image_mb" in refused.value.hint
     assert not (tmp_path / "store").exists()
     await store.take(str(image), (), len(CONTENT))
 

@@ -64,7 +64,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
         description="Nomad task shop/front/web",
-        policy=Policy(units=(UnitKind.SERVICE,)),
+        policy=Policy(units=(UnitKind.SERVICE,), image=256 * MIB),
     )
 
 
