@@ -22,8 +22,7 @@ from solo5_systemd.unit.start import UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords
-from solo5_systemd.users.notes import Given
-from solo5_systemd.users.record import HeldUser
+from solo5_systemd.users.record import Given, HeldUser
 
 
 class Images(Protocol):
@@ -103,6 +102,9 @@ class Users(Protocol):
 
     async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
         """Free the users of the tasks that `loaded`, called while no start can take them, does not return."""
+
+    async def reclaim(self) -> Sequence[str]:
+        """Take disks back from users that no task has; a sentence for each that such a user still has."""
 
 
 class Networks(Protocol):

@@ -27,16 +27,19 @@ class Collector:
         return orphans(await self._look())
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove it, and stored images that no task runs; a line for each."""
+        """Remove it, and stored images that no task runs; a line for each, and for what cannot be removed."""
         found = await self.find()
+        kept: Sequence[str] = ()
         if not dry_run:
             await self._remove(found)
             await self._backends.disks.remove_stale_locks()
+            kept = await self._backends.users.reclaim()
         mounts = await self._backends.disks.sweep(dry_run=dry_run)
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
         return (
             *map(str, found),
             *(f"bind mounts of disks {path}: their start was killed" for path in mounts),
+            *kept,
             *(f"image {sha256}" for sha256 in images),
         )
 

@@ -24,8 +24,7 @@ from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.users.notes import Given
-from solo5_systemd.users.record import HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
@@ -184,6 +183,8 @@ class Launcher:
             await _undo(self._disowned(name))
             raise
         try:
+            if held.adopted:
+                await self._check_free(name)
             yield held.uid
         except BaseException as error:
             os.close(held.descriptor)
@@ -198,7 +199,20 @@ class Launcher:
             return await self._users.acquire(name)
         except RangeUsedUpError:
             await self._users.collect(self._units.names)
+            await self._users.reclaim()
             return await self._users.acquire(name)
+
+    async def _check_free(self, name: TaskName) -> None:
+        """Check once more that the name has no unit, now that no other start can make one.
+
+        Another start may have come between the first check and the user: user, addresses and disks are its then, and no
+        fault of this one's may undo them.
+        """
+        if await self._units.state(name) is not None:
+            raise _NameTakenError(
+                f"task name {name!r} has just been taken: expected a name that no task has.",
+                f"See: solo5ctl inspect {name}",
+            )
 
     async def _disowned(self, name: TaskName) -> None:
         """Free the user, unless a start of the same name was faster and its task lives."""
@@ -253,7 +267,7 @@ class Launcher:
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the disks, which are locked, the user's."""
-        await self._users.note(user, [Given(disk.path, *disk.identity) for disk in disks])
+        await self._users.note(user, [Given(disk.path, *disk.identity, disk.filesystem) for disk in disks])
         for disk in disks:
             await self._disks.give(disk, user)
 

@@ -401,6 +401,10 @@ class Runtime:
         """Free the users of tasks whose unit is gone, and forget their locks on disks; these tasks."""
         return await self._collector.users()
 
+    async def reclaim_disks(self) -> Sequence[str]:
+        """Take disks back from users that no task has; a sentence for each that such a user still has."""
+        return await self._backends.users.reclaim()
+
     async def collect_images(self, *, min_age: float) -> Sequence[str]:
         """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
         return await self._collector.images(min_age=min_age)

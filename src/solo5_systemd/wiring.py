@@ -12,7 +12,7 @@ from solo5_systemd.runtime import Runtime
 if TYPE_CHECKING:
     from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
     from solo5_systemd.settings import Settings
-    from solo5_systemd.users.notes import Given
+    from solo5_systemd.users.record import Given
 
 
 class Machine:
@@ -84,9 +84,10 @@ class Machine:
 
 
 def _take_back(uid: int, given: "Given") -> None:
-    from solo5_systemd.block.imagefile import take_back
+    from solo5_systemd.block.imagefile import common_owner
+    from solo5_systemd.block.takeback import given_disk, take_back
 
-    take_back(uid, given.path, (given.device, given.inode))
+    take_back(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
 
 
 @asynccontextmanager

@@ -27,8 +27,7 @@ from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.words import LastWords, Remark
-from solo5_systemd.users.notes import Given
-from solo5_systemd.users.record import HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
 
 
 class FakeImages:
@@ -149,7 +148,7 @@ class FakeDisks:
 
 class FakeUsers:
     """`held`: the users of tasks. `most`: how many there are. `starting`: the tasks whose users a start holds.
-    `noted`: the disks of each. `descriptors`: those that starts were given."""
+    `noted`: the disks of each. `kept`: what `reclaim` returns. `descriptors`: those that starts were given."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -157,15 +156,17 @@ class FakeUsers:
         self.most = 100
         self.noted: dict[int, list[Given]] = {}
         self.starting: set[TaskName] = set()
+        self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
 
     async def acquire(self, task: TaskName) -> HeldUser:
         async with self._steps.step("acquire user"):
             if len(self.held) == self.most:
                 raise RangeUsedUpError("all users are in use.")
+            adopted = task in self.held
             uid = self.held.setdefault(task, self.likely())
         self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
-        return HeldUser(uid=uid, descriptor=self.descriptors[-1])
+        return HeldUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
     async def note(self, uid: int, disks: Sequence[Given]) -> None:
         async with self._steps.step("note disks"):
@@ -188,6 +189,10 @@ class FakeUsers:
             for task in stale:
                 del self.held[task]
             return stale
+
+    async def reclaim(self) -> Sequence[str]:
+        async with self._steps.step("reclaim disks"):
+            return self.kept
 
 
 class FakeNetworks:

@@ -399,6 +399,26 @@ async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: M
     assert machine.networks.released == []
 
 
+@pytest.mark.parametrize("fault", ["reserve", "lock disks", "bind disks", "attach", "start unit", None])
+async def test_a_start_that_comes_second_undoes_nothing_of_the_first(
+    machine: Machine, runtime: Runtime, fault: str | None
+) -> None:
+    """It has looked for a unit before the first one made it; the disk that it then finds in use is the first one's."""
+    machine.steps.hang_on = "acquire user"
+    second = asyncio.ensure_future(runtime.start(WORKLOAD))
+    await machine.steps.hanging.wait()
+    await runtime.start(WORKLOAD)
+    before = dict(machine.networks.held), dict(machine.users.held), dict(machine.units.loaded)
+    if fault is not None:
+        machine.steps.errors[fault] = TakenError("in use.") if fault == "lock disks" else HostError("no answer.")
+    machine.steps.go_on.set()
+    with pytest.raises(TakenError, match="task name 'web' has just been taken"):
+        await second
+    assert (machine.networks.held, machine.users.held, machine.units.loaded) == before
+    assert machine.networks.released == []
+    assert machine.units.loaded[UNIT].active is ActiveState.ACTIVE
+
+
 async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
     machine: Machine, runtime: Runtime
 ) -> None:

@@ -15,12 +15,12 @@ import pytest
 from solo5_systemd import etc, wiring
 from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import DiskRequest
-from solo5_systemd.errors import StartError
+from solo5_systemd.errors import StartError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.workload import MIB, Workload
 
-from .conftest import GUESTS, Machine, Runner, console, inspect, ok, says, sh
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
 
 BOUND = Path("/run/solo5/binds")
 
@@ -66,6 +66,51 @@ def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
     ok("solo5ctl", "wait", first)
     done = run.fail("--rm", "--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
     assert done.returncode == 0, f"free as soon as its tender is dead: {done.stderr}"
+
+
+def test_a_task_that_is_started_without_its_locks_does_not_run(run: Runner, disk: Path) -> None:
+    """However that is requested: by hand, by another unit, or by `Restart=`."""
+    first = run("disk.spt", "write=first", "stay", options=("--block", f"storage={disk}"))
+    unit = f"solo5-task-{first}.service"
+    ok("solo5ctl", "stop", first)
+    for request in (("start", unit), ("restart", unit)):
+        assert sh("systemctl", *request).returncode == 1
+        assert unit_property(unit, "ExecMainStatus") == "208"
+    assert "the locks on its disks ended with its first start" in inspect(first)["outcome"]["sentence"]
+    needs = (f"--property=Requires={unit}", f"--property=After={unit}")
+    assert "dependency" in sh("systemd-run", *needs, "true").stderr
+    second = run("disk.spt", "write=second", "read", "stay", options=("--block", f"storage={disk}"))
+    says(second, "sector 0: 'second'")
+    assert sh("systemctl", "start", unit).returncode == 1
+    assert disk.read_bytes().startswith(b"second\0")
+
+
+@pytest.mark.parametrize("way", ["systemctl restart", "Restart="])
+def test_a_task_that_is_restarted_has_its_locks_as_before(run: Runner, tmp_path: Path, way: str) -> None:
+    disk = made(tmp_path / "disk.img")
+    name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk}"))
+    unit = f"solo5-task-{name}.service"
+    before = unit_property(unit, "MainPID")
+    drop_in = Path(f"/run/systemd/system/{unit}.d/restart.conf")
+    try:
+        if way == "Restart=":
+            drop_in.parent.mkdir()
+            drop_in.write_text("[Service]\nRestart=always\n")
+            ok("systemctl", "daemon-reload")
+            ok("kill", "-KILL", before)
+        else:
+            ok("systemctl", "daemon-reload")
+            ok("systemctl", "restart", unit)
+        eventually(lambda: unit_property(unit, "MainPID") not in ("0", before), "it is restarted")
+        says(name, "sector 0")
+        refused = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
+        assert "is in use by another task" in refused.stderr
+        ok("systemctl", "stop", unit)
+        done = run.fail("--rm", "--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
+        assert done.returncode == 0, f"free when it is stopped: {done.stderr}"
+    finally:
+        drop_in.unlink(missing_ok=True)
+        ok("systemctl", "daemon-reload")
 
 
 def test_63_disks(machine: Machine, run: Runner, tmp_path: Path) -> None:
@@ -122,6 +167,7 @@ class Watched:
 
     def __init__(self, machine: Any, act: Callable[[], object]) -> None:
         self._machine = machine
+        self.users = machine.users
         self.units = Acting(machine.units, act)
 
     def __getattr__(self, name: str) -> Any:
@@ -142,6 +188,40 @@ def start(name: str, disk: Path, act: Callable[[], object]) -> None:
             await Runtime(cast(Backends, Watched(machine, act))).start(workload)
 
     asyncio.run(story())
+
+
+def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run: Runner, disk: Path) -> None:
+    """It comes to its user when the task of its name has been started: the disk that it wants is in use by then."""
+    name = "raced"
+    run.names.append(name)
+    image, option = str(GUESTS / "netdisk.spt"), f"storage={disk}"
+    words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
+
+    class Slow:
+        def __init__(self, users: Any) -> None:
+            self._users = users
+
+        def __getattr__(self, called: str) -> Any:
+            return getattr(self._users, called)
+
+        async def acquire(self, task: TaskName) -> Any:
+            ok("solo5ctl", "run", "--detach", "--name", name, "--block", option, image, *words)
+            return await self._users.acquire(task)
+
+    async def story() -> None:
+        async with wiring.machine(etc.read_settings) as machine:
+            slow = Watched(machine, lambda: None)
+            slow.users = Slow(machine.users)
+            disks = (DiskRequest(disk=DeviceName("storage"), path=str(disk)),)
+            await Runtime(cast(Backends, slow)).start(Workload(name=TaskName(name), image=image, disks=disks))
+
+    with pytest.raises(TakenError, match="task name 'raced' has just been taken"):
+        asyncio.run(story())
+    [nic] = inspect(name)["nics"]
+    assert Path("/sys/class/net", nic["tap"]).exists()
+    address = nic["ipv4"].partition("/")[0]
+    eventually(lambda: sh("ping", "-c", "1", "-W", "5", address).returncode == 0, "the first one answers")
+    assert "is in use by another task" in run.fail("--block", option, str(GUESTS / "disk.spt"), "read").stderr
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from .conftest import GUESTS, Machine, Runner, eventually, ok
+from .conftest import GUESTS, Machine, Runner, eventually, ok, sh
 
 STATE = Path("/var/lib/private/somebody")
+NOTES = Path("/var/lib/solo5/users")
 
 
 def user(name: str) -> int:
@@ -31,6 +32,53 @@ def test_systemd_takes_another_user_than_a_tasks(machine: Machine, run: Runner) 
     assert taken != user(task)
     assert STATE.stat().st_uid == taken
     ok("rm", "--recursive", str(STATE), "/var/lib/somebody")
+
+
+def given(path: Path) -> Path:
+    path.write_bytes(bytes(512))
+    ok("chown", "solo5:", str(path))
+    return path
+
+
+def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_and_unit(
+    machine: Machine, run: Runner, tmp_path: Path
+) -> None:
+    """Its file system is read only, as one is that has met an error."""
+    disk = given(tmp_path / "disk.img")
+    name = run("disk.spt", "read", options=("--block", f"storage={disk}"))
+    ok("solo5ctl", "wait", name)
+    uid = user(name)
+    ok("mount", "--bind", str(tmp_path), str(tmp_path))
+    ok("mount", "-o", "remount,bind,ro", str(tmp_path))
+    why = f"disk '{disk}' cannot be taken back from user {uid}: Read-only file system."
+    try:
+        assert why in sh("solo5ctl", "rm", name).stderr
+        assert why in ok("solo5ctl", "gc")
+    finally:
+        ok("umount", str(tmp_path))
+    assert disk.stat().st_uid == uid
+    assert ok("getent", "passwd", str(uid)), "no unit of systemd's gets it"
+    assert [file.name for file in NOTES.iterdir()] == [f"{uid}"], "and no task"
+    ok("solo5ctl", "gc")
+    assert disk.owner() == "solo5"
+    assert sh("getent", "passwd", str(uid)).returncode == 2
+    assert not list(NOTES.iterdir())
+
+
+def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
+    machine: Machine, run: Runner, tmp_path: Path
+) -> None:
+    """Nothing of /run is left then, and no driver runs."""
+    disk = given(tmp_path / "disk.img")
+    name = run("disk.spt", "read", options=("--block", f"storage={disk}"))
+    ok("solo5ctl", "wait", name)
+    for file in (*Path("/run/solo5/users").iterdir(), *Path("/run/userdb").glob(f"*{user(name)}.user")):
+        file.unlink()
+    assert disk.stat().st_uid == user(name)
+    other = run("sleeper.spt")
+    assert disk.owner() == "solo5"
+    assert not list(NOTES.iterdir())
+    assert user(other)
 
 
 def test_a_task_takes_another_user_than_systemds(machine: Machine, run: Runner) -> None:

@@ -12,9 +12,8 @@ from solo5_systemd.block.access import Person, may_write
 from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.locks import LOCKS, lock, remove_stale
 from solo5_systemd.block.owner import check_alone, check_owner, give, of_allocation
-from solo5_systemd.block.plan import SECTOR_SIZE, Bound, Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.block.plan import Bound, Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.openfile import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS
 from solo5_systemd.text import bare
@@ -98,6 +97,7 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
     descriptor, path = _open(request)
     try:
         status = os.fstat(descriptor)
+        filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
         _check_user(request, path, descriptor, users, user)
     finally:
@@ -109,6 +109,7 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         sector_size=sector,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
+        filesystem=filesystem,
         exposed=exposed(path) or not bare(path),
     )
 
@@ -174,30 +175,6 @@ def _given(disk: Disk, user: int) -> None:
         os.close(descriptor)
 
 
-def take_back(uid: int, path: str, identity: tuple[int, int], *, user: str = USER, locks: Path = LOCKS) -> None:
-    """Make a disk that a task's user was given the user's that stands for all tasks.
-
-    It stays as it is where it has another owner by now, is another task's, has moved, or is gone.
-
-    Args:
-        uid: the task's user.
-        path: of the disk when it was given.
-        identity: of the disk.
-        user: that stands for all tasks.
-        locks: the directory of disks that are locked.
-    """
-    disk = Disk(disk=DeviceName("given"), path=path, sector_size=SECTOR_SIZE, device=None, identity=identity)
-    with suppress(Solo5Error, OSError):
-        held = [lock([disk], directory=locks)]
-        try:
-            held.append(reopen(disk))
-            if os.fstat(held[-1]).st_uid == uid:
-                os.chown(f"/proc/self/fd/{held[-1]}", _person(user).user, -1)
-        finally:
-            for descriptor in held:
-                os.close(descriptor)
-
-
 def _open(request: DiskRequest) -> tuple[int, str]:
     """Open the file after its kind and place are checked, since a device may act on an open.
 
@@ -246,6 +223,15 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
             f"disk {request.disk}: {request.path!r} cannot be written by user {user}, who stands for all tasks.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",
         )
+
+
+def common_owner(user: str = USER) -> int:
+    """Return the uid that stands for all tasks.
+
+    Raises:
+        HostError: the user does not exist.
+    """
+    return _person(user).user
 
 
 def _person(user: str) -> Person:

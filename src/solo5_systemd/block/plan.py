@@ -45,6 +45,7 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: equal for two disks exactly where they are one: device and inode of a file, the device number
             and zero of a block device.
+        filesystem: identifier of the file's file system (statvfs(3), f_fsid); 0: it has none.
         exposed: a user other than root may change what `path` leads to, or a unit file would not give it back as it is.
     """
 
@@ -53,6 +54,7 @@ class Disk:
     sector_size: int
     device: tuple[int, int] | None
     identity: tuple[int, int]
+    filesystem: int = 0
     exposed: bool = False
 
 

@@ -55,6 +55,8 @@ class Housekeeping:
             _log.error("The networks of plugin.solo5.config are not defined: %s", error)
         if not self._begun:
             self._begun = True
+            # At once: until then PID 1 may allocate a user that has disks from before the boot.
+            self._background.create_task(_kept_going("disks of users that no task has", self._reclaim_disks()))
             self._background.create_task(self._follow_cores())
             self._background.create_task(self._collect(config))
             self._background.create_task(self._end_dangling(config))
@@ -101,6 +103,7 @@ class Housekeeping:
             if wanted.enabled:
                 await _kept_going("unused images", self._collect_images(wanted.image_age))
                 await _kept_going("users of tasks that are gone", self._collect_users())
+                await _kept_going("disks of users that no task has", self._reclaim_disks())
             if wanted.enabled and not wanted.tasks:
                 await _kept_going("ended tasks", remove_gone(self._session))
 
@@ -130,6 +133,10 @@ class Housekeeping:
         freed = await (await self._session.engine()).collect_users()
         if freed:
             _log.info("Freed the users of tasks %s, whose units are gone.", ", ".join(freed))
+
+    async def _reclaim_disks(self) -> None:
+        for sentence in await (await self._session.engine()).reclaim_disks():
+            _log.warning("%s", sentence)
 
     async def _collect_images(self, age: float) -> None:
         removed = await (await self._session.engine()).collect_images(min_age=age)

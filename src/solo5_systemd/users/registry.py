@@ -4,15 +4,19 @@
     /run/solo5/users/.last         the uid that was chosen last: the next search begins behind it
     /run/userdb/UID.user           the user's record: made exclusively, so that a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
+    /run/solo5/users/.reclaimed    the disks of earlier boots were taken back, as far as that was possible
     /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic`)
 
 A task's file exists before its records and is removed after them, so whatever is left by a start that was killed is
 found from the task's file. A file that is not locked, of a task without a unit, is stale. The files of tasks are for
 root alone: another user could hold a lock on a file that it can open.
+
+A user whose disks cannot be taken back stays allocated, to no task: its note stays, and so does a record of its own.
 """
 
 import asyncio
 import fcntl
+import logging
 import os
 import pwd
 import random
@@ -20,17 +24,23 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.openfile import name_descriptor
 from solo5_systemd.users.dynamic import LOCKS, allocating
-from solo5_systemd.users.notes import NOTES, Given, Notes
-from solo5_systemd.users.record import HeldUser, RangeUsedUpError, user_name, user_record
+from solo5_systemd.users.notes import NOTES, Notes
+from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError, kept_record, user_name, user_record
 
 STATE = Path("/run/solo5/users")
 RECORDS = Path("/run/userdb")
 
+RECLAIM_TIMEOUT_S = 5.0
+"""Seconds for which the first start of a boot waits for file systems that have disks of earlier boots."""
+
 _LAST = ".last"
+_RECLAIMED = ".reclaimed"
+
+_log = logging.getLogger(__name__)
 
 
 class Users:
@@ -38,7 +48,7 @@ class Users:
 
     Args:
         uids: the operator's range, read when a user is first allocated.
-        take_back: makes a disk no longer the user's.
+        take_back: makes a disk no longer the user's, or raises a Solo5Error.
         state: the tasks' files.
         records: where nss-systemd looks for records.
         notes: which disks the users have.
@@ -63,6 +73,7 @@ class Users:
         self._resolved = False
 
     async def acquire(self, task: TaskName) -> HeldUser:
+        await self._reclaim_first()
         with _explained(self._state):
             held = self._acquire(task)
         try:
@@ -80,7 +91,7 @@ class Users:
 
     async def note(self, uid: int, disks: Sequence[Given]) -> None:
         with _explained(self._state):
-            self._notes.write(uid, disks)
+            await asyncio.to_thread(self._notes.add, uid, disks)  # it waits for the storage
 
     async def release(self, task: TaskName) -> None:
         await asyncio.to_thread(self._release, task)  # a disk may be far away
@@ -120,17 +131,53 @@ class Users:
                 stale = sorted(locked)
                 for task in stale:
                     await asyncio.to_thread(self._free, task, locked.pop(task))
-                await asyncio.to_thread(self._forget_earlier_boots)
         finally:
             for descriptor in locked.values():
                 os.close(descriptor)
         return stale
 
-    def _forget_earlier_boots(self) -> None:
-        """Take the disks of users back that no task has: what is in /run went with the boot that it was of."""
-        for uid in self._notes.users():
-            if not (self._records / f"{uid}.user").exists():
-                self._leave(uid)
+    async def reclaim(self) -> Sequence[str]:
+        return await asyncio.to_thread(self._reclaim)
+
+    async def _reclaim_first(self) -> None:
+        """Before the first start of a boot: what is in /run went with the boot that it was of, an owner did not."""
+        with _explained(self._state):
+            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if (self._state / _RECLAIMED).exists():
+                return
+            reclaiming = asyncio.ensure_future(self.reclaim())
+            reclaiming.add_done_callback(_warn)  # its thread may outlast the time; a user with a note is not given out
+            await asyncio.wait([reclaiming], timeout=RECLAIM_TIMEOUT_S)
+            (self._state / _RECLAIMED).touch(mode=0o600)
+
+    def _reclaim(self) -> Sequence[str]:
+        with _explained(self._state):
+            return [fault for uid in self._notes.users() for fault in self._reclaim_from(uid)]
+
+    def _reclaim_from(self, uid: int) -> Sequence[str]:
+        """Take back the disks of a user that no task has.
+
+        Until they are, the user's record keeps PID 1 from allocating it. Where PID 1 has done so already, the disks are
+        taken back all the same, and the note stays until the lock is ours: a start could be about to use the user.
+        """
+        if not self._is_no_tasks(uid):
+            return ()
+        self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with allocating(uid, self._locks) as is_ours:
+            if not self._is_no_tasks(uid):
+                return ()
+            if is_ours:
+                self._keep(uid)
+            faults = self._take_all_back(uid)
+            if is_ours and not faults:
+                self._forget(uid)
+        return faults
+
+    def _is_no_tasks(self, uid: int) -> bool:
+        try:
+            return (self._records / f"{uid}.user").read_bytes() == kept_record(uid)
+        except FileNotFoundError:
+            return True
 
     def _acquire(self, task: TaskName) -> HeldUser:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,7 +186,9 @@ class Users:
         descriptor = self._made(task) if left is None else left
         try:
             adopted = None if left is None else self._adopted(task, descriptor)
-            return HeldUser(uid=adopted or self._chosen(task, descriptor), descriptor=descriptor)
+            if adopted is not None:
+                return HeldUser(uid=adopted, descriptor=descriptor, adopted=True)
+            return HeldUser(uid=self._chosen(task, descriptor), descriptor=descriptor)
         except BaseException:
             self._free(task, descriptor)
             raise
@@ -240,10 +289,36 @@ class Users:
             os.close(descriptor)
 
     def _leave(self, uid: int) -> None:
-        """Take back every disk that the user was given, and then forget which they were."""
+        """Take back every disk that the user was given, and free it; a user that may still have one stays allocated."""
+        faults = self._take_all_back(uid)
+        if faults:
+            self._keep(uid)
+            for fault in faults:
+                _log.warning("%s", fault)
+        else:
+            self._forget(uid)
+
+    def _take_all_back(self, uid: int) -> Sequence[str]:
+        faults = []
         for disk in self._notes.read(uid):
-            self._take_back(uid, disk)
+            try:
+                self._take_back(uid, disk)
+            except Solo5Error as error:
+                faults.append(str(error))
+        return faults
+
+    def _keep(self, uid: int) -> None:
+        """Have a record of the user that is no task's."""
+        for name in (user_name(uid), f"{uid}"):
+            new = self._records / f".{name}"
+            new.write_bytes(kept_record(uid))
+            new.chmod(0o644)
+            new.replace(self._records / f"{name}.user")
+
+    def _forget(self, uid: int) -> None:
         self._notes.remove(uid)
+        (self._records / f"{user_name(uid)}.user").unlink(missing_ok=True)
+        (self._records / f"{uid}.user").unlink(missing_ok=True)
 
     def _remove_records(self, task: TaskName, uid: int | None) -> None:
         """Remove a task's records; where its file does not name the uid, a start was killed between the two."""
@@ -253,8 +328,6 @@ class Users:
         for each in uids:
             if self._is_record_of(task, each):
                 self._leave(each)
-                (self._records / f"{user_name(each)}.user").unlink(missing_ok=True)
-                (self._records / f"{each}.user").unlink(missing_ok=True)
 
     def _names(self) -> list[TaskName]:
         with suppress(FileNotFoundError):
@@ -267,6 +340,14 @@ def uid_of(task: TaskName, state: Path = STATE) -> int | None:
     with suppress(OSError, ValueError):
         return int((state / task).read_text())
     return None
+
+
+def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
+    if reclaiming.cancelled():
+        return
+    error = reclaiming.exception()
+    for sentence in (str(error),) if error else reclaiming.result():
+        _log.warning("%s", sentence)
 
 
 def _content(descriptor: int) -> int | None:

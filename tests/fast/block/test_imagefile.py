@@ -47,6 +47,7 @@ def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tm
         sector_size=4096,
         device=None,
         identity=(status.st_dev, status.st_ino),
+        filesystem=os.statvfs(file).f_fsid,
     )
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect, take_back
+from solo5_systemd.block.imagefile import ImageFiles, inspect
 from solo5_systemd.block.owner import give
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
@@ -101,28 +101,6 @@ async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
     disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
     await ImageFiles().give(disk, TASK)
     assert given == [(elsewhere.stat().st_ino, TASK, -1)]
-
-
-async def test_disk_is_taken_back_once_its_task_is_gone(file: Path, tmp_path: Path, given: Given) -> None:
-    files = ImageFiles(locks=tmp_path / "locks")
-    disk = inspect(request(file, tmp_path))
-    mine = os.getuid()
-
-    def take(uid: int, identity: tuple[int, int] = disk.identity) -> None:
-        take_back(uid, str(file), identity, locks=tmp_path / "locks")
-
-    held = await files.lock([disk])
-    take(mine)
-    os.close(held)
-    assert given == [], "a task has it"
-    take(mine + 1)
-    take(mine, (disk.identity[0], disk.identity[1] + 1))
-    assert given == [], "another's by now, or another file"
-    take(mine)
-    assert given == [(file.stat().st_ino, TENDER, -1)]
-    file.unlink()
-    take(mine)
-    assert len(given) == 1
 
 
 async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path, given: Given) -> None:

@@ -135,6 +135,20 @@ async def test_a_collection_that_fails_is_tried_again(machine: Machine) -> None:
         assert machine.steps.taken.count("collect images") > 1
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_begins(
+    machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
+) -> None:
+    """Whether it collects or not, and long before the first collection."""
+    machine.users.kept = ("disk '/srv/a.img' cannot be taken back from user 61200: Input/output error.",)
+    async with agent() as nomad:
+        nomad.driver.config = PluginConfig(collection=Collection(enabled=enabled, interval=3600))
+        await begun(nomad)
+        await yields(100)
+    assert machine.steps.taken.count("reclaim disks") == 1
+    assert machine.users.kept[0] in caplog.messages
+
+
 # --- tasks and consoles that nobody knows ---------------------------------------------------------------------
 
 

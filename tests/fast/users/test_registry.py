@@ -1,10 +1,12 @@
 """Each task has a user of its own, whatever dies in between."""
 
+import asyncio
 import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from solo5_systemd.errors import DependencyError, HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users import registry
-from solo5_systemd.users.notes import Given
+from solo5_systemd.users.record import Given
 from solo5_systemd.users.registry import Users, uid_of
 
 WEB, DB = TaskName("web"), TaskName("db")
@@ -26,10 +28,17 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "pwd", SimpleNamespace(getpwuid=int))
 
 
-def users(root: Path, uids: range = range(61200, 61210), taken: list[tuple[int, str]] | None = None) -> Users:
-    """Those of a machine; `taken`: the user and path of each disk that is taken back."""
+def users(
+    root: Path,
+    uids: range = range(61200, 61210),
+    taken: list[tuple[int, str]] | None = None,
+    broken: Collection[str] = (),
+) -> Users:
+    """Those of a machine; `taken`: the user and path of each disk that is taken back; `broken`: paths that fail."""
 
     def take_back(uid: int, given: Given) -> None:
+        if given.path in broken:
+            raise HostError(f"disk {given.path}: Input/output error.")
         if taken is not None:
             taken.append((uid, given.path))
 
@@ -37,7 +46,10 @@ def users(root: Path, uids: range = range(61200, 61210), taken: list[tuple[int, 
 
 
 def left(root: Path) -> set[str]:
-    return {file.name for place in ("users", "userdb") for file in (root / place).iterdir()} - {".last"}
+    return {file.name for place in ("users", "userdb") for file in (root / place).iterdir()} - {
+        ".last",
+        ".reclaimed",
+    }
 
 
 @contextmanager
@@ -206,12 +218,112 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
     with pytest.raises(TakenError, match="all 1 users"):
         of._acquire(WEB)
-    assert await of.collect(_none) == []
+    assert await of.reclaim() == []
     assert taken == [(61200, "/srv/disk.img")]
     with started(of, WEB) as uid:
         await of.note(uid, [DISK])
         assert await of.collect(_none) == []
+        assert await of.reclaim() == []
         assert len(taken) == 1, "a start has it"
+    assert await of.reclaim() == []
+    assert len(taken) == 1, "a task has it"
+
+
+async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a_boot(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    (tmp_path / "notes").mkdir()
+    for uid in (61203, 61204):
+        (tmp_path / f"notes/{uid}").write_text('["/srv/disk.img", 1, 2]\n')
+    for task in (WEB, DB):
+        os.close((await users(tmp_path, taken=taken).acquire(task)).descriptor)
+        assert taken == [(61203, "/srv/disk.img"), (61204, "/srv/disk.img")]
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(_: int, __: Given) -> None:
+        goes_on.wait(60)
+
+    goes_on, states = threading.Event(), [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    monkeypatch.setattr(registry, "RECLAIM_TIMEOUT_S", 0.01)
+    of = Users(lambda: range(61200, 61202), hangs, *states)
+    try:
+        held = await of.acquire(WEB)
+        os.close(held.descriptor)
+        assert held.uid == 61201
+        assert b"could not be taken back" in (tmp_path / "userdb/61200.user").read_bytes(), "PID 1 leaves it alone, too"
+    finally:
+        goes_on.set()
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+
+async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_the_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {"/srv/other.img"}
+    of = users(tmp_path, range(61200, 61201), broken=broken)
+    with started(of, WEB) as uid:
+        await of.note(uid, [DISK])
+        await of.note(uid, [Given("/srv/other.img", 1, 3)])
+    await of.release(WEB)
+    assert "disk /srv/other.img: Input/output error." in caplog.text
+    assert left(tmp_path) == {"61200.user", "solo5-61200.user"}, "the name is free, the user is not"
+    with pytest.raises(TakenError, match="all 1 users"):
+        of._acquire(WEB)
+    assert await of.collect(_none) == []
+    assert await of.reclaim() == ["disk /srv/other.img: Input/output error."]
+    broken.clear()
+    assert await of.reclaim() == []
+    assert left(tmp_path) == set()
+    assert list((tmp_path / "notes").iterdir()) == []
+    with started(of, WEB) as again:
+        assert again == uid
+
+
+async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_next(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    with started(of, WEB) as uid:
+        await of.note(uid, [DISK])
+    with started(of, WEB) as again:
+        assert again == uid
+        await of.note(uid, [Given("/srv/other.img", 1, 3)])
+        await of.note(uid, [DISK])
+    await of.release(WEB)
+    assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
+
+
+async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_stay_noted(tmp_path: Path) -> None:
+    """A start could be about to use it: what it notes must not be removed."""
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    (tmp_path / "dynamic-uid").mkdir()
+    with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        assert await of.reclaim() == []
+        assert taken == [(61200, "/srv/disk.img")]
+        assert (tmp_path / "notes/61200").exists()
+    assert await of.reclaim() == []
+    assert not (tmp_path / "notes/61200").exists()
+
+
+async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, name and directory: whatever of the rest a loss of power takes, the owner on another disk is known."""
+    synced: list[str] = []
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(_place(fd)))
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        await of.note(uid, [DISK])
+        assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}"), str(tmp_path / "notes")]
+        assert [each.name for each in (tmp_path / "notes").iterdir()] == [f"{uid}"]
 
 
 async def test_user_that_this_host_does_not_find_is_the_missing_library(
@@ -249,6 +361,10 @@ def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None
         _run(users(tmp_path).acquire(WEB))
 
 
+def _place(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
 class _Loaded:
     """PID 1's list of tasks."""
 
@@ -264,6 +380,4 @@ async def _none() -> Collection[TaskName]:
 
 
 def _run(coroutine: object) -> object:
-    import asyncio
-
     return asyncio.run(coroutine)  # type: ignore[arg-type]
