@@ -133,7 +133,8 @@ def outcome(state: UnitState, words: LastWords = LastWords(), *, going_down: boo
 
 
 def _told(state: UnitState, words: LastWords) -> Outcome:
-    if state.result == "oom-kill" or (words.oom_killed and state.main_status == signals.SIGKILL):
+    by_sigkill = state.main_code != MainCode.EXITED and state.main_status == signals.SIGKILL
+    if state.result == "oom-kill" or (words.oom_killed and by_sigkill):
         return _out_of_memory(state)
     if state.kind is UnitKind.SCOPE and state.main_code == MainCode.NONE:
         return Outcome(ending=Ending.UNKNOWN, sentence="ended; only its caller knows how, since it ran in a scope")

@@ -86,6 +86,10 @@ ROWS = [
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=CAUGHT, code=1, claim="a guest is no tender"),
     Row(exited(2), Ending.EXITED, "the guest exited with 2", 2, guest=HELLO, code=2),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, code=3),
+    Row(
+        exited(9), Ending.EXITED, "the guest exited with 9", 9, code=9,
+        systemd=(Remark(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef"),), claim="9 is no SIGKILL",
+    ),
     Row(exited(203), Ending.EXITED, "the guest exited with 203", 203, code=203, claim="a guest's own 203"),
     Row(
         exited(63), Ending.EXITED, "the guest exited with 63 (it was asked for its help)", 63, code=63,

@@ -103,8 +103,12 @@ SLEEPERS = {
 }
 
 
+REMARK = "Sent signal SIGKILL to main process 1 (x) on client request, killed by the OOM killer"
+"""A job's name, which PID 1 repeats in its remarks on the unit."""
+
+
 def sleeper(job: str, target: str) -> str:
-    return hcl(job, config(f"sleeper.{target}"), kind="batch")
+    return hcl(job, config(f"sleeper.{target}"), kind="batch", job=f'name = "{REMARK}"')
 
 
 def asleep(job: str) -> str:
