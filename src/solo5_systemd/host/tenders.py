@@ -11,6 +11,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.processes import reaped
 from solo5_systemd.unit.tender import Tender
 
 REMEMBERED = Path("/run/solo5/tenders")
@@ -97,12 +98,8 @@ async def _version(path: Path) -> str:
     except OSError as error:
         raise HostError(f"{path} cannot be executed: {error.strerror}.") from error
     try:
-        async with asyncio.timeout(VERSION_TIMEOUT):
+        async with reaped(process), asyncio.timeout(VERSION_TIMEOUT):
             _, said = await process.communicate()
     except TimeoutError as error:
         raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT:g} seconds.") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     return said[:1024].replace(b"\0", b"").decode("utf-8", "replace").strip() or "nothing"

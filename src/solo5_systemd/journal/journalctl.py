@@ -12,6 +12,7 @@ from solo5_systemd.journal.note import note_hung
 from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.processes import reaped
 from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.words import LastWords
@@ -141,9 +142,5 @@ async def _process(arguments: Sequence[str], errors: int) -> AsyncGenerator[Proc
         raise DependencyError(sentence, advice(JOURNALCTL)) from error
     except OSError as error:
         raise HostError(f"the journal cannot be read: {JOURNALCTL}: {error.strerror}.") from error
-    try:
+    async with reaped(process):
         yield process
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from solo5_systemd.errors import DependencyError, HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.processes import reaped
 
 GREP = "/usr/bin/grep"
 NICE = "/usr/bin/nice"
@@ -103,12 +104,8 @@ async def _running(pattern: str) -> AsyncIterator[Process]:
         )  # fmt: skip
     except OSError as error:
         raise _not_executed(f"{PRLIMIT}: {error.strerror}") from error
-    try:
+    async with reaped(process):
         yield process
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 def _limits() -> tuple[str, ...]:
