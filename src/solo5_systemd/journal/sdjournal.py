@@ -44,6 +44,12 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
 }
 """Of the functions `sd_journal_NAME`, after the journal itself."""
 
+_OF_AN_ENTRY = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec"})
+_GONE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
+"""What these functions return of an entry whose file journald empties before it removes it. libsystemd reads an entry's
+size twice, to check it and to use it: EINVAL where it became zero in between, as it does beside a guest that writes as
+fast as it can. EADDRNOTAVAIL where the file was truncated, on a file system that has no holes."""
+
 _PRIORITIES = {Stream.STDOUT: STDOUT_PRIORITY, Stream.STDERR: STDERR_PRIORITY}
 
 CONSOLES = (f"SYSLOG_FACILITY={FACILITY}", "_TRANSPORT=stdout")
@@ -212,7 +218,8 @@ def _count(text: bytes) -> int:
 
 def _check(function: str, result: int) -> int:
     if result < 0:
-        error = _UnreadableError if result == -errno.EBADMSG else HostError
+        is_gone = function in _OF_AN_ENTRY and -result in _GONE
+        error = _UnreadableError if is_gone else HostError
         raise error(
             f"the journal cannot be read: sd_journal_{function}: {os.strerror(-result)}.",
             "See: journalctl --verify",

@@ -39,9 +39,9 @@ class Library:
         return -errno.ENOENT if name == "get_data" else 0
 
 
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    library = Library(0, -errno.EBADMSG, -errno.EBADMSG, 0)
+@pytest.fixture(params=[errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL], ids=errno.errorcode.get)
+def library(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Library:
+    library = Library(0, -request.param, -request.param, 0)
     monkeypatch.setattr(sdjournal, "_library", lambda: library)
     return library
 

@@ -73,4 +73,5 @@ def test_remarks_of_pid_1_in_names_and_on_a_console_are_no_oom_kill_and_reach_ev
         assert (end["oom_killed"], end["exit_code"], end["signal"]) == ("false", str(exit_status), "0")
         texts = [*events(alloc, REMARKS["task"]), *(value for each in details(alloc) for value in each.values())]
         assert [each for each in texts if not each.isprintable() or len(each) > MOST] == []
-    assert any(r"the guest aborted: \x1b[2J\x1b]0;root\x07abort: Failed" in each for each in texts), texts
+        quoted = any(r"the guest aborted: \x1b[2J\x1b]0;root\x07abort: Failed" in each for each in texts)
+        assert quoted is (exit_status == 255), texts
