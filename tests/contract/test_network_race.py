@@ -1,11 +1,12 @@
 """What another program does to our tables in the very moment that we change them, and a release that fails halfway."""
 
 import pytest
-from tests.contract.netns import run
+from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
 from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
 from solo5_systemd.network.nft import Tables
 from solo5_systemd.network.ruleset import Element, Plan, elements
 
@@ -99,6 +100,7 @@ async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_b
 _FAILS_ONCE = """
 import sys
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
 from solo5_systemd.network import netlink
 from solo5_systemd.networkd import main as program, keeper, service
 
@@ -127,3 +129,54 @@ async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) ->
             await client.drop("a")
         assert host_state() != before
         await until(lambda: host_state() == before, 10)
+
+
+_ATTACHED_LATE = """
+import asyncio, sys, threading
+from solo5_systemd.networkd import keeper, main as program, service
+
+time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
+keeper.now = service.now = lambda: time
+attach, make_tap, take_repairs, expired = (
+    service.Networkd._attach, program.Links.make_tap, keeper.Keeper.take_repairs, keeper.Keeper.expired)
+
+def until_called(self):
+    global time
+    if self._reserved and not called.is_set():
+        time += keeper.RESERVATION_SECONDS + 1
+        over.set()
+        called.wait(60)
+    return take_repairs(self)
+
+async def call(self, name):
+    await asyncio.to_thread(over.wait, 60)
+    called.set()
+    return await attach(self, name)
+
+def look(self):
+    found = expired(self)
+    if found:
+        looked.set()
+    return found
+
+def make(self, *arguments, **options):
+    looked.wait(60)
+    make_tap(self, *arguments, **options)
+
+service.Networkd._attach, keeper.Keeper.take_repairs, keeper.Keeper.expired = call, until_called, look
+program.Links.make_tap = make
+sys.exit(program.main())
+"""
+"""The service with a clock of the test's: a reservation's time is over, and it is attached just as that is noticed."""
+
+
+async def test_a_reservation_that_is_attached_as_it_expires_is_kept(service: Service) -> None:
+    service.start(program=("-c", _ATTACHED_LATE))
+    await service.ready()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        # Calls for one task are in turn: this one is answered after all that is to be done with it.
+        await client.attach(TaskName("a"))
+        assert link(lease.tap)["master"] == lease.bridge
+        assert [held.task for held in await client.reservations()] == ["a"]
+        await client.drop("a")

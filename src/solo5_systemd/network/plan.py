@@ -192,7 +192,8 @@ class Holding:
         reservation: what is held.
         nics: what was asked, so that the same request can be told from another.
         state: how far it is.
-        expires: the second of CLOCK_BOOTTIME in which a mere reservation ends.
+        expires: the second of CLOCK_BOOTTIME in which a mere reservation ends, and from which on an attached one is to
+            have a unit.
     """
 
     reservation: Reservation

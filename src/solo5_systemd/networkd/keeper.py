@@ -67,7 +67,8 @@ class Keeper:
 
     @property
     def holdings(self) -> Collection[Holding]:
-        return self._holdings.values()
+        """As they are now; other threads than the writer's may ask for them."""
+        return tuple(self._holdings.values())
 
     def networks(self) -> Sequence[Network]:
         """The networks in use."""
@@ -144,6 +145,8 @@ class Keeper:
             except Solo5Error:
                 self._undo_attach(holding.reservation)
                 raise
+        elif holding.expires <= now():  # of a start that has its unit yet to come, as the first one had
+            self._save(replace(holding, expires=now() + RESERVATION_SECONDS))
         return holding.reservation
 
     def begin_release(self, task: TaskName) -> Reservation:
@@ -231,11 +234,16 @@ class Keeper:
 
     def expired(self) -> Sequence[TaskName]:
         """The tasks whose reservation nobody picked up."""
-        return tuple(task for task, holding in self._reserved.items() if holding.expires <= now())
+        return tuple(task for task, holding in list(self._reserved.items()) if holding.expires <= now())
+
+    def is_due(self, task: TaskName) -> bool:
+        """The task has neither attached nor reserved for so long that it is to have a unit by now."""
+        holding = self._holdings.get(task)
+        return holding is not None and holding.expires <= now()
 
     def next_expiry(self) -> int | None:
         """The second of CLOCK_BOOTTIME in which the next reservation ends; None where there is none."""
-        return min((holding.expires for holding in self._reserved.values()), default=None)
+        return min((holding.expires for holding in list(self._reserved.values())), default=None)
 
     def _plan(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
@@ -289,7 +297,7 @@ class Keeper:
         for lease in reservation.leases:
             self._make_tap(reservation.task, lease)
         self._add_to_tables(reservation)
-        self._save(replace(holding, state=HoldingState.ATTACHED))
+        self._save(replace(holding, state=HoldingState.ATTACHED, expires=now() + RESERVATION_SECONDS))
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:

@@ -123,9 +123,19 @@ class Networkd:
 
     async def release(self, task: TaskName) -> None:
         async with self._turn(task):
-            reservation = await self._work(self._keeper.begin_release, task)
-            await asyncio.gather(self._bury(reservation), self._let_go(reservation))
-            await self._work(self._keeper.end_release, task)
+            await self._take_back(task)
+
+    async def _release_if_due(self, task: TaskName, why: str, level: int = logging.INFO) -> None:
+        """Release what is not used, unless a start attaches it before this has its turn."""
+        async with self._turn(task):
+            if self._keeper.is_due(task):
+                _log.log(level, "The lease of task %s is released: %s.", task, why)
+                await self._take_back(task)
+
+    async def _take_back(self, task: TaskName) -> None:
+        reservation = await self._work(self._keeper.begin_release, task)
+        await asyncio.gather(self._bury(reservation), self._let_go(reservation))
+        await self._work(self._keeper.end_release, task)
 
     async def _let_go(self, reservation: Reservation) -> None:
         if not await asyncio.to_thread(let_go, reservation.ports):
@@ -211,7 +221,7 @@ class Networkd:
         orphans = [*self._keeper.expired(), *await self._without_unit()]
         if not dry_run:
             for task in orphans:
-                await self.release(task)
+                await self._release_if_due(task, "it is collected")
         return [[f"network lease of task {task}" for task in orphans]]
 
     # -- house ----------------------------------------------------------------------------------------------------
@@ -237,8 +247,7 @@ class Networkd:
             await self._mend()
             await self._tell_repairs()
             for task in self._keeper.expired():
-                _log.info("The reservation of task %s was not picked up: it is given back.", task)
-                await self.release(task)
+                await self._release_if_due(task, "its reservation has expired")
             if now() - self._swept >= SWEEP_SECONDS:
                 await self._sweep()
 
@@ -276,8 +285,7 @@ class Networkd:
         await self._work(self._keeper.hold_ports)
         orphans = await self._without_unit()
         for task in orphans & self._suspects:
-            _log.warning("Task %s holds a network lease and has no unit: the lease is taken back.", task)
-            await self.release(task)
+            await self._release_if_due(task, "it has no unit", logging.WARNING)
         self._suspects = orphans
 
     async def _without_unit(self) -> frozenset[TaskName]:
