@@ -56,6 +56,10 @@ def heard(guest: Guest) -> list[bytes]:
     return [frame[42:] for frame in guest.frames if frame[12:14] == b"\x08\0" and frame[23] == UDP]
 
 
+def datagram(data: bytes) -> bytes:
+    return struct.pack("!HHHH", 4000, 7777, 8 + len(data), 0) + data
+
+
 async def until_pinged(guest: Guest) -> None:
     """The gateway answers, so that what the guest sent before has been dealt with."""
     before = len(guest.frames)
@@ -239,3 +243,22 @@ async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -
         await client.drop("a")
         await client.drop("b")
     listener.close()
+
+
+async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_nf: None) -> None:
+    """Nor one for a guest that has not sent a frame yet, whose MAC address a bridge could not have learned."""
+    await service.restart()
+    async with service.client() as client:
+        leases = [await client.lease(task) for task in "abc"]
+        async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(leases[2]) as c:
+            nowhere = bytes.fromhex("020000000099")
+            for _ in range(100):
+                a.send(a.ipv4(nowhere, c.ip, UDP, datagram(b"for a guest that is not")))
+                a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"for the second guest")))
+            a.send(a.ipv4(await a.resolve(c.ip), c.ip, UDP, datagram(b"for the third guest")))
+            assert await a.heard_udp(b"FOR THE THIRD GUEST") == (c.ip, 7777)
+            assert set(heard(a)) == {b"FOR THE SECOND GUEST", b"FOR THE THIRD GUEST"}
+            assert set(heard(b)) == {b"for the second guest"}
+            assert set(heard(c)) == {b"for the third guest"}
+        for task in "abc":
+            await client.drop(task)

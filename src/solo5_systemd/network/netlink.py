@@ -36,6 +36,8 @@ Otherwise a bridge learns their source and hands them up as the tap's own, past 
 net/bridge/br_input.c): a guest could take another one's MAC address, and call the host.
 """
 
+_NUD_NOARP, _NTF_MASTER = 0x40, 0x04  # linux/neighbour.h: a static entry, of the port's bridge
+
 _DOOMED = 0x5305DEAD  # a link group of ours
 
 
@@ -144,15 +146,27 @@ class Links:
             self._set_port(lease, isolated=isolated)
 
     def isolate(self, lease: Lease, *, isolated: bool) -> None:
-        """Change whether the tap's port of the bridge is isolated."""
+        """Set the tap's port of the bridge anew, for other settings or as another version of ours left it."""
         with _told(f"tap {lease.tap}"):
             self._set_port(lease, isolated=isolated)
 
     def _set_port(self, lease: Lease, *, isolated: bool) -> None:
-        """Set the tap's port of the bridge: hairpin (mode; see ruleset), isolation, and which frames are forwarded."""
+        """Set the tap's port of the bridge: hairpin (mode; see chains), isolation, and which frames are forwarded.
+
+        The lease's MAC address is entered, and none is learned: what is for another one, or for none that the bridge
+        has, goes neither to this guest nor, from it, to all others.
+        """
+        tap = index(lease.tap)
         self._route.brport(
-            "set", index=index(lease.tap), mode=1, isolated=int(isolated), group_fwd_mask=_ALL_GROUPS
-        )  # fmt: skip
+            "set",
+            index=tap,
+            mode=1,
+            isolated=int(isolated),
+            group_fwd_mask=_ALL_GROUPS,
+            learning=0,
+            unicast_flood=0,
+        )
+        self._route.fdb("replace", ifindex=tap, lladdr=lease.mac, state=_NUD_NOARP, flags=_NTF_MASTER)
 
     def is_in_place(self, lease: Lease) -> bool:
         """The tap is there, up, and on its bridge."""
