@@ -15,8 +15,9 @@ routed = false            # true: a client that has a route reaches ports that a
 reach = []                # names of other networks whose guests may be called from here
 isolated = false          # true: guests of this network do not reach each other
 host = []                 # ports of the host for its guests, such as ["53/udp"]
-metadata = false          # true: guests reach 169.254.0.0/16, where clouds have their metadata service
+metadata = false          # true: guests reach the addresses where clouds have their metadata service
 connections = 4096        # how many a guest may have open at once
+fragments = false         # true: guests may send fragments of datagrams
 """
 
 import hashlib
@@ -71,8 +72,9 @@ class NetworkPolicy:
         reach: networks whose guests may be called by guests of this one.
         isolated: guests of this network do not reach one another.
         host: ports of the host, at each of its addresses, that guests may call.
-        metadata: guests reach 169.254.0.0/16.
+        metadata: guests reach the addresses of metadata services.
         connections: how many tracked connections one guest may have open.
+        fragments: guests may send fragments of datagrams, which the host puts together.
     """
 
     routed: bool = False
@@ -81,6 +83,7 @@ class NetworkPolicy:
     host: tuple[HostPort, ...] = ()
     metadata: bool = False
     connections: int = CONNECTIONS
+    fragments: bool = False
 
 
 CLOSED = NetworkPolicy()
@@ -190,7 +193,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections")
+POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments")
 
 
 def network_policy(fields: Fields) -> NetworkPolicy:
@@ -206,6 +209,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         host=tuple(fields.each("host", _host_port)),
         metadata=fields.boolean("metadata", default=False),
         connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
+        fragments=fields.boolean("fragments", default=False),
     )
 
 
@@ -218,6 +222,7 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "host": [str(port) for port in policy.host],
         "metadata": policy.metadata,
         "connections": policy.connections,
+        "fragments": policy.fragments,
     }
 
 

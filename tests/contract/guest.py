@@ -18,7 +18,10 @@ _TUNSETIFF = 0x400454CA
 _IFF_TAP_NO_PI = 0x1002
 IPV4, ARP = 0x0800, 0x0806
 ICMP, TCP, UDP = 1, 6, 17
-_SYN, _FIN, _ACK, _PSH = 2, 1, 16, 8
+SYN, FIN, ACK, _PSH = 2, 1, 16, 8
+WHOLE, MORE = 0x4000, 0x2000
+"""Not to be fragmented; a fragment that another one follows. Its place, in eight bytes, is added."""
+
 BROADCAST = b"\xff" * 6
 
 
@@ -86,11 +89,23 @@ class Guest:
         return self.frame(to, ARP, body)
 
     def ipv4(
-        self, mac: bytes, to: IPv4Address, protocol: int, body: bytes, *, source: IPv4Address | None = None
+        self,
+        mac: bytes,
+        to: IPv4Address,
+        protocol: int,
+        body: bytes,
+        *,
+        source: IPv4Address | None = None,
+        number: int = 0,
+        fragment: int = WHOLE,
     ) -> bytes:
         ends = (source or self.ip).packed + to.packed
-        head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol)
+        head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(body), number, fragment, 64, protocol)
         return self.frame(mac, IPV4, head + _sum(head + b"\0\0" + ends) + ends + body)
+
+    def tcp(self, mac: bytes, to: IPv4Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
+        """A segment without data; the numbers are its own and the one that it acknowledges."""
+        return self.ipv4(mac, to, TCP, _tcp(self.ip.packed + to.packed, *ports, *numbers, flags))
 
     def frame(self, to: bytes, kind: int, body: bytes, *, source: bytes = b"") -> bytes:
         return to + (source or self.mac) + kind.to_bytes(2) + body.ljust(46, b"\0")
@@ -127,12 +142,12 @@ class Guest:
         source, port, sequence, acknowledged, offset, flags = struct.unpack_from("!HHIIBB", body)
         data = body[offset >> 4 << 2 :]
         ends = frame[30:34] + frame[26:30]
-        if flags & _SYN:
-            return _tcp(ends, port, source, 1000, sequence + 1, _SYN | _ACK)
+        if flags & SYN:
+            return _tcp(ends, port, source, 1000, sequence + 1, SYN | ACK)
         if data:
-            return _tcp(ends, port, source, acknowledged, sequence + len(data), _PSH | _FIN | _ACK, data.upper())
-        if flags & _FIN:
-            return _tcp(ends, port, source, acknowledged, sequence + 1, _ACK)
+            return _tcp(ends, port, source, acknowledged, sequence + len(data), _PSH | FIN | ACK, data.upper())
+        if flags & FIN:
+            return _tcp(ends, port, source, acknowledged, sequence + 1, ACK)
         return b""
 
 

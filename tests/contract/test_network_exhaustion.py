@@ -1,6 +1,7 @@
 """What one guest can take away from the host and from other guests: entries of connection tracking, and packets."""
 
 import asyncio
+import json
 import socket
 import statistics
 import struct
@@ -13,14 +14,17 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import BROADCAST, UDP, Guest
-from tests.contract.netns import Outside
-from tests.contract.netservice import Service, tcp, udp
-from tests.contract.test_network_paths import ask_tcp, ask_udp
+from tests.contract.guest import ACK, BROADCAST, FIN, MORE, SYN, UDP, Guest
+from tests.contract.netns import Outside, run
+from tests.contract.netservice import Service, nic, tcp, udp, until
+from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
 from tests.contract.test_network_policy import METADATA, arrived, bound
 
 from solo5_systemd.network.plan import Lease
 
+__all__ = ["bridge_nf"]
+
+LOOSE = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
 COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 
@@ -55,8 +59,8 @@ async def test_one_guest_does_not_fill_the_table_of_connections(service: Service
             full = tracked()
             assert 4096 <= full < 4200, "one guest's limit, and a few of others"
             (network,) = await client.networks()
-            assert network.refused.keys() == {a.ip}
-            assert 12_000 - 4096 <= network.refused[a.ip] < 12_000
+            assert network.dropped.refused.keys() == {a.ip}
+            assert 12_000 - 4096 <= network.dropped.refused[a.ip] < 12_000
             arrived(listener)
             await a.send_udp(IPv4Address(outside.address), 7, b"goes on", source_port=9)
             await a.send_udp(IPv4Address(outside.address), 7, b"is new", source_port=8)
@@ -86,6 +90,75 @@ async def test_the_limit_is_configurable(service: Service, outside: Outside) -> 
         await client.drop("a")
 
 
+class Mute(Guest):
+    """One that answers nothing but ARP: the test sends for it."""
+
+    def _on_ipv4(self, frame: bytes) -> None:
+        pass
+
+
+async def test_closed_connections_do_not_fill_the_table_either(service: Service) -> None:
+    """One guest opens and closes them by way of the host, and then goes on sending; the other one takes part."""
+    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 512\n")
+    LOOSE.write_text("0")  # what is sent to a connection that is gone does not begin another one
+    await service.restart()
+    async with service.client() as client:
+        async with Mute(await client.lease("a")) as a, Mute(await client.lease("b")) as b:
+            gateway = await a.resolve(a.gateway)
+
+            def segments(port: int) -> Iterator[tuple[Guest, bytes]]:
+                """Open and close a connection."""
+                yield a, a.tcp(gateway, b.ip, (port, 7), (1, 0), SYN)
+                yield b, b.tcp(gateway, a.ip, (7, port), (1, 2), SYN | ACK)
+                yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), ACK)
+                yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), FIN | ACK)
+                yield b, b.tcp(gateway, a.ip, (7, port), (2, 3), FIN | ACK)
+                yield from later(port)
+
+            def later(port: int) -> Iterator[tuple[Guest, bytes]]:
+                yield a, a.tcp(gateway, b.ip, (port, 7), (3, 3), ACK)
+                yield b, b.tcp(gateway, a.ip, (7, port), (3, 3), ACK)
+
+            ports, most = range(1024, 1024 + 6000), 0
+            for port in ports:
+                for guest, frame in segments(port):
+                    guest.send(frame)
+                if port % 100 == 0:
+                    most = max(most, tracked())
+            await until_answered(a)
+            print(f"{len(ports)} connections opened and closed: at most {max(most, tracked())} in the table")
+            assert 512 < max(most, tracked()) <= 3 * 512 + 10, "three times its limit, and a few of the host's"
+            (network,) = await client.networks()
+            assert network.dropped.refused[a.ip] > 0
+            again = [each for port in ports for each in later(port)]
+
+            def is_empty() -> bool:
+                for guest, frame in again:
+                    guest.send(frame)
+                return tracked() < 10
+
+            await until(is_empty, 60)
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_the_count_outlives_a_change_of_networks(service: Service, outside: Outside) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 32\n[network.back]\n")
+    await service.restart()
+    async with service.client() as client:
+        async with Guest(await client.lease("a")) as a:
+            await send_many(a, IPv4Address(outside.address), 100)
+            await client.have("b", nics=(nic("service", "back"),))
+            await send_many(a, IPv4Address(outside.address), 200)
+            assert 32 <= tracked() < 40
+            await client.drop("b")
+            await send_many(a, IPv4Address(outside.address), 300)
+            assert 32 <= tracked() < 40
+            refused = [network.dropped.refused.get(a.ip, 0) for network in await client.networks()]
+            assert sum(refused) == 68 + 168 + 268
+        await client.drop("a")
+
+
 async def test_what_is_dropped_is_not_tracked(service: Service, outside: Outside) -> None:
     await service.restart()
     async with service.client() as client:
@@ -95,8 +168,86 @@ async def test_what_is_dropped_is_not_tracked(service: Service, outside: Outside
             for to in (a.gateway, IPv4Address(outside.host), METADATA):
                 await send_many(a, to, 3000)
             assert tracked() <= before + 3, "or as good as none"
-            assert (await client.networks())[0].refused == {}
+            assert (await client.networks())[0].dropped.refused == {}
         await client.drop("a")
+
+
+def incomplete() -> int:
+    """How many datagrams wait for their other fragments, in this namespace."""
+    lines = Path("/proc/thread-self/net/sockstat").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("FRAG:")).split()[2])
+
+
+async def test_fragments_of_a_guest_take_no_memory_of_the_hosts(
+    service: Service, outside: Outside, bridge_nf: None
+) -> None:
+    await service.restart()
+    async with service.client() as client:
+        async with Guest(await client.lease("a")) as a, Guest(await client.lease("b")) as b:
+            gateway = await a.resolve(a.gateway)
+            ways = ((gateway, a.gateway), (gateway, IPv4Address(outside.address)), (b.mac, b.ip))
+            for mac, to in ways:
+                for number in range(100):
+                    a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number, fragment=MORE))
+                    a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number + 100, fragment=100))
+            await until_answered(a)
+            assert incomplete() == 0
+            (network,) = await client.networks()
+            assert network.dropped.fragments == {a.ip: 200 * len(ways)}
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_fragments_pass_where_a_network_permits_them(service: Service, outside: Outside) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nfragments = true\n")
+    await service.restart()
+    with outside.entered():
+        listener = bound(outside.address, 7)
+    async with service.client() as client:
+        async with Guest(await client.lease("a")) as a:
+            gateway, to = await a.resolve(a.gateway), IPv4Address(outside.address)
+            body = struct.pack("!HHHH", 9, 7, 8 + 2000, 0) + bytes(2000)
+            a.send(a.ipv4(gateway, to, UDP, body[:1000], number=1, fragment=MORE))
+            a.send(a.ipv4(gateway, to, UDP, body[1000:], number=1, fragment=1000 // 8))
+            async with asyncio.timeout(30):
+                assert len(await asyncio.get_running_loop().sock_recv(listener, 3000)) == 2000
+            (network,) = await client.networks()
+            assert network.dropped.fragments == {}
+        await client.drop("a")
+    listener.close()
+
+
+def neighbours(link: str) -> int:
+    return len(json.loads(run("ip", "-j", "neigh", "show", "nud", "all", "dev", link)))
+
+
+async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(service: Service, outside: Outside) -> None:
+    """The host asks for each address on a link that it is to send to, and remembers it: 1024 of them, of all links."""
+    (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.77.0.0/20"\nrouted = true\n')
+    run("ip", "address", "add", "198.18.0.1/20", "dev", f"{outside.link}-in")
+    outside.ip("route", "replace", "default", "via", outside.host)
+    await service.restart()
+    with outside.entered():
+        listener, neighbour = bound(outside.address, 7), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    async with service.client() as client:
+        first, second = await client.lease("a"), await client.lease("b")
+        async with Guest(first) as a, Guest(second) as b:
+            gateway, begun = await a.resolve(a.gateway), time.monotonic()
+            free = [address for address in first.ipv4.network if address not in (a.ip, b.ip, a.gateway)][1:301]
+            for address in (*free, *(IPv4Address("198.18.1.0") + number for number in range(300))):
+                a.send(a.ipv4(gateway, address, UDP, struct.pack("!HHHH", 9, 9, 8, 0)))
+            for address in free:
+                neighbour.sendto(b"x", (str(address), 9))
+            await until_answered(a)
+            assert neighbours(first.bridge) <= 3, "the guests"
+            assert neighbours(f"{outside.link}-in") <= 64 + 16 * (time.monotonic() - begun) + 9
+            await b.send_udp(IPv4Address(outside.address), 7, b"of b")
+            async with asyncio.timeout(30):
+                assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"of b"
+            assert await ask_udp(str(b.ip), 7, sock=neighbour) == b"HELLO"
+        await client.drop("a")
+        await client.drop("b")
+    listener.close()
 
 
 @contextmanager

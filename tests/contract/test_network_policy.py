@@ -22,6 +22,9 @@ from solo5_systemd.settings import HostPort, NetworkPolicy
 __all__ = ["bridge_nf"]
 
 METADATA = IPv4Address("169.254.169.254")
+ELSEWHERE = (IPv4Address("168.63.129.16"), IPv4Address("100.100.100.200"))
+"""Of Azure and of Alibaba Cloud."""
+
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 ECHO = b"\x08\0\xf7\xff\0\0\0\0"
 
@@ -84,10 +87,11 @@ class Scene:
         """Return the ways that are open."""
         for neighbour in (self.outside, self.elsewhere):
             neighbour.ip("route", "replace", "default", "via", neighbour.host)
-        self.outside.ip("address", "replace", f"{METADATA}/32", "dev", "lo")
-        run("ip", "route", "replace", str(METADATA), "via", self.outside.address)
+        for address in (METADATA, *ELSEWHERE):
+            self.outside.ip("address", "replace", f"{address}/32", "dev", "lo")
+            run("ip", "route", "replace", str(address), "via", self.outside.address)
         with self.outside.entered():
-            lan, metadata = bound("0.0.0.0", 7), bound(str(METADATA), 80)
+            lan, metadata = bound("0.0.0.0", 7), bound("0.0.0.0", 80)
         with self.elsewhere.entered():
             far = bound("0.0.0.0", 7)
         service, api = bound("0.0.0.0", 53), bound("0.0.0.0", 4646)
@@ -114,6 +118,8 @@ class Scene:
             await a.send_udp(address, 53, b"a to service")
             await a.send_udp(address, 4646, b"a to api")
         await a.send_udp(METADATA, 80, b"a to metadata")
+        for address in ELSEWHERE:
+            await a.send_udp(address, 80, f"a to metadata at {address}".encode())
         await a.send_udp(IPv4Address(self.outside.address), 7, b"a to lan")
         await until_pinged(a)
         await until_pinged(c)
@@ -154,7 +160,7 @@ WITHIN = {"a to b by the gateway", "a to b itself"}
         ("routed = true", {"lan to a"}),
         ('reach = ["back"]', {"a to c"}),
         ('host = ["53/udp"]', {"a to service"}),
-        ("metadata = true", {"a to metadata"}),
+        ("metadata = true", {"a to metadata", *(f"a to metadata at {address}" for address in ELSEWHERE)}),
         ("isolated = true", set()),
     ],
     ids=["nothing", "routed", "reach", "host", "metadata", "isolated"],
@@ -256,6 +262,7 @@ async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_
                 a.send(a.ipv4(nowhere, c.ip, UDP, datagram(b"for a guest that is not")))
                 a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"for the second guest")))
             a.send(a.ipv4(await a.resolve(c.ip), c.ip, UDP, datagram(b"for the third guest")))
+            assert await a.heard_udp(b"FOR THE SECOND GUEST") == (b.ip, 7777)
             assert await a.heard_udp(b"FOR THE THIRD GUEST") == (c.ip, 7777)
             assert set(heard(a)) == {b"FOR THE SECOND GUEST", b"FOR THE THIRD GUEST"}
             assert set(heard(b)) == {b"for the second guest"}

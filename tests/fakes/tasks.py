@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
-from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.overview import Dropped, NetworkOverview
 from solo5_systemd.network.plan import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.settings import HostPort, NetworkPolicy
 from solo5_systemd.task import Phase, Started, Task
@@ -43,7 +43,7 @@ NETWORK = NetworkOverview(
     leases=1,
     free=252,
     policy=NetworkPolicy(reach=(NetworkName("lab"),), host=(HostPort(port=53, protocol="udp"),), connections=64),
-    refused={IPv4Address("10.89.0.2"): 17},
+    dropped=Dropped(refused={IPv4Address("10.89.0.2"): 17}, fragments={IPv4Address("10.89.0.2"): 5}),
 )
 """Whose address the lease is."""
 

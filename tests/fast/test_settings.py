@@ -132,12 +132,18 @@ def test_a_long_name_has_a_bridge_whose_name_fits_and_stays() -> None:
 def test_a_policy_is_read_and_written() -> None:
     read = parse(
         '[network.a]\nrouted = true\nreach = ["b"]\nisolated = true\nhost = ["53/udp", "8080/tcp"]\n'
-        "metadata = true\nconnections = 16\n[network.b]\n"
+        "metadata = true\nconnections = 16\nfragments = true\n[network.b]\n"
     )
     a, b = read.networks[1:]
     host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
     opened = NetworkPolicy(
-        routed=True, reach=(NetworkName("b"),), isolated=True, host=host, metadata=True, connections=16
+        routed=True,
+        reach=(NetworkName("b"),),
+        isolated=True,
+        host=host,
+        metadata=True,
+        connections=16,
+        fragments=True,
     )
     assert (a.policy, b.policy) == (opened, CLOSED)
     for policy in (opened, CLOSED):

@@ -88,7 +88,7 @@ def _row(network: NetworkOverview) -> tuple[str, ...]:
 
 
 def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, str]]:
-    refused = sorted(network.refused.items())
+    refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
     return [
         ("Name", network.name),
         ("Bridge", f"{network.bridge} ({'up' if network.up else 'made when a task needs it'})"),
@@ -102,8 +102,10 @@ def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, 
         ("Host", ", ".join(map(str, network.policy.host)) or "no port"),
         ("Metadata", _yes(network.policy.metadata)),
         ("Connections", f"{network.policy.connections} for each guest"),
+        ("Fragments", _yes(network.policy.fragments)),
         *(("Lease", f"{lease.ipv4.ip} {lease.mac} {task}/{lease.nic}") for task, lease in _leases(network, tasks)),
         *(("Refused", f"{address} {count} packets, for too many connections") for address, count in refused),
+        *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
     ]
 
 
@@ -141,7 +143,8 @@ def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[s
             "ipv4": str(lease.ipv4.ip),
             "mac": lease.mac,
             "tap": lease.tap,
-            "refused": network.refused.get(lease.ipv4.ip, 0),
+            "refused": network.dropped.refused.get(lease.ipv4.ip, 0),
+            "fragments": network.dropped.fragments.get(lease.ipv4.ip, 0),
         }
         for task, lease in _leases(network, tasks)
     ]

@@ -242,6 +242,7 @@ def _opened(policy: NetworkPolicy) -> list[str]:
         *(["the metadata service"] if policy.metadata else ()),
         *(f"network {name}" for name in policy.reach),
         *(["unpublished ports"] if policy.routed else ()),
+        *(["fragments"] if policy.fragments else ()),
     ]
 
 

@@ -12,7 +12,9 @@ import nftables
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network import ruleset
+from solo5_systemd.network.chains import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
 from solo5_systemd.network.nlsocket import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
+from solo5_systemd.network.overview import Dropped
 from solo5_systemd.network.ruleset import Element, Plan
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
@@ -21,7 +23,7 @@ _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
-_OWNED_PROBE = f"table ip {ruleset.TABLE}-probe {{ flags owner, persist; }}"
+_OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _NFGENMSG = struct.Struct("=BBH")
 
 _PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
@@ -60,19 +62,42 @@ class Tables:
     def replace(self, plan: Plan) -> None:
         """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
         commands = ruleset.replace(plan, owned=self._owned)
-        self._generation = None
         self._flows_are_lost = bool(plan.reservations)
         for _ in range(_TRIES):
-            before = self._current_generation()
-            self._run(commands)
-            built = self._listing()[0]
-            if self._current_generation() == before + 1:
-                self._generation, self._built = before + 1, built
+            if self._build(commands, self._current_generation()):
                 return
+
+    def change(self, before: Plan, after: Plan) -> None:
+        """Make our tables the latter where they are the former, and replace them where they are not.
+
+        A change leaves alone what the kernel has counted: a replacement would let each guest begin anew.
+        """
+        commands = ruleset.change(before, after)
+        if not self._built or not self.are_intact(lambda: ruleset.elements(before)):
+            self.replace(after)
+        elif commands:
+            try:
+                done = self._build(commands, self._generation)
+            except HostError:  # another program has changed them since
+                done = False
+            if not done:
+                self.replace(after)
+
+    def _build(self, commands: str, known: int | None) -> bool:
+        """Run a transaction and list our rules; whether these are as we made them.
+
+        They are where no other program has committed since the generation `known`, or our tables are ours alone.
+        """
+        self._generation = None
+        self._run(commands)
+        self._built = self._listing()[0]
+        if known is not None and self._current_generation() == known + 1:
+            self._generation = known + 1
+        return self._owned or self._generation is not None
 
     def remove(self) -> None:
         self._run(ruleset.remove(owned=self._owned))
-        self._generation = None
+        self._generation, self._built = None, {}
         self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
@@ -96,17 +121,22 @@ class Tables:
         """What our tables hold; nothing where they are not there."""
         return frozenset(self._listing()[1])
 
-    def refused(self) -> Mapping[IPv4Address, int]:
-        """Return how many packets of new connections each guest was refused since our tables were made."""
+    def dropped(self) -> Dropped:
+        """Return how many packets of each guest were dropped since our tables were made."""
+        return Dropped(refused=self._counted("ip", REFUSED), fragments=self._counted("bridge", FRAGMENTS))
+
+    def _counted(self, family: str, name: str) -> Mapping[IPv4Address, int]:
+        """The counters of a set that are not 0."""
         self._nft.set_stateless_output(False)
         try:
-            objects = self._json(f"list set ip {ruleset.TABLE} {ruleset.REFUSED}")
+            objects = self._json(f"list set {family} {TABLE} {name}")
         finally:
             self._nft.set_stateless_output(True)
         return {
-            IPv4Address(each["elem"]["val"]): each["elem"]["counter"]["packets"]
+            IPv4Address(each["elem"]["val"]): count
             for item in objects
             for each in item.get("set", {}).get("elem", ())
+            if (count := each["elem"]["counter"]["packets"])
         }
 
     def has_flows(self, address: IPv4Address) -> bool:
@@ -117,9 +147,7 @@ class Tables:
         if self._flows_are_lost:
             return True
         key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, address.packed)))
-        of = attribute(_SET_TABLE, ruleset.TABLE.encode() + b"\0") + attribute(
-            _SET_NAME, ruleset.FLOWS.encode() + b"\0"
-        )
+        of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, FLOWS.encode() + b"\0")
         wanted = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
         try:
             return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, wanted)))
@@ -157,7 +185,7 @@ class Tables:
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
         """Rules (and chains and sets) by family, and the elements; nothing where a table is missing."""
-        listings = {family: self._json(f"list table {family} {ruleset.TABLE}") for family in ruleset.FAMILIES}
+        listings = {family: self._json(f"list table {family} {TABLE}") for family in FAMILIES}
         rules: dict[str, list[object]] = {}
         elements: set[Element] = set()
         for family, objects in listings.items():
@@ -195,7 +223,7 @@ class Watch(NetlinkSocket):
             while True:
                 for _, body in self.announced():
                     name = attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME, b"")
-                    touched |= name == ruleset.TABLE.encode() + b"\0"
+                    touched |= name == TABLE.encode() + b"\0"
         except BlockingIOError:
             return touched
         except OSError:  # ENOBUFS: announcements were lost, so anything may have happened

@@ -11,12 +11,34 @@ from solo5_systemd.names import NetworkName, network_name
 from solo5_systemd.network.plan import Network, ipv4_address
 from solo5_systemd.settings import CLOSED, POLICY_KEYS, NetworkPolicy, NetworkSettings, network_policy
 
-OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbua(st))"
+OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbuba(st)a(st))"
 
 _Texts = Sequence[str]
+_Counts = Sequence[Sequence[Any]]
 Wire = tuple[
-    str, str, str, str, int, bool, bool, int, int, bool, _Texts, bool, _Texts, bool, int, Sequence[Sequence[Any]]
+    str, str, str, str, int, bool, bool, int, int, bool, _Texts, bool, _Texts, bool, int, bool, _Counts, _Counts
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """Packets of guests, by the guest's address.
+
+    Attributes:
+        refused: of new connections, for having too many.
+        fragments: of datagrams.
+    """
+
+    refused: Mapping[IPv4Address, int] = field(default_factory=dict)
+    fragments: Mapping[IPv4Address, int] = field(default_factory=dict)
+
+    def within(self, ipv4: IPv4Network) -> "Dropped":
+        """Those of one network's guests."""
+        return Dropped(refused=_within(self.refused, ipv4), fragments=_within(self.fragments, ipv4))
+
+
+def _within(counts: Mapping[IPv4Address, int], ipv4: IPv4Network) -> Mapping[IPv4Address, int]:
+    return {address: count for address, count in counts.items() if address in ipv4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +56,7 @@ class NetworkOverview:
         leases: how many NICs hold an address.
         free: how many more can.
         policy: what passes the packet filter.
-        refused: packets of new connections that guests were refused for having too many, by address.
+        dropped: packets of its guests.
     """
 
     name: NetworkName
@@ -47,7 +69,7 @@ class NetworkOverview:
     leases: int
     free: int
     policy: NetworkPolicy = CLOSED
-    refused: Mapping[IPv4Address, int] = field(default_factory=dict)
+    dropped: Dropped = field(default_factory=Dropped)
 
     @classmethod
     def of(
@@ -57,7 +79,7 @@ class NetworkOverview:
         up: bool = False,
         leases: int = 0,
         free: int = 0,
-        refused: Mapping[IPv4Address, int] | None = None,
+        dropped: Dropped | None = None,
     ) -> Self:
         """A network in use, or one that is only configured."""
         return cls(
@@ -71,7 +93,7 @@ class NetworkOverview:
             leases=leases,
             free=free,
             policy=network.policy,
-            refused=refused or {},
+            dropped=dropped or Dropped(),
         )
 
     def to_wire(self) -> Wire:
@@ -79,9 +101,8 @@ class NetworkOverview:
         usage = (self.up, self.leases, self.free)
         policy = self.policy
         opened = (policy.routed, [*map(str, policy.reach)], policy.isolated, [str(port) for port in policy.host])
-        # The library marshals a struct from a list, and from no tuple.
-        refused = [[str(address), count] for address, count in self.refused.items()]
-        more = (*opened, policy.metadata, policy.connections, refused)
+        counts = (_to_wire(self.dropped.refused), _to_wire(self.dropped.fragments))
+        more = (*opened, policy.metadata, policy.connections, policy.fragments, *counts)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more)
 
     @classmethod
@@ -91,7 +112,7 @@ class NetworkOverview:
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused = wire
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -107,5 +128,14 @@ class NetworkOverview:
             leases=leases,
             free=free,
             policy=network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True)))),
-            refused={ipv4_address(address): count for address, count in refused},
+            dropped=Dropped(refused=_from_wire(refused), fragments=_from_wire(fragments)),
         )
+
+
+def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
+    # The library marshals a struct from a list, and from no tuple.
+    return [[str(address), count] for address, count in counts.items()]
+
+
+def _from_wire(counts: _Counts) -> Mapping[IPv4Address, int]:
+    return {ipv4_address(address): count for address, count in counts}

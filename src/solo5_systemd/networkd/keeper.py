@@ -6,7 +6,7 @@ is started again, a file for all that it may have made. `recover` then makes the
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -18,7 +18,7 @@ from solo5_systemd.network.ipam import assign, choose_network, free_addresses
 from solo5_systemd.network.leases import LeaseStore
 from solo5_systemd.network.netlink import Links
 from solo5_systemd.network.nft import Tables
-from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.overview import Dropped, NetworkOverview
 from solo5_systemd.network.plan import (
     Holding,
     HoldingState,
@@ -77,15 +77,14 @@ class Keeper:
     def overview(self) -> Sequence[NetworkOverview]:
         """Every network, in use or only configured."""
         known = {settings.name: _configured(settings) for settings in self._settings().networks}
-        refused = {address: count for address, count in self._tables.refused().items() if count} if self._up else {}
-        used = {network.name: self._in_use(network, refused) for network in self.networks()}
+        dropped = self._tables.dropped() if self._up else Dropped()
+        used = {network.name: self._in_use(network, dropped) for network in self.networks()}
         return sorted((known | used).values(), key=lambda network: network.name)
 
-    def _in_use(self, network: Network, refused: Mapping[IPv4Address, int]) -> NetworkOverview:
+    def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self._book.leases.get(network.name, 0)
         up, free = network.name in self._up, free_addresses(network.ipv4, leases)
-        mine = {address: count for address, count in refused.items() if address in network.ipv4}
-        return NetworkOverview.of(network, up=up, leases=leases, free=free, refused=mine)
+        return NetworkOverview.of(network, up=up, leases=leases, free=free, dropped=dropped.within(network.ipv4))
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -158,7 +157,7 @@ class Keeper:
         attached = holding.state is HoldingState.ATTACHED
         self._save(replace(holding, state=HoldingState.RELEASING))
         if attached:
-            self._take_from_tables(ruleset.elements_for(holding.reservation))
+            self._take_from_tables(self._elements_for(holding.reservation))
         self._ports.release(holding.reservation.ports)
         return holding.reservation
 
@@ -301,7 +300,7 @@ class Keeper:
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:
-            self._tables.add(ruleset.elements_for(reservation))
+            self._tables.add(self._elements_for(reservation))
         except HostError:  # another program may have taken them away since we looked
             plan = self._filter()
             self._tables.replace(replace(plan, reservations=(*plan.reservations, reservation)))
@@ -321,9 +320,10 @@ class Keeper:
         if network.name in self._up:
             return
         self._remember_sysctls()
+        before = self._filter()
         self._up.add(network.name)
         try:
-            self._tables.replace(self._filter())  # first: they stand before the host forwards anything
+            self._tables.change(before, self._filter())  # first: they stand before the host forwards anything
             sysctls.forward()
             self._links.make_bridge(network)
         except Solo5Error:
@@ -339,9 +339,10 @@ class Keeper:
         if not idle:
             return
         netlink.delete_links(network.bridge for network in idle if self._links.is_ours(network))
+        before = self._filter()
         self._up -= {network.name for network in idle}
         if self._up:
-            self._tables.replace(self._filter())
+            self._tables.change(before, self._filter())
         else:
             sysctls.restore(self._store.sysctls())  # first, as above
             self._tables.remove()
@@ -421,6 +422,9 @@ class Keeper:
             reservations=[held.reservation for held in self._attached()],
             forwards=sysctls.forwards(self._store.sysctls()),
         )
+
+    def _elements_for(self, reservation: Reservation) -> Sequence[Element]:
+        return ruleset.elements_for(reservation, self.networks())
 
     def _elements(self) -> Sequence[Element]:
         return ruleset.elements(self._filter())

@@ -74,6 +74,7 @@ def _network() -> Spec:
             "host": attribute("host", TEXTS),
             "metadata": attribute("metadata", BOOLEAN),
             "connections": attribute("connections", NUMBER),
+            "fragments": attribute("fragments", BOOLEAN),
         }
     )
 

@@ -16,7 +16,15 @@ UNUSED = NetworkOverview(
 )
 
 
-NOTHING = {"routed": False, "reach": [], "isolated": False, "host": [], "metadata": False, "connections": 4096}
+NOTHING = {
+    "routed": False,
+    "reach": [],
+    "isolated": False,
+    "host": [],
+    "metadata": False,
+    "connections": 4096,
+    "fragments": False,
+}
 OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
 
 
@@ -68,9 +76,18 @@ def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
     assert " Reaches: lab\n" in text
     assert "    Host: 53/udp\n" in text
     assert "Refused: 10.89.0.2 17 packets, for too many connections\n" in text
+    assert "Dropped: 10.89.0.2 5 fragments\n" in text
     (document,) = json.loads(solo5ctl("network", "inspect", "--json", "default").out)
     assert document["leases"] == [
-        {"task": "web", "nic": "service", "ipv4": "10.89.0.2", "mac": LEASE.mac, "tap": LEASE.tap, "refused": 17}
+        {
+            "task": "web",
+            "nic": "service",
+            "ipv4": "10.89.0.2",
+            "mac": LEASE.mac,
+            "tap": LEASE.tap,
+            "refused": 17,
+            "fragments": 5,
+        }
     ]
 
 
@@ -89,12 +106,12 @@ def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
 
 
 def test_an_overview_has_a_wire_form() -> None:
-    opened = (False, ["lab"], False, ["53/udp"], False, 64, [["10.89.0.2", 17]])
+    opened = (False, ["lab"], False, ["53/udp"], False, 64, False, [["10.89.0.2", 17]], [["10.89.0.2", 5]])
     wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
     assert NetworkOverview.from_wire(wire) == NETWORK
     assert (
         NetworkOverview.from_wire(
-            ("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, ())
+            ("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, False, (), ())
         )
         == UNUSED
     )
@@ -103,5 +120,5 @@ def test_an_overview_has_a_wire_form() -> None:
 def test_a_damaged_overview_is_a_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
         NetworkOverview.from_wire(
-            ("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, ())
+            ("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, False, (), ())
         )

@@ -41,6 +41,7 @@ NETWORK = {
     "mtu": 1500, "masquerade": True,
     "policy": {
         "routed": False, "reach": ["back"], "isolated": True, "host": ["53/udp"], "metadata": False, "connections": 64,
+        "fragments": True,
     },
 }  # fmt: skip
 PLACE = {"cursor": "s=1;i=2", "written": 7}

@@ -107,11 +107,11 @@ def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str, str, str, str, 
 
 
 NETWORK = (*[TEXTS] * 4, NUMBERS, st.booleans(), st.booleans(), NUMBERS, NUMBERS)
-POLICY = (st.booleans(), st.lists(TEXTS), st.booleans(), st.lists(TEXTS), st.booleans(), NUMBERS)
-REFUSED = st.lists(st.tuples(TEXTS, NUMBERS))
+POLICY = (st.booleans(), st.lists(TEXTS), st.booleans(), st.lists(TEXTS), st.booleans(), NUMBERS, st.booleans())
+COUNTS = st.lists(st.tuples(TEXTS, NUMBERS))
 
 
-@given(st.tuples(*NETWORK, *POLICY, REFUSED))
+@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS))
 def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
     network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
     assert network is None or NetworkOverview.from_wire(network.to_wire()) == network

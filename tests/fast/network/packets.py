@@ -5,33 +5,44 @@ A rule that is not understood is an error, so that no rule goes untested.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from solo5_systemd.network import ruleset
+from solo5_systemd.network import chains, ruleset
 from solo5_systemd.network.ruleset import Element, Plan
+
+GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
+"""An address that is leased, by the bridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packet:
-    """One on its way; `oif` empty: to the host itself. `dnat`: it was sent to a published port; `tracked`: it
-    is not the first of its connection."""
+    """One on its way; `oif` empty: to the host itself; `to` empty: to a guest there, or somewhere.
+
+    `dnat`: it was sent to a published port; `tracked`: it is not the first of its connection. Of its guest's
+    connections `open` are open, and `opened` of TCP were opened at once; it is for
+    the `sought`-th neighbour at once of those that the host does not know.
+    """
 
     iif: str
     oif: str = ""
-    to: str = "192.0.2.9"
+    to: str = ""
     what: str = "udp 7"
     dnat: bool = False
     state: str = "new"
     source: str = "10.77.0.5"
     open: int = 0
+    opened: int = 0
+    sought: int = 0
     tracked: bool = False
 
 
 def verdict(plan: Plan, packet: Packet) -> str:
     """`accept` or `drop`, of our filter chains at the input hook, or at the forward hook."""
-    rules = _Rules(ruleset.tables(plan, owned=True), ruleset.elements(plan))
-    return rules.walk("forward" if packet.oif else "input", packet)
+    text = chains.tables(plan.networks, forwards=plan.forwards, owned=True)
+    rules = _Rules(text, ruleset.elements(plan))
+    to = packet.to or GUESTS.get(packet.oif, "192.0.2.9")
+    return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
 
 
 class _Rules:
@@ -55,6 +66,8 @@ class _Rules:
                 rest = rest[found.end() :].lstrip()
             else:
                 word, _, target = rest.partition(" ")
+                if not word:  # a statement, such as what it does to the connection
+                    continue
                 if word == "goto":
                     return self.walk(target, packet)
                 assert word in ("accept", "drop"), f"a rule that is not understood: {rule!r}"
@@ -88,12 +101,27 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"iifname \. oifname @paths": lambda sets, packet: (packet.iif, packet.oif) in sets["paths"],
     r"iifname \. meta l4proto \. th dport @services": _service,
     r"iifname \{ (.*?) \}": lambda _, packet, links: f'"{packet.iif}"' in links.split(", "),
+    r'ct timeout set "soon"': lambda *_: True,
+    r"meta l4proto tcp": lambda _, packet: packet.what.startswith("tcp"),
+    r"update @opened \{ ip saddr limit rate over \d+/second burst (\d+) packets \}": (
+        lambda _, packet, burst: packet.opened >= int(burst)
+    ),
     r"ct state established,related": lambda _, packet: packet.state in ("established", "related"),
     r"ct state invalid": lambda _, packet: packet.state == "invalid",
     r"ct status confirmed": lambda _, packet: packet.tracked,
     r"ct status dnat": lambda _, packet: packet.dnat,
     r"icmp type echo-request": lambda _, packet: packet.what == "ping",
-    r"ip daddr (\S+)": lambda _, packet, range_: IPv4Address(packet.to) in IPv4Network(range_),
+    r"ip daddr != @leased": lambda sets, packet: (packet.to,) not in sets["leased"],
+    r"ip daddr \{ (.*?) \}": lambda _, packet, ranges: any(
+        IPv4Address(packet.to) in IPv4Network(each) for each in ranges.split(", ")
+    ),
+    r"meta oiftype ether": lambda *_: True,
+    r"rt ip nexthop @neighbours": lambda _, packet: not packet.sought,
+    r"update @seekers \{ ip saddr limit rate over \d+/second burst (\d+) packets \}": (
+        lambda _, packet, burst: packet.sought > int(burst)
+    ),
+    r"add @neighbours \{ rt ip nexthop timeout \d+s \}": lambda *_: True,
+    r"meta pkttype host": lambda *_: True,
     r"ip saddr @(\w+)": lambda sets, packet, name: (packet.source,) in sets[name],
     r"add @flows \{ ip saddr ct count over (\d+) \}": lambda _, packet, limit: packet.open >= int(limit),
 }

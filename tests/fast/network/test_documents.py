@@ -39,6 +39,7 @@ NETWORK = Network(
         host=(HostPort(port=53, protocol="udp"),),
         metadata=True,
         connections=77,
+        fragments=True,
     ),
 )
 

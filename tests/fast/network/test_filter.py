@@ -3,14 +3,15 @@
 tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
-from ipaddress import IPv4Network
+from dataclasses import replace
+from ipaddress import IPv4Interface, IPv4Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
 from tests.fast.network.test_ruleset import RESERVATION
 
-from solo5_systemd.names import NetworkName
-from solo5_systemd.network.plan import Network
+from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.network.plan import Network, Reservation
 from solo5_systemd.network.ruleset import Plan
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
@@ -39,7 +40,13 @@ def network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
 
 
 def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Plan:
-    return Plan(networks=(network("front", front), network("back")), reservations=(RESERVATION,), forwards=forwards)
+    guests = (RESERVATION, at_back(RESERVATION))
+    return Plan(networks=(network("front", front), network("back")), reservations=guests, forwards=forwards)
+
+
+def at_back(reservation: Reservation) -> Reservation:
+    (lease,) = reservation.leases
+    return Reservation(task=TaskName("b"), leases=(replace(lease, ipv4=IPv4Interface("10.78.0.5/24")),))
 
 
 CELLS = [
@@ -62,6 +69,10 @@ CELLS = [
     ("one that would leave with the guest's own address", Packet(iif=FRONT, oif=LAN, state="invalid"), OPEN, "drop"),
     ("a guest's way out", Packet(iif=FRONT, oif=LAN), CLOSED, "accept"),
     ("the metadata service", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), CLOSED, "drop"),
+    ("that of Azure", Packet(iif=FRONT, oif=LAN, to="168.63.129.16"), CLOSED, "drop"),
+    ("that of Alibaba Cloud", Packet(iif=FRONT, oif=LAN, to="100.100.100.200"), CLOSED, "drop"),
+    ("that of Alibaba Cloud, opened", Packet(iif=FRONT, oif=LAN, to="100.100.100.200"), METADATA, "accept"),
+    ("the address beside it", Packet(iif=FRONT, oif=LAN, to="100.100.100.201"), CLOSED, "accept"),
     ("another link-local address", Packet(iif=FRONT, oif=LAN, to="169.254.0.1"), OPEN, "accept"),
     ("the metadata service, opened", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), METADATA, "accept"),
     ("for another network it is not", Packet(iif=BACK, oif=LAN, to="169.254.169.254"), METADATA, "drop"),
@@ -75,7 +86,10 @@ CELLS = [
     ("not the other way", Packet(iif=BACK, oif=FRONT), REACHES_BACK, "drop"),
     ("but its answer", Packet(iif=BACK, oif=FRONT, state="established"), REACHES_BACK, "accept"),
     ("a routed network is routed for the outside", Packet(iif=BACK, oif=FRONT), ROUTED, "drop"),
+    ("an address that no guest has", Packet(iif=FRONT, oif=FRONT, to="10.77.0.6"), OPEN, "drop"),
+    ("one of another network", Packet(iif=FRONT, oif=BACK, to="10.78.0.6"), OPEN, "drop"),
     # from beyond the host
+    ("a client calls an address that no guest has", Packet(iif=LAN, oif=FRONT, to="10.77.0.6"), ROUTED, "drop"),
     ("a client calls a published port", Packet(iif=LAN, oif=FRONT, dnat=True), CLOSED, "accept"),
     ("a client calls a port that is not published", Packet(iif=LAN, oif=FRONT), CLOSED, "drop"),
     ("a client of a routed network does", Packet(iif=LAN, oif=FRONT), ROUTED, "accept"),
@@ -114,12 +128,26 @@ NEW_ONES = [
     ("limit", "open_ones", "expected"), [(4096, 4095, "accept"), (4096, 4096, "drop"), (16, 16, "drop")]
 )
 def test_whatever_a_guest_opens_counts(packet: Packet, limit: int, open_ones: int, expected: str) -> None:
-    from dataclasses import replace
-
     limited = plan(replace(OPEN, connections=limit))
     assert verdict(limited, replace(packet, open=open_ones)) == expected
     for later in ({"state": "established"}, {"tracked": True}):
         assert verdict(limited, replace(packet, open=open_ones, **later)) == "accept"
+
+
+@pytest.mark.parametrize(
+    ("what", "opened", "expected"), [("tcp 7", 15, "accept"), ("tcp 7", 16, "drop"), ("udp 7", 16, "accept")]
+)
+def test_connections_that_are_closed_by_now_count_by_their_rate(what: str, opened: int, expected: str) -> None:
+    packet = Packet(iif=FRONT, oif=LAN, what=what, opened=opened)
+    assert verdict(plan(NetworkPolicy(connections=16)), packet) == expected
+
+
+@pytest.mark.parametrize(
+    ("sought", "tracked", "expected"),
+    [(64, False, "accept"), (65, False, "drop"), (65, True, "drop")],
+)
+def test_a_guest_calls_so_many_neighbours_of_the_host_at_once(sought: int, tracked: bool, expected: str) -> None:
+    assert verdict(plan(), Packet(iif=FRONT, oif=LAN, sought=sought, tracked=tracked)) == expected
 
 
 def test_the_limit_is_each_networks_own() -> None:

@@ -56,5 +56,5 @@ def test_a_port_that_cannot_be_published(wire: tuple[str, str, int, int, str], w
 def test_a_range_that_is_none() -> None:
     with pytest.raises(InvalidRequestError, match="range '10.0.0.0/77' of network default"):
         NetworkOverview.from_wire(
-            ("default", "b", "10.0.0.0/77", "", 1500, True, True, 0, 0, False, [], False, [], False, 16, [])
+            ("default", "b", "10.0.0.0/77", "", 1500, True, True, 0, 0, False, [], False, [], False, 16, False, [], [])
         )

@@ -1,5 +1,6 @@
 """What is added to and taken from nftables."""
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
@@ -8,6 +9,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import ruleset
 from solo5_systemd.network.plan import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.ruleset import Plan
+from solo5_systemd.settings import NetworkPolicy
 
 SERVICE = DeviceName("service")
 RESERVATION = Reservation(
@@ -33,21 +35,29 @@ GUEST = '"s5-abcdefghijkl"'
 ELEMENTS = [
     f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
     f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
+    "element bridge solo5 fragments { 10.77.0.5 }",
+    "element ip solo5 leased { 10.77.0.5 }",
     "element ip solo5 refused { 10.77.0.5 }",
     "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
     "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
 ]
 
 
-def network(*, masquerade: bool) -> Network:
+def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
     ipv4 = IPv4Network("10.77.0.0/24")
     return Network(
-        name=NetworkName("default"), bridge="solo5-x.y", ipv4=ipv4, gateway4=ipv4[1], mtu=1500, masquerade=masquerade
+        name=NetworkName("default"),
+        bridge="solo5-x.y",
+        ipv4=ipv4,
+        gateway4=ipv4[1],
+        mtu=1500,
+        masquerade=masquerade,
+        policy=NetworkPolicy(connections=connections),
     )
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = ruleset.elements_for(RESERVATION)
+    elements = ruleset.elements_for(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
     assert ruleset.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
     assert ruleset.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
@@ -75,3 +85,15 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
         assert without in ruleset.remove(owned=owned)
         assert f"\ntable {family} solo5 {{" in commands
     assert commands.count("flags owner, persist;") == (2 if owned else 0)
+
+
+def test_a_change_touches_what_differs_alone() -> None:
+    first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
+    before, after = Plan(networks=[first], reservations=[RESERVATION]), Plan(networks=[first, other])
+    commands = ruleset.change(before, after).splitlines()
+    assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
+    assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
+    elements = ruleset.elements_of(other, [first, other])
+    assert commands[-len(elements) :] == [f"add {element}" for element in elements]
+    assert ruleset.change(before, before) == ""
+    assert "limited" not in ruleset.change(after, replace(after, reservations=[RESERVATION]))

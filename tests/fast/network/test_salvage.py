@@ -13,7 +13,7 @@ from solo5_systemd.network.salvage import salvage, tap_alias
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [
     replace(e, key=tuple(w.strip('"') for w in e.key))
-    for e in (*elements_of(NETWORK, [NETWORK]), *elements_for(RESERVATION))
+    for e in (*elements_of(NETWORK, [NETWORK]), *elements_for(RESERVATION, [NETWORK]))
 ]
 
 

@@ -14,7 +14,15 @@ from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Danglin
 from solo5_systemd.unit.properties import SETTABLE
 from solo5_systemd.workload import UnitKind
 
-POLICY = {"routed": True, "reach": ["x"], "isolated": True, "host": ["53/udp"], "metadata": True, "connections": 64}
+POLICY = {
+    "routed": True,
+    "reach": ["x"],
+    "isolated": True,
+    "host": ["53/udp"],
+    "metadata": True,
+    "connections": 64,
+    "fragments": True,
+}
 NETWORK = {
     "ipv4": "10.1.0.0/16",
     "gateway4": "10.1.0.9",

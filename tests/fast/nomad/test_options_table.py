@@ -35,6 +35,7 @@ SHOWN: Mapping[str, str] = {
     "network.host": NETWORK,
     "network.metadata": NETWORK,
     "network.connections": NETWORK,
+    "network.fragments": NETWORK,
     "stats_interval": f"{CONFIGURATION}::test_samples_are_at_least_an_interval_apart_however_often_nomad_collects",
     "allowed_properties": REFUSALS,
     "allowed_units": REFUSALS,

@@ -35,6 +35,7 @@ network "closed" {
   host       = ["53/udp"]
   metadata   = true
   connections = 64
+  fragments  = true
 }
 defaults {
   tender         = "spt"
@@ -204,6 +205,7 @@ OPENED = {
     "host": ["53/udp"],
     "metadata": True,
     "connections": 64,
+    "fragments": True,
 }
 
 
