@@ -115,6 +115,7 @@ class Driver:
         settings = self.session.settings()
         engine = await self.session.engine()
         host = await probe(settings=settings, systemd=_major(await engine.systemd_version()))
+        self._housekeeping.reclaim()
         return fingerprint(host, settings, self.config, self._version)
 
 

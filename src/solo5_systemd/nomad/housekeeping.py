@@ -44,6 +44,7 @@ class Housekeeping:
         self._background = background
         self._begun = False
         self._swept = False
+        self._reclaimed = False
         self._shared = ""
         self._cpus = ""
 
@@ -55,8 +56,6 @@ class Housekeeping:
             _log.error("The networks of plugin.solo5.config are not defined: %s", error)
         if not self._begun:
             self._begun = True
-            # At once: until then PID 1 may allocate a user that has disks from before the boot.
-            self._background.create_task(_kept_going("disks of users that no task has", self._reclaim_disks()))
             self._background.create_task(self._follow_cores())
             self._background.create_task(self._collect(config))
             self._background.create_task(self._end_dangling(config))
@@ -66,6 +65,12 @@ class Housekeeping:
         if not self._swept:
             self._swept = True
             self._background.create_task(_kept_going("bind mounts of disks", self._sweep_disks()))
+
+    def reclaim(self) -> None:
+        """Take disks back, once, from users that no task has: until then PID 1 may allocate one after a boot."""
+        if not self._reclaimed:
+            self._reclaimed = True
+            self._background.create_task(_kept_going("disks of users that no task has", self._reclaim_disks()))
 
     def find_cores(self, cpuset_cgroup: str) -> None:
         """Learn from a task where Nomad's shared partition is; what runs is confined to it within a period.
