@@ -163,6 +163,13 @@ class Units(Protocol):
     async def forget(self, units: Sequence[str]) -> None:
         """Reset what is failed, so that systemd may unload it."""
 
+    async def require(self, unit: str) -> None:
+        """Start a unit that is installed, where it is not active, and wait for its job.
+
+        Raises:
+            HostError: it did not start.
+        """
+
     async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
         """Start a slice where it is not active, and set properties of it until the next boot."""
 
@@ -206,10 +213,15 @@ class Units(Protocol):
 
 
 class Console(Protocol):
-    async def open_stdout(self, unit: str) -> int:
+    """Consoles, each in the journal namespace of its task; empty: in the host's journal."""
+
+    def namespace(self) -> str:
+        """Return the journal namespace of the consoles of new tasks."""
+
+    async def open_stdout(self, unit: str, namespace: str) -> int:
         """The same for the guest's console, of a process that PID 1 does not start."""
 
-    async def open_stderr(self, unit: str) -> int:
+    async def open_stderr(self, unit: str, namespace: str) -> int:
         """A journal stream for the tender's stderr, apart from the guest's console."""
 
     def entries(
@@ -217,7 +229,7 @@ class Console(Protocol):
     ) -> AsyncGenerator[Entry, None]:
         """Journal entries of one invocation, from a cursor or the last N, following where asked."""
 
-    async def complaints(self, unit: str) -> Sequence[str]:
+    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
         """What the unit's own processes and PID 1 said of a failed start, newest last."""
 
     async def last_words(self, state: UnitState) -> LastWords:
@@ -226,12 +238,14 @@ class Console(Protocol):
     async def note_hung(self, state: UnitState) -> None:
         """Write down that the task's tender is killed because it hangs: `last_words` will say so."""
 
-    async def sync(self, task: TaskName) -> None:
+    async def sync(self, task: TaskName, namespace: str) -> None:
         """Wait until the journal has written all that was sent of a task before."""
 
 
 class Relay(Protocol):
-    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
+    async def forward(
+        self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
+    ) -> None:
         """Have a unit's console written to two FIFOs; called before the unit starts, or again at any time.
 
         Args:
@@ -241,6 +255,7 @@ class Relay(Protocol):
                 after the last one delivered.
             stdout: a write end for the guest's console; the caller closes its own copies.
             stderr: another for the tender's words.
+            namespace: of the journal that has the lines; empty: the host's.
         """
 
     async def owes(self, task: TaskName) -> bool:

@@ -15,7 +15,15 @@ from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Bound, Disk
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
-from solo5_systemd.names import DeviceName, TaskName, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.names import (
+    DeviceName,
+    TaskName,
+    journald_of,
+    network_service,
+    outcome_target,
+    task_scope,
+    task_service,
+)
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.task import Entered, Preflight, Progress, Started
 from solo5_systemd.text import QUOTE, bounded, structure
@@ -54,6 +62,7 @@ class _Checked:
     disks: Sequence[Disk]
     nics: Sequence[NicRequest]
     ports: Sequence[PortRequest]
+    log_namespace: str
 
     @property
     def preflight(self) -> Preflight:
@@ -75,6 +84,7 @@ class _Checked:
             reservation=reservation,
             disks=self.disks,
             groups=self.groups,
+            log_namespace=self.log_namespace,
         )
 
 
@@ -135,7 +145,7 @@ class Launcher:
             async with self._files(checked, unit.name, user) as files, self._attached(reservation):
                 progress.begins("starting its unit")
                 seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
-                async with self._launched(workload.name, unit, files) as begun:
+                async with self._launched(checked, unit, files) as begun:
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield Started(
                         name=workload.name,
@@ -145,6 +155,7 @@ class Launcher:
                         started=begun.started,
                         control_group=begun.control_group,
                         reservation=reservation if reservation.leases else None,
+                        log_namespace=checked.log_namespace,
                     )
 
     @asynccontextmanager
@@ -157,7 +168,7 @@ class Launcher:
                 line = argv(replace(parts, image=image, disks=disks))
                 async with self._attached(reservation):
                     progress.begins("starting its unit")
-                    async with self._launched(workload.name, unit, UnitFiles()) as begun:
+                    async with self._launched(checked, unit, UnitFiles()) as begun:
                         yield Entered(line=line, invocation=begun.invocation, control_group=begun.control_group)
 
     @asynccontextmanager
@@ -323,7 +334,14 @@ class Launcher:
         disks = [await self._disks.inspect(request) for request in workload.disks]
         _fit_for_unit(_places(disks))
         checked = _Checked(
-            workload=workload, image=image, tender=tender, groups=groups, disks=disks, nics=nics, ports=ports
+            workload=workload,
+            image=image,
+            tender=tender,
+            groups=groups,
+            disks=disks,
+            nics=nics,
+            ports=ports,
+            log_namespace=self._console.namespace(),
         )
         # Memory and properties do not depend on the reservation: say so before one is made.
         parts = checked.parts(Reservation(task=workload.name), self._users.likely())
@@ -386,18 +404,29 @@ class Launcher:
                 fds.append(await self._disks.lock(checked.disks))
                 await self._give(checked.disks, user)
             stdin = fds[0] if fds else None
-            fds.append(await self._console.open_stderr(unit))
+            fds.append(await self._console.open_stderr(unit, await self._journald(checked.log_namespace)))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])
         finally:
             for fd in fds:
                 os.close(fd)
 
+    async def namespace(self) -> str:
+        """Return the journal namespace of new tasks, whose journald runs; empty: the host's journal."""
+        return await self._journald(self._console.namespace())
+
+    async def _journald(self, namespace: str) -> str:
+        """Have the journald of a namespace run; LogNamespace= of a unit comes too late for the stream of its stderr."""
+        if namespace:
+            await self._units.require(journald_of(namespace))
+        return namespace
+
     @asynccontextmanager
     async def _launched(
-        self, name: TaskName, unit: TransientUnit, files: UnitFiles
+        self, checked: _Checked, unit: TransientUnit, files: UnitFiles
     ) -> AsyncGenerator[Invocation, None]:
+        name = checked.workload.name
         try:
-            yield await self._start(name, unit, files)
+            yield await self._start(checked, unit, files)
         except _NameTakenError:
             raise
         except BaseException:
@@ -408,7 +437,8 @@ class Launcher:
         await self._units.stop(unit)
         await self.discard(name)
 
-    async def _start(self, name: TaskName, unit: TransientUnit, files: UnitFiles) -> Invocation:
+    async def _start(self, checked: _Checked, unit: TransientUnit, files: UnitFiles) -> Invocation:
+        name = checked.workload.name
         try:
             return await self._units.start(unit, files)
         except TakenError as error:
@@ -419,16 +449,17 @@ class Launcher:
         except JobFailedError as error:
             state = await self._units.state(name) if error.result == "failed" else None
             if state is None or not state.executed:
-                raise await self._why(name, error) from error
+                raise await self._why(checked, error) from error
             # It ended so early that PID 1 heard of the end first: a start all the same, of a task with an outcome.
             return Invocation(invocation=state.invocation, main_pid=0, started=state.started, control_group="")
 
-    async def _why(self, name: TaskName, error: JobFailedError) -> StartError:
+    async def _why(self, checked: _Checked, error: JobFailedError) -> StartError:
         """Which part of a start failed, in that part's own words."""
-        part, unit = ("tender", error.unit)
+        name = checked.workload.name
+        part, unit, namespace = ("tender", error.unit, checked.log_namespace)
         if error.result == "dependency":
-            part, unit = ("network", network_service(name))
-        said = await self._console.complaints(unit)
+            part, unit, namespace = ("network", network_service(name), "")
+        said = await self._console.complaints(unit, namespace)
         quoted = said[-1] if said else f"systemd says only {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
 

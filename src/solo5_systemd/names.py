@@ -25,6 +25,7 @@ SLICE = "solo5.slice"
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DEVICE = re.compile(r"[A-Za-z0-9]{1,67}", re.ASCII)
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
+_LOG_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 
 def task_name(text: str) -> TaskName:
@@ -64,6 +65,25 @@ def network_name(text: str) -> NetworkName:
             "the first a letter or digit."
         )
     return NetworkName(text)
+
+
+def log_namespace(text: str) -> str:
+    """Parse the name of a journal namespace, which stands in unit and file names of systemd's.
+
+    Raises:
+        InvalidRequestError: it does not fit.
+    """
+    if not _LOG_NAMESPACE.fullmatch(text):
+        raise InvalidRequestError(
+            f"journal namespace {text!r} is not usable: expected 1 to 64 letters, digits, '_' or '-', "
+            "the first a letter or digit."
+        )
+    return text
+
+
+def journald_of(namespace: str) -> str:
+    """Return the service that keeps the journal of a namespace; empty: the host's."""
+    return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
 def task_service(task: TaskName) -> str:

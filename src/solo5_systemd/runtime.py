@@ -87,10 +87,22 @@ class Runtime:
         async with self._launcher.scope(workload, pid, progress or Silence()) as entered:
             return entered
 
-    async def open_console(self, unit: str) -> tuple[int, int]:
-        """Journal streams for a process that PID 1 does not start: its stdout and stderr, the caller's to close."""
+    async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
+        """Journal streams for a process that PID 1 does not start: its stdout and stderr, the caller's to close.
+
+        `log_namespace` has given the namespace: its journald runs.
+        """
         console = self._backends.console
-        return await console.open_stdout(unit), await console.open_stderr(unit)
+        return await console.open_stdout(unit, namespace), await console.open_stderr(unit, namespace)
+
+    async def log_namespace(self) -> str:
+        """Return the journal namespace of the consoles of new tasks, whose journald runs; empty: the host's journal.
+
+        Raises:
+            HostError: its journald did not start.
+            SettingsError: the operator's settings are wrong.
+        """
+        return await self._launcher.namespace()
 
     # --- look ------------------------------------------------------------------------------------------------
 
@@ -168,7 +180,7 @@ class Runtime:
         going_down = state.asked_to_stop and await self._units.going_down()
         if speaks_for_itself(state):
             return outcome(state, going_down=going_down)
-        await self._backends.console.sync(state.task)
+        await self._backends.console.sync(state.task, state.log_namespace)
         return outcome(state, await self._backends.console.last_words(state), going_down=going_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
@@ -191,7 +203,7 @@ class Runtime:
                 async for entry in entries:
                     cursor = entry.cursor
                     yield entry
-            await self._backends.console.sync(task.state.task)
+            await self._backends.console.sync(task.state.task, task.state.log_namespace)
             last = last if cursor is None else None
         async with aclosing(
             self._backends.console.entries(task.state, follow=False, last=last, after=cursor)

@@ -4,6 +4,7 @@ tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
+log_namespace = "solo5"   # left out: consoles are in the host's journal
 
 [network.default]
 ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
@@ -28,7 +29,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
-from solo5_systemd.names import NetworkName, network_name
+from solo5_systemd.names import NetworkName, log_namespace, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
 TASK_UIDS = range(61184, 65520)
@@ -104,12 +105,18 @@ class NetworkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All of it; `reserved_ports`: first and last port of each range."""
+    """All of it.
+
+    Attributes:
+        reserved_ports: first and last port of each range.
+        log_namespace: the journal namespace of consoles; empty: the host's journal.
+    """
 
     tender_paths: tuple[str, ...] = TENDER_PATHS
     image_store_mb: int = IMAGE_STORE_MB
     task_uids: range = TASK_UIDS
     reserved_ports: tuple[tuple[int, int], ...] = ()
+    log_namespace: str = ""
     networks: tuple[NetworkSettings, ...] = ()
 
     def reserves(self, port: int) -> bool:
@@ -136,7 +143,7 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 
 def _parse(fields: Fields) -> Settings:
-    fields.allow("tender_paths", "image_store_mb", "task_uids", "reserved_ports", "network")
+    fields.allow("tender_paths", "image_store_mb", "task_uids", "reserved_ports", "log_namespace", "network")
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -149,6 +156,7 @@ def _parse(fields: Fields) -> Settings:
         image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
         task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
         reserved_ports=_reserved(fields),
+        log_namespace=fields.parsed("log_namespace", log_namespace, ""),
         networks=networks,
     )
 

@@ -107,6 +107,7 @@ class Started:
         started: microseconds since the epoch.
         control_group: below the root of the hierarchy; empty where it is gone already.
         reservation: what it holds of the network, None for nothing.
+        log_namespace: the journal namespace of its console; empty: the host's journal.
     """
 
     name: TaskName
@@ -116,6 +117,7 @@ class Started:
     started: int
     control_group: str
     reservation: Reservation | None
+    log_namespace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

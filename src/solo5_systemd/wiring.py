@@ -62,7 +62,7 @@ class Machine:
     def console(self) -> "Console":
         from solo5_systemd.journal.journalctl import Journal
 
-        return Journal()
+        return Journal(lambda: self._settings().log_namespace)
 
     @cached_property
     def relay(self) -> "Relay":

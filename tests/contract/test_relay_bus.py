@@ -103,7 +103,7 @@ class Daemon:
         assert "Traceback" not in self._log.read_text()
 
 
-async def _nothing(_: TaskName) -> None:
+async def _nothing(_: TaskName, namespace: str) -> None:
     """There is no journald to wait for."""
 
 
@@ -148,6 +148,8 @@ async def test_what_is_wrong_is_refused_and_no_descriptor_stays(daemon: Daemon, 
         before = daemon.descriptors()
         with pytest.raises(InvalidRequestError, match=r"task name '\.\./x' is not usable"):
             await connection.call(*CALL, "Forward", "ssthh", ["../x", "u", 0, 0, 0], pipe[1:])
+        with pytest.raises(InvalidRequestError, match="journal namespace '../x' is not usable"):
+            await connection.call(*CALL, "ForwardFrom", "sssthh", ["../x", TASK, "u", 0, 0, 0], pipe[1:])
         with pytest.raises(InvalidRequestError, match="without descriptor 7"):
             await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 7], pipe[1:])
         with pytest.raises(InvalidRequestError, match="Forward was called with ss: expected ssthh"):

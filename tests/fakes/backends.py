@@ -276,6 +276,7 @@ class FakeConsole:
         remarks: PID 1's, on any unit.
         hung: the units of which it was noted.
         reader_dies: a follower's stream ends before the task does.
+        log_namespace: that of new tasks.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -287,14 +288,18 @@ class FakeConsole:
         self.remarks: Sequence[Remark] = ()
         self.hung: set[str] = set()
         self.reader_dies = False
+        self.log_namespace = ""
 
-    async def open_stdout(self, unit: str) -> int:
-        async with self._steps.step("open stdout"):
+    def namespace(self) -> str:
+        return self.log_namespace
+
+    async def open_stdout(self, unit: str, namespace: str) -> int:
+        async with self._steps.step(_at("open stdout", namespace)):
             pass
         return os.open("/dev/null", os.O_WRONLY)
 
-    async def open_stderr(self, unit: str) -> int:
-        async with self._steps.step("open stderr"):
+    async def open_stderr(self, unit: str, namespace: str) -> int:
+        async with self._steps.step(_at("open stderr", namespace)):
             pass
         return os.open("/dev/null", os.O_WRONLY)
 
@@ -313,7 +318,7 @@ class FakeConsole:
                 yield self.lines[position]
                 position += 1
 
-    async def complaints(self, unit: str) -> Sequence[str]:
+    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
         async with self._steps.step("complaints"):
             return self.said.get(unit, ())
 
@@ -332,8 +337,8 @@ class FakeConsole:
         async with self._steps.step("note hung"):
             self.hung.add(state.unit)
 
-    async def sync(self, task: TaskName) -> None:
-        async with self._steps.step("sync"):
+    async def sync(self, task: TaskName, namespace: str) -> None:
+        async with self._steps.step(_at("sync", namespace)):
             self.say(*self.on_the_way)
             self.on_the_way = []
 
@@ -342,6 +347,10 @@ class FakeConsole:
         self.lines += entries
         self._wrote.set()
         self._wrote = asyncio.Event()
+
+
+def _at(step: str, namespace: str) -> str:
+    return f"{step} of {namespace}" if namespace else step
 
 
 def _text(entry: Entry) -> str:

@@ -97,6 +97,10 @@ class FakeUnits:
                 if state.active is ActiveState.FAILED:
                     self.put(replace(state, active=ActiveState.INACTIVE))
 
+    async def require(self, unit: str) -> None:
+        async with self._steps.step(f"require {unit}"):
+            pass
+
     async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
         async with self._steps.step(f"confine {slice_unit}"):
             self.confined[slice_unit] = properties

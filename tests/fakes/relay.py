@@ -20,6 +20,7 @@ class FakeRelay:
         silent: its records, and for how many seconds each has not changed.
         unread: the progress of full FIFOs, for each `drain` the next; None for FIFOs that are read.
         units: every unit that it was asked to forward, in order.
+        namespaces: that of each.
         told: gaps to be told.
         drained: every task that it was told the end of, in order.
     """
@@ -30,15 +31,19 @@ class FakeRelay:
         self.lost: set[TaskName] = set()
         self.silent: dict[TaskName, float] = {}
         self.units: list[str] = []
+        self.namespaces: list[str] = []
         self.drained: list[TaskName] = []
         self.unread: Iterator[int] | None = None
         self.told: asyncio.Queue[Gap] = asyncio.Queue()
 
-    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
+    async def forward(
+        self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
+    ) -> None:
         async with self._steps.step("forward"):
             assert [stat.S_ISFIFO(os.fstat(end).st_mode) for end in (stdout, stderr)] == [True, True]
             self.held[task] = (unit, since)
             self.units.append(unit)
+            self.namespaces.append(namespace)
 
     async def owes(self, task: TaskName) -> bool:
         async with self._steps.step("owes"):

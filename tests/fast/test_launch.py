@@ -64,6 +64,30 @@ def machine() -> Machine:
     return machine
 
 
+async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_before_the_unit(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.console.log_namespace = "guests"
+    started = await runtime.start(WORKLOAD)
+    wanted = ["require systemd-journald@guests.service", "open stderr of guests", "start unit"]
+    assert [step for step in machine.steps.taken if step in wanted] == wanted
+    properties = {each.name: each.value for each in machine.units.started[-1].properties}
+    assert properties["LogNamespace"] == "guests"
+    machine.console.log_namespace = "of later tasks"
+    task = await runtime.task(WEB)
+    assert (started.log_namespace, task.state.log_namespace) == ("guests", "guests")
+
+
+async def test_a_namespace_whose_journald_does_not_start_is_told_and_nothing_is_left(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.console.log_namespace = "guests"
+    machine.steps.errors["require systemd-journald@guests.service"] = HostError("it did not start.")
+    with pytest.raises(HostError, match="it did not start"):
+        await runtime.start(WORKLOAD)
+    assert machine.holds == NOTHING
+
+
 async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [

@@ -64,14 +64,17 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
     [
         (
             "tender_path = []",
-            "tender_path is not a known key: expected one of image_store_mb, network, reserved_ports, task_uids, "
-            "tender_paths.",
+            "tender_path is not a known key: expected one of image_store_mb, log_namespace, network, reserved_ports, "
+            "task_uids, tender_paths.",
         ),
         ('task_uids = "70000"', "task_uids: '70000' is no range of users"),
         ('task_uids = "61300-61200"', "task_uids: '61300-61200' is no range of users"),
         ('task_uids = "61183-61200"', "task_uids: 61183-61200 is not within 61184-65519"),
         ('task_uids = "65519-65520"', "task_uids: 65519-65520 is not within 61184-65519"),
         ("image_store_mb = 0", "image_store_mb is 0: expected a whole number from 1 to 1073741824."),
+        ('log_namespace = "a/b"', "log_namespace: journal namespace 'a/b' is not usable: expected 1 to 64 letters"),
+        ('log_namespace = "-a"', "log_namespace: journal namespace '-a' is not usable"),
+        ('log_namespace = "a@b.service"', "log_namespace: journal namespace 'a@b.service' is not usable"),
         ("tender_paths = []", "tender_paths is []: expected one or more absolute directories."),
         ('tender_paths = ["bin"]', "tender_paths is ['bin']: expected one or more absolute directories."),
         ("network = 1", "network is 1: expected a table of named values."),

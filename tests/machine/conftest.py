@@ -9,16 +9,20 @@ above that the test did not announce.
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.rules import settled
+
+if TYPE_CHECKING:
+    from tests.machine.consoles import Consoles
 
 GUESTS = Path("/srv/guests")
 PATIENCE = 240.0 if os.environ.get("TEST_MACHINE") == "vm" else 60.0
@@ -72,6 +76,14 @@ def systemctl(*words: str) -> str:
 
 def unit_property(unit: str, name: str) -> str:
     return systemctl("show", "--property", name, "--value", unit).strip()
+
+
+def remove_namespace(name: str) -> None:
+    """End the journald of a journal namespace, and remove its files."""
+    units = (f"systemd-journald@{name}.service", f"systemd-journald@{name}.socket")
+    ok("systemctl", "stop", *units, f"systemd-journald-varlink@{name}.socket")
+    for directory in Path("/var/log/journal").glob(f"*.{name}"):
+        shutil.rmtree(directory)
 
 
 @dataclass
@@ -259,6 +271,15 @@ def run(machine: Machine) -> Iterator[Runner]:
     yield runner
     if runner.names:
         sh("solo5ctl", "rm", "--force", *runner.names)
+
+
+@pytest.fixture
+def consoles(machine: Machine, tmp_path: Path) -> "Iterator[Consoles]":
+    from tests.machine.consoles import Consoles  # which needs this module
+
+    subject = Consoles(tmp_path)
+    yield subject
+    subject.close()
 
 
 def inspect(name: str) -> dict[str, Any]:

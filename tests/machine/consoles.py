@@ -37,14 +37,14 @@ class Consoles:
             reader.start()
         return reader
 
-    def forward(self, name: str, *, reads: bool = True) -> tuple[Reader, Reader]:
+    def forward(self, name: str, *, reads: bool = True, namespace: str = "") -> tuple[Reader, Reader]:
         stdout, stderr = (self.reader(name, stream, reads=reads) for stream in ("stdout", "stderr"))
-        self.hand_over(name, stdout, stderr)
+        self.hand_over(name, stdout, stderr, namespace=namespace)
         return stdout, stderr
 
-    def hand_over(self, name: str, stdout: Reader, stderr: Reader) -> None:
+    def hand_over(self, name: str, stdout: Reader, stderr: Reader, *, namespace: str = "") -> None:
         self._forwarded.append(name)
-        called(lambda relay: forward(relay, task_name(name), stdout, stderr))
+        called(lambda relay: forward(relay, task_name(name), stdout, stderr, namespace=namespace))
 
     def drain(self, name: str) -> None:
         eventually(lambda: called(lambda relay: relay.drain(task_name(name))) is None, f"{name} is drained")
@@ -65,11 +65,11 @@ def called(call: Callable[[Relay], Awaitable[T]]) -> T:
     return asyncio.run(connected())
 
 
-async def forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader) -> None:
+async def forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader, *, namespace: str = "") -> None:
     since = time.time_ns() // 1000
     fds = [await open_fifo(str(reader.path)) for reader in (stdout, stderr)]
     try:
-        await relay.forward(task, task_service(task), since, *fds)
+        await relay.forward(task, task_service(task), since, *fds, namespace=namespace)
     finally:
         for fd in fds:
             os.close(fd)

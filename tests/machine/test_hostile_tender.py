@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says
 
 HOSTILE = Path("/usr/local/bin/solo5-hostile")
 TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
@@ -42,13 +42,14 @@ class Scene:
 
 @pytest.fixture
 def hostile(machine: Machine, run: Runner) -> Iterator[None]:
-    """Every spt image is run by the hostile tender."""
+    """Every spt image is run by the hostile tender, with the sockets of a journal namespace in its root."""
     TENDERS.mkdir()
     shutil.copy(HOSTILE, TENDERS / "solo5-spt")
-    SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\n')
+    SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\nlog_namespace = "hostile"\n')
     yield
     SETTINGS.unlink()
     shutil.rmtree(TENDERS)
+    remove_namespace("hostile")
 
 
 def disk(path: Path) -> Path:

@@ -3,10 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.fifo import open_fifo
@@ -20,13 +17,6 @@ from .fifos import Reader
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 
 LIST = ("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List")
-
-
-@pytest.fixture
-def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
-    consoles = Consoles(tmp_path)
-    yield consoles
-    consoles.close()
 
 
 def written(unit: str, line: str) -> None:

@@ -1,27 +1,17 @@
 """Consoles through whatever becomes of the journal, and many of them at once."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.names import TaskName
 
-from .conftest import Machine, eventually, ok, unit_property
+from .conftest import eventually, ok, unit_property
 from .consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
 from .fifos import Reader
 
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
-
-
-@pytest.fixture
-def consoles(machine: Machine, tmp_path: Path) -> Iterator[Consoles]:
-    consoles = Consoles(tmp_path)
-    yield consoles
-    consoles.close()
 
 
 def test_each_line_comes_once_while_journald_restarts_rotates_and_removes_what_was_read(consoles: Consoles) -> None:

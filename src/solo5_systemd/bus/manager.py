@@ -114,13 +114,14 @@ class Manager:
         with suppress(NoSuchTaskError):
             await self._manager("ResetFailedUnit", "s", [unit])
 
-    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+    async def require(self, unit: str) -> None:
         with _translated():
-            result = await self._jobs.run("StartUnit", "ss", [slice_unit, "replace"])
+            result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
         if result != "done":
-            raise HostError(
-                f"{slice_unit} did not start: systemd says {result!r}.", f"See: systemctl status {slice_unit}"
-            )
+            raise HostError(f"{unit} did not start: systemd says {result!r}.", f"See: systemctl status {unit}")
+
+    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        await self.require(slice_unit)
         until_boot = True
         body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
         await self._manager("SetUnitProperties", "sba(sv)", body)

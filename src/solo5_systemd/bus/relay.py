@@ -10,6 +10,8 @@ from typing import Any
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.notices import notices
+from solo5_systemd.decode import Fields, json_document
+from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.gaps import Gap
 from solo5_systemd.names import TaskName, task_name
 
@@ -35,21 +37,27 @@ class Relay:
 
     Args:
         connection: the system bus.
-        sync: waits until the journal has written all that was sent of a task before. The relay cannot do that itself:
-            journald synchronizes for root alone.
+        sync: waits until the journal, which a namespace may have, has written all that was sent of a task before. The
+            relay cannot do that itself: journald synchronizes for root alone.
         state: where the relay keeps its files.
     """
 
     def __init__(
-        self, connection: Connection, sync: Callable[[TaskName], Awaitable[None]], state: Path = STATE
+        self, connection: Connection, sync: Callable[[TaskName, str], Awaitable[None]], state: Path = STATE
     ) -> None:
         self._connection = connection
         self._service = Service(unit="solo5-relay", name=_NAME, connection=connection)
         self._sync = sync
         self._state = state
 
-    async def forward(self, task: TaskName, unit: str, since: int, stdout: int, stderr: int) -> None:
-        await self._call("Forward", "ssthh", [task, unit, since, 0, 1], (stdout, stderr))
+    async def forward(
+        self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
+    ) -> None:
+        body = [task, unit, since, 0, 1]
+        if namespace:
+            await self._call("ForwardFrom", "sssthh", [namespace, *body], (stdout, stderr))
+        else:
+            await self._call("Forward", "ssthh", body, (stdout, stderr))
 
     async def owes(self, task: TaskName) -> bool:
         return await asyncio.to_thread((self._state / f"{task}.json").exists)
@@ -64,9 +72,10 @@ class Relay:
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
-        if not await self.owes(task):
+        namespace = await asyncio.to_thread(_namespace, self._state / f"{task}.json")
+        if namespace is None:
             return None  # and the relay need not be started for it
-        await self._sync(task)
+        await self._sync(task, namespace)
         until = time.monotonic() + _DRAIN_TIMEOUT
         while await self._call("Drain", "s", [task]) == [False]:
             if time.monotonic() >= until:
@@ -100,6 +109,16 @@ def _age(record: Path) -> float | None:
     """Seconds since the relay has delivered something of it; None where it is gone, and all delivered."""
     changed = _changed(record)
     return None if changed is None else time.time() - changed / 1e9
+
+
+def _namespace(record: Path) -> str | None:
+    """Return the journal namespace of a record's lines; empty: the host's journal; None where there is no record."""
+    try:
+        return Fields(json_document(record.read_bytes(), "the record")).text("namespace", "")
+    except FileNotFoundError:
+        return None
+    except (OSError, Solo5Error):
+        return ""  # written by an earlier version, or damaged: the relay will tell
 
 
 def _changed(record: Path) -> int | None:

@@ -86,6 +86,8 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
         yield "Main PID", str(task.pid)
     if task.control_group:
         yield "CGroup", task.control_group
+    if task.state.log_namespace:
+        yield "Journal", f"namespace {task.state.log_namespace}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for request in task.reservation.ports if task.reservation else ():
@@ -123,6 +125,7 @@ def task_json(task: Task) -> dict[str, object]:
         "started": moment(task.started) if task.started else "",
         "ended": moment(task.ended) if task.ended else "",
         "control_group": task.control_group,
+        "log_namespace": task.state.log_namespace,
     }
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:

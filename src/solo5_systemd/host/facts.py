@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.names import journald_of
 from solo5_systemd.settings import NetworkPolicy, NetworkSettings
 from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
@@ -75,6 +76,8 @@ class Host:
         virtualization: the processor says that it can run virtual machines (svm or vmx).
         store: the image store's directory and free bytes there; None: it cannot be looked at.
         persistent_journal: the journal outlives a reboot.
+        log_namespace: the journal namespace of consoles; empty: the host's journal.
+        no_namespace: why that namespace cannot be used; empty: it can.
         networks: those of /etc/solo5.
         kernel: its settings.
     """
@@ -92,6 +95,8 @@ class Host:
     virtualization: bool
     store: tuple[str, int] | None
     persistent_journal: bool
+    log_namespace: str = ""
+    no_namespace: str = ""
     networks: Sequence[NetworkSettings] = ()
     kernel: Kernel = field(default_factory=Kernel)
 
@@ -226,8 +231,15 @@ def _store(host: Host) -> Fact:
 
 
 def _journal(host: Host) -> Fact:
+    if host.no_namespace:
+        return _broken(
+            "journal",
+            f"no namespace {host.log_namespace}: {host.no_namespace}",
+            f"See: systemctl status {journald_of(host.log_namespace)}; or leave out log_namespace, see solo5.toml(5).",
+        )
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
-    return Fact(name="journal", value=kept)
+    where = f"; consoles in namespace {host.log_namespace}" if host.log_namespace else ""
+    return Fact(name="journal", value=f"{kept}{where}")
 
 
 def _networks(host: Host) -> Fact:

@@ -17,6 +17,7 @@ from solo5_systemd.host.presence import missing
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
+from solo5_systemd.names import journald_of
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import Tender
@@ -35,6 +36,11 @@ FILES = (
 """What the package installs beside Python modules."""
 
 SYSTEMCTL = "/usr/bin/systemctl"
+
+JOURNALD_UNITS = ("systemd-journald@.service", "systemd-journald@.socket", "systemd-journald-varlink@.socket")
+"""systemd's templates of a journal namespace."""
+
+UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 
 
 async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
@@ -67,6 +73,8 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         store=_store(root / STORE.relative_to("/")),
         networks=settings.networks,
         persistent_journal=(root / "var/log/journal").is_dir(),
+        log_namespace=settings.log_namespace,
+        no_namespace=await asyncio.to_thread(_no_namespace, root, settings.log_namespace),
         kernel=await asyncio.to_thread(look, root),
     )
 
@@ -78,6 +86,24 @@ def _systemd_version() -> int | None:
         return None
     match = re.match(r"systemd ([0-9]+)", said)
     return int(match[1]) if match else None
+
+
+def _no_namespace(root: Path, namespace: str) -> str:
+    """Return why the journald of a namespace cannot run; empty: it can, or there is no namespace."""
+    if not namespace:
+        return ""
+    lacking = [name for name in JOURNALD_UNITS if not any((root / place / name).exists() for place in UNIT_DIRECTORIES)]
+    if lacking:
+        return f"systemd has no {', '.join(lacking)}"
+    unit = journald_of(namespace)
+    try:
+        told = subprocess.run(
+            [SYSTEMCTL, "show", "--property=LoadState,ActiveState", unit],
+            capture_output=True, text=True, timeout=5, check=False,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return next((f"its journald is {state}" for state in ("masked", "failed") if f"={state}\n" in told), "")
 
 
 def _controllers(hierarchy: Path) -> tuple[str, ...] | None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
 
-JOURNALD = "systemd-journald.service"
-
 LEFT_OUT = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
 """Matches all that it says of it: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), and of journald itself."""
 

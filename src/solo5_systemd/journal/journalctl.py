@@ -3,7 +3,7 @@
 import asyncio
 import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import DependencyError, HostError
@@ -35,13 +35,19 @@ EXPLAIN_NOTHING = {
 
 
 class Journal:
-    """Fulfils `backends.Console`."""
+    """Fulfils `backends.Console`; `namespace` returns that of the consoles of new tasks."""
 
-    async def open_stdout(self, unit: str) -> int:
-        return await _open_stream(unit, STDOUT_PRIORITY)
+    def __init__(self, namespace: Callable[[], str]) -> None:
+        self._namespace = namespace
 
-    async def open_stderr(self, unit: str) -> int:
-        return await _open_stream(unit, STDERR_PRIORITY)
+    def namespace(self) -> str:
+        return self._namespace()
+
+    async def open_stdout(self, unit: str, namespace: str) -> int:
+        return await _open_stream(unit, STDOUT_PRIORITY, namespace)
+
+    async def open_stderr(self, unit: str, namespace: str) -> int:
+        return await _open_stream(unit, STDERR_PRIORITY, namespace)
 
     async def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
@@ -51,7 +57,8 @@ class Journal:
         They are found by the unit and the time of its start, not by _SYSTEMD_INVOCATION_ID=: journald looks that up
         when it comes to a line, and the last lines of a task that has just ended may then be without it.
         """
-        arguments = [f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout", f"--lines={'all' if last is None else last}"]
+        arguments = [*_in(state.log_namespace), f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout"]
+        arguments.append(f"--lines={'all' if last is None else last}")
         if follow:
             arguments.append("--follow")
         if after is not None:
@@ -63,12 +70,13 @@ class Journal:
                 if entry.realtime >= state.started:
                     yield entry
 
-    async def complaints(self, unit: str) -> Sequence[str]:
+    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
         """Why a unit did not start: what PID 1 found out, and after it what the unit's own processes wrote."""
-        await self.sync(task_of_unit(unit) or TaskName(unit))
+        await self.sync(task_of_unit(unit) or TaskName(unit), namespace)
         lines = ["--boot", f"--lines={COMPLAINTS}"]
         by_systemd = [e async for e in _read([*lines, f"UNIT={unit}", "_PID=1"]) if _explains(e)]
-        by_processes = [e async for e in _read([*lines, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"])]
+        its_own = [*_in(namespace), *lines, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"]
+        by_processes = [e async for e in _read(its_own)]
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
     async def last_words(self, state: UnitState) -> LastWords:
@@ -81,13 +89,18 @@ class Journal:
     async def note_hung(self, state: UnitState) -> None:
         note_hung(state)
 
-    async def sync(self, task: TaskName) -> None:
-        await synchronize(task)
+    async def sync(self, task: TaskName, namespace: str) -> None:
+        await synchronize(task, namespace)
 
 
-async def _open_stream(unit: str, priority: int) -> int:
+def _in(namespace: str) -> list[str]:
+    """Return journalctl's options for a namespace."""
+    return [f"--namespace={namespace}"] if namespace else []
+
+
+async def _open_stream(unit: str, priority: int, namespace: str) -> int:
     """In a thread: a journald that does not answer must hold up nobody else."""
-    return await asyncio.to_thread(open_stream, str(task_of_unit(unit) or unit), unit, priority)
+    return await asyncio.to_thread(open_stream, str(task_of_unit(unit) or unit), unit, priority, namespace)
 
 
 def _explains(entry: Entry) -> bool:

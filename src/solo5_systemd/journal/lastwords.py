@@ -25,7 +25,7 @@ def last_words(state: UnitState) -> LastWords:
     Raises:
         HostError: the journal cannot be read.
     """
-    console = _last(state, COUNT, *CONSOLES, f"_SYSTEMD_UNIT={state.unit}")
+    console = _last(state, COUNT, *CONSOLES, f"_SYSTEMD_UNIT={state.unit}", namespace=state.log_namespace)
     return LastWords(
         guest=[_text(line) for line in console if line.stream is Stream.STDOUT],
         tender=[_text(line) for line in console if line.stream is Stream.STDERR],
@@ -41,9 +41,9 @@ def _remarks(state: UnitState) -> list[Remark]:
     return [Remark(_text(line), identity) for line, identity in reversed(found) if _is_of(line, state)]
 
 
-def _last(state: UnitState, count: int, *matches: str) -> list[Line]:
+def _last(state: UnitState, count: int, *matches: str, namespace: str = "") -> list[Line]:
     """Lines since the run began, oldest first: journald does not put the invocation on every last one."""
-    with closing(JournalReader((*matches, _this_boot()))) as reader:
+    with closing(JournalReader((*matches, _this_boot()), namespace)) as reader:
         lines = reader.last(count)
     return [line for line in reversed(lines) if _is_of(line, state)]
 

@@ -17,8 +17,9 @@ from functools import cache
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import JOURNALD, notice
+from solo5_systemd.journal.gaps import notice
 from solo5_systemd.journal.lines import Line, Place, restored
+from solo5_systemd.names import journald_of
 from solo5_systemd.unit.console import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 LIBRARY = "libsystemd.so.0"
@@ -64,15 +65,21 @@ def console(unit: str, stream: Stream) -> tuple[str, ...]:
 class JournalReader:
     """The journal's lines that match, from where it has been put.
 
+    Args:
+        matches: selects them.
+        namespace: of the journal; empty: the host's.
+
     Raises:
         HostError: the journal cannot be read.
     """
 
-    def __init__(self, matches: Sequence[str]) -> None:
+    def __init__(self, matches: Sequence[str], namespace: str = "") -> None:
+        self._journald = journald_of(namespace)
         self._journal = ctypes.c_void_p()
         self._data, self._size, self._time = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_uint64()
         self._boot = (ctypes.c_uint8 * 16)()
-        _check("open", _library().sd_journal_open(ctypes.byref(self._journal), _LOCAL_ONLY))
+        name = namespace.encode() or None
+        _check("open", _library().sd_journal_open_namespace(ctypes.byref(self._journal), name, _LOCAL_ONLY))
         for match in matches:
             if match == "+":
                 self._call("add_disjunction")
@@ -152,7 +159,7 @@ class JournalReader:
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
-        if unit == JOURNALD:
+        if unit == self._journald:
             return self._notice()
         return Line(
             unit=unit,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import note
+from solo5_systemd.journal.namespace import socket_of
 from solo5_systemd.journal.note import write
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
 from solo5_systemd.names import TaskName, task_scope, task_service
@@ -39,15 +40,15 @@ TURN = "6d2c3f0b6c0e4d0c9a3c58f6a7f0b1d5"
 INFO = 6
 
 
-async def synchronize(task: TaskName) -> None:
+async def synchronize(task: TaskName, namespace: str = "") -> None:
     """Return when a task's lines are written, or where that cannot be known: the caller reads what there is.
 
     A journald that is being restarted is called again: what was written meanwhile waits for it in the streams.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE):
-            synchronized = asyncio.ensure_future(_synchronized())
-            settled = asyncio.ensure_future(_settled(task, LATE))
+            synchronized = asyncio.ensure_future(_synchronized(socket_of(SOCKET, namespace)))
+            settled = asyncio.ensure_future(_settled(task, namespace, LATE))
             try:
                 await asyncio.wait((synchronized, settled), return_when=asyncio.FIRST_COMPLETED)
                 if not synchronized.done() and settled.exception() is not None:
@@ -58,30 +59,30 @@ async def synchronize(task: TaskName) -> None:
                 await asyncio.gather(synchronized, settled, return_exceptions=True)
 
 
-async def _settled(task: TaskName, after: float) -> None:
+async def _settled(task: TaskName, namespace: str, after: float) -> None:
     """Return after a turn in which no line of the task has come; the first begins after so many seconds."""
     await asyncio.sleep(after)
     units = (f"_SYSTEMD_UNIT={task_service(task)}", f"_SYSTEMD_UNIT={task_scope(task)}")
-    with closing(JournalReader((*CONSOLES, *units))) as journal:
+    with closing(JournalReader((*CONSOLES, *units), namespace)) as journal:
         last: list[Line] | None = None
         while True:
-            await _turn(task)
+            await _turn(task, namespace)
             journal.refresh()
             before, last = last, journal.last(1)
             if before == last:
                 return
 
 
-async def _turn(task: TaskName) -> None:
+async def _turn(task: TaskName, namespace: str) -> None:
     """Wait until journald has read every stream that has something to read now."""
     token = os.urandom(16).hex()
-    with closing(JournalReader((f"MESSAGE_ID={TURN}", f"SOLO5_TURN={token}"))) as journal:
+    with closing(JournalReader((f"MESSAGE_ID={TURN}", f"SOLO5_TURN={token}"), namespace)) as journal:
         journal.watch()
         written = False
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write(_entry(task, token), note.SOCKET)
+                    write(_entry(task, token), socket_of(note.SOCKET, namespace))
                     written = True
             await asyncio.sleep(AGAIN)
             journal.refresh()
@@ -98,15 +99,15 @@ def _entry(task: TaskName, token: str) -> dict[str, object]:
     }
 
 
-async def _synchronized() -> None:
-    while not await _is_over():  # noqa: ASYNC110 - another process is called
+async def _synchronized(address: str) -> None:
+    while not await _is_over(address):  # noqa: ASYNC110 - another process is called
         await asyncio.sleep(AGAIN)
 
 
-async def _is_over() -> bool:
+async def _is_over(address: str) -> bool:
     """Call; whether it is done, or cannot be."""
     try:
-        await _call()
+        await _call(address)
     except (FileNotFoundError, PermissionError):
         return True
     except (OSError, asyncio.IncompleteReadError):
@@ -114,8 +115,8 @@ async def _is_over() -> bool:
     return True
 
 
-async def _call() -> None:
-    reader, writer = await asyncio.open_unix_connection(SOCKET)
+async def _call(address: str) -> None:
+    reader, writer = await asyncio.open_unix_connection(address)
     try:
         writer.write(REQUEST)
         await reader.readuntil(b"\0")

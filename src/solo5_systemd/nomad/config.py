@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import NetworkName, network_name
+from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.nomad.choices import Logging, choice, choices
 from solo5_systemd.nomad.duration import seconds
 from solo5_systemd.nomad.options import assignments, unpack
@@ -108,6 +108,7 @@ class PluginConfig:
         block_paths: the same for the files and devices behind disks.
         tender_paths: where tenders are looked for; empty: as /etc/solo5 says.
         image_store_mb: what all stored images may take of the disk; None: as /etc/solo5 says.
+        log_namespace: the journal namespace of consoles; empty: as /etc/solo5 says.
         networks: those that a job may join; empty: any.
         network_settings: networks that are defined here, as tables of /etc/solo5/*.toml.
         stats_interval: seconds; samples of a task are at least so far apart.
@@ -123,6 +124,7 @@ class PluginConfig:
     block_paths: tuple[str, ...] = ()
     tender_paths: tuple[str, ...] = ()
     image_store_mb: int | None = None
+    log_namespace: str = ""
     networks: tuple[NetworkName, ...] = ()
     network_settings: dict[str, dict[str, object]] = field(default_factory=dict)
     stats_interval: float = 1.0
@@ -144,7 +146,8 @@ def plugin_config(data: bytes) -> PluginConfig:
     """
     fields = unpack(data, WHERE, SettingsError)
     fields.allow(
-        "enabled", "image_paths", "block_paths", "tender_paths", "image_store_mb", "networks", "network",
+        "enabled", "image_paths", "block_paths", "tender_paths", "image_store_mb", "log_namespace", "networks",
+        "network",
         "stats_interval", "disable_log_collection", "allowed_properties", "allowed_units", "allowed_tenders",
         "defaults", "ceilings", "gc", "allow_missing_controllers",
     )  # fmt: skip
@@ -154,6 +157,7 @@ def plugin_config(data: bytes) -> PluginConfig:
         block_paths=_directories(fields, "block_paths"),
         tender_paths=_directories(fields, "tender_paths"),
         image_store_mb=fields.number("image_store_mb", low=1, high=1 << 30) if fields.has("image_store_mb") else None,
+        log_namespace=fields.parsed("log_namespace", log_namespace, ""),
         networks=_networks(fields),
         network_settings=_network_settings(fields),
         stats_interval=_duration(fields, "stats_interval", 1.0, least=0.1),

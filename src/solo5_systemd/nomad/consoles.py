@@ -53,9 +53,9 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
 
 
 async def connect(
-    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, wanted: Logging
+    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, wanted: Logging, namespace: str
 ) -> None:
-    """Have the console forwarded from `since` (microseconds since the epoch) on.
+    """Have the console forwarded from `since` (microseconds since the epoch) on, from a journal namespace.
 
     Raises:
         HostError: a FIFO has no reader, or the relay does not answer.
@@ -64,7 +64,7 @@ async def connect(
         await dismiss(task)  # with disable_log_collection there are neither readers nor FIFOs
     elif task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
         async with _write_ends(task) as (stdout, stderr):
-            await (await session.relay()).forward(name, unit, since, stdout, stderr)
+            await (await session.relay()).forward(name, unit, since, stdout, stderr, namespace=namespace)
 
 
 async def dismiss(task: wire.TaskConfig) -> None:

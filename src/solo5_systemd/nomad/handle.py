@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.ready import Watched, watched
 from solo5_systemd.workload import UnitKind
@@ -31,6 +31,7 @@ class DriverState:
         kind: service or scope.
         logging: where its console goes.
         ready: what is asked of the guest to see whether it stays ready, None for nothing.
+        log_namespace: the journal namespace that its console is in; empty: the host's journal.
     """
 
     task: TaskName
@@ -41,6 +42,7 @@ class DriverState:
     kind: UnitKind
     logging: Logging
     ready: Watched | None = None
+    log_namespace: str = ""
 
 
 def encode(state: DriverState) -> bytes:
@@ -49,15 +51,20 @@ def encode(state: DriverState) -> bytes:
 
 def _plain(state: DriverState) -> dict[str, object]:
     ready = {"ready": state.ready.plain()} if state.ready else {}
-    return ready | {
-        "task": state.task,
-        "unit": state.unit,
-        "invocation": state.invocation,
-        "boot": state.boot,
-        "started": state.started,
-        "kind": state.kind.value,
-        "logging": state.logging.value,
-    }
+    namespace = {"log_namespace": state.log_namespace} if state.log_namespace else {}
+    return (
+        ready
+        | namespace
+        | {
+            "task": state.task,
+            "unit": state.unit,
+            "invocation": state.invocation,
+            "boot": state.boot,
+            "started": state.started,
+            "kind": state.kind.value,
+            "logging": state.logging.value,
+        }
+    )
 
 
 def decode(data: bytes) -> DriverState:
@@ -77,6 +84,7 @@ def decode(data: bytes) -> DriverState:
         kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
         logging=choice(fields, "logging", Logging) or Logging.NOMAD,
         ready=watched(fields.table("ready")) if fields.has("ready") else None,
+        log_namespace=fields.parsed("log_namespace", log_namespace, ""),
     )
 
 

@@ -60,25 +60,26 @@ def _socket(kind: socket.SocketKind) -> socket.socket:
     return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
 
 
-async def line(unit: str, since: int, pattern: str) -> str:
+async def line(unit: str, since: int, pattern: str, namespace: str = "") -> str:
     """Return the first line of a guest's console in which a pattern is found.
 
     Args:
         unit: the task's.
         since: microseconds since the epoch; lines of this time or later count.
         pattern: a regular expression that `grep.check` accepts.
+        namespace: of the journal that has the console; empty: the host's.
 
     Raises:
         HostError: the journal cannot be read.
         InvalidRequestError: the search took too long.
     """
-    async with aclosing(_console(unit, since)) as lines:
+    async with aclosing(_console(unit, since, namespace)) as lines:
         return (await grep.first_match(pattern, lines)).decode("utf-8", "replace").strip()
 
 
-async def _console(unit: str, since: int) -> AsyncGenerator[list[bytes], None]:
+async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list[bytes], None]:
     """Yield the lines of a guest's console, as far as they are searched."""
-    with closing(JournalReader(console(unit, Stream.STDOUT))) as journal:
+    with closing(JournalReader(console(unit, Stream.STDOUT), namespace)) as journal:
         journal.watch()
         lines = journal.lines_from(since)
         while True:

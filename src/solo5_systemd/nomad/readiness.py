@@ -72,7 +72,8 @@ class _Waiting:
         from solo5_systemd.nomad import probes
 
         if isinstance(self._wanted, Line):
-            said = await probes.line(self._state.unit, self._state.started, self._wanted.pattern)
+            state = self._state
+            said = await probes.line(state.unit, state.started, self._wanted.pattern, state.log_namespace)
             return f"its console says {announcements.printable(said)}"
         while self.why:
             await asyncio.sleep(AGAIN)

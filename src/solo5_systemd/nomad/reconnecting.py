@@ -47,7 +47,10 @@ class Reconnecting:
         async with self._turns:
             try:
                 if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
-                    await consoles.connect(self._session, config, state.task, state.unit, state.started, state.logging)
+                    where = state.log_namespace
+                    await consoles.connect(
+                        self._session, config, state.task, state.unit, state.started, state.logging, where
+                    )
             except Solo5Error as error:
                 _log.info("The console of task %s is not led to Nomad again: %s", state.task, error)
             except Exception:  # noqa: BLE001 - one task's console must not end the plugin, and with it all watches

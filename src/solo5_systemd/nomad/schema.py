@@ -25,6 +25,7 @@ def plugin_schema() -> Spec:
             "block_paths": attribute("block_paths", TEXTS),
             "tender_paths": attribute("tender_paths", TEXTS),
             "image_store_mb": attribute("image_store_mb", NUMBER),
+            "log_namespace": attribute("log_namespace", TEXT),
             "networks": attribute("networks", TEXTS),
             "network": labelled("network", "name", _network()),
             "stats_interval": attribute("stats_interval", TEXT),

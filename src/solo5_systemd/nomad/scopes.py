@@ -56,7 +56,8 @@ class Scopes:
         since = time.time_ns() // 1000
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            child = await _spawn(engine, workload, pickle.dumps((settings, workload, rule)), writing)
+            wanted = pickle.dumps((settings, workload, rule))
+            child = await _spawn(engine, settings.log_namespace, workload, wanted, writing)
         except BaseException:
             os.close(reading)
             raise
@@ -80,6 +81,7 @@ class Scopes:
             started=since,
             control_group=last.control_group,
             reservation=reservation,
+            log_namespace=settings.log_namespace,
         )
 
     async def wait(self, name: TaskName) -> int | None:
@@ -100,8 +102,8 @@ async def _give_up(engine: "Runtime", name: TaskName, child: Process) -> None:
         await engine.discard(name)
 
 
-async def _spawn(engine: "Runtime", workload: Workload, wanted: bytes, report: int) -> Process:
-    stdout, stderr = await engine.open_console(task_scope(workload.name))
+async def _spawn(engine: "Runtime", log_namespace: str, workload: Workload, wanted: bytes, report: int) -> Process:
+    stdout, stderr = await engine.open_console(task_scope(workload.name), log_namespace)
     try:
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-m", CHILD, str(report),

@@ -47,6 +47,7 @@ class Session:
             settings,
             tender_paths=self._config.tender_paths or settings.tender_paths,
             image_store_mb=self._config.image_store_mb or settings.image_store_mb,
+            log_namespace=self._config.log_namespace or settings.log_namespace,
         )
 
     async def engine(self) -> "Runtime":

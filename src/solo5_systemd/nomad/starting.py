@@ -144,10 +144,19 @@ class Starter:
         since = time.time_ns() // 1000
         try:
             progress.begins("opening the log files' pipes")
-            await consoles.connect(self._session, config, name, unit, since, wish.logging)
+            namespace = await self._log_namespace(engine, config)
+            await consoles.connect(self._session, config, name, unit, since, wish.logging, namespace)
             return await self._begin(engine, workload, wish.options.ready, since, progress)
         except BaseException:
             await asyncio.shield(consoles.let_go(self._session, name, wish.logging))
+            raise
+
+    async def _log_namespace(self, engine: "Runtime", config: wire.TaskConfig) -> str:
+        """Return the journal namespace of the console, whose journald runs before the relay opens its journal."""
+        try:
+            return await engine.log_namespace()
+        except Solo5Error:
+            await consoles.dismiss(config)
             raise
 
     async def _begin(
@@ -191,6 +200,7 @@ def _state(wish: _Wish, started: Started) -> DriverState:
         started=started.started,
         kind=wish.workload.kind,
         logging=wish.logging,
+        log_namespace=started.log_namespace,
     )
 
 
@@ -215,6 +225,7 @@ def _started(task: Task, since: int) -> Started:
         started=task.started or since,
         control_group=task.control_group,
         reservation=task.reservation,
+        log_namespace=task.state.log_namespace,
     )
 
 

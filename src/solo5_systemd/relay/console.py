@@ -1,10 +1,11 @@
 """One task's console: two outlets, and how far each has come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import removal_notice
 from solo5_systemd.journal.lines import Place
+from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.relay.keeping import Kept, new_staging
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Delivery, Record
@@ -20,7 +21,7 @@ class Console:
         gap: up to where the journal's lines have to be read again.
         kept: what systemd has kept; a staging pipe that it has not, and what was in it, are made anew.
         keep: called when `record` gives something new, which is to be kept before anything else happens.
-        open_journal: given matches, a reader of the journal.
+        open_journal: given matches and a namespace, a reader of that journal.
 
     Attributes:
         ended: no more lines will come.
@@ -36,12 +37,14 @@ class Console:
     ) -> None:
         self.task, self.unit, self.since, self.began = record.task, record.unit, record.since, record.began
         self.number, self.ended = record.number, record.ended
+        self.namespace = record.namespace
+        self._open_journal = open_journal
         self.outlets = {
             stream: self._outlet(stream, delivery, gap, kept.take_staging(self.number, stream), lambda: keep(self))
             for stream, delivery in record.streams.items()
         }
         self._refills = [
-            (outlet, Refill(outlet.lane, matches(self.unit, stream), (self.since, self.began), open_journal))
+            (outlet, Refill(outlet.lane, matches(self.unit, stream), (self.since, self.began), self._reopen))
             for stream, outlet in self.outlets.items()
         ]
 
@@ -56,6 +59,7 @@ class Console:
             streams=streams,
             number=self.number,
             ended=self.ended,
+            namespace=self.namespace,
         )
 
     @property
@@ -116,6 +120,10 @@ class Console:
         if staging is None:
             staging, delivery = new_staging(self.number, stream), Delivery(sure=delivery.sure)
         return Outlet(delivery, gap, staging, keep)
+
+    def _reopen(self, wanted: Sequence[str]) -> JournalReader:
+        """Open the journal that has its lines."""
+        return self._open_journal(wanted, self.namespace)
 
     def close(self) -> None:
         for outlet, refill in self._refills:

@@ -1,7 +1,7 @@
 """One journal, the host's or a namespace's, that is followed for all tasks whose consoles are in it.
 
-Each has a reader of its own. sd_journal orders the entries of all its files by their time, and leaves out one whose time
-lies before its place: with the files of two journalds, which write at once, that would be a line now and then.
+Each has a reader of its own. sd_journal orders the entries of all its files by their time, and leaves out one whose
+time lies before its place: with the files of two journalds, which write at once, that would be a line now and then.
 """
 
 from itertools import islice

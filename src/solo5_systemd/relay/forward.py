@@ -1,4 +1,4 @@
-"""All tasks whose consoles are forwarded: one reader of the journal, and each line to where it belongs."""
+"""All tasks whose consoles are forwarded: one reader of each journal, and each line to where it belongs."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.export import Stream
@@ -17,11 +17,12 @@ from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import clocks, keeping
 from solo5_systemd.relay.console import Console
+from solo5_systemd.relay.follower import Follower
 from solo5_systemd.relay.keeping import Kept
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Delivery, Record
 from solo5_systemd.relay.records import Records
-from solo5_systemd.relay.refill import ALL, SLICE, OpenJournal
+from solo5_systemd.relay.refill import SLICE, OpenJournal
 
 TICK = 0.02
 """Seconds between two looks into the journal when there was nothing new; a look takes some 30 microseconds."""
@@ -37,7 +38,7 @@ class Forwarder:
 
     Args:
         records: where to keep how far each has come.
-        open_journal: given matches, a reader of the journal.
+        open_journal: given matches and a namespace, a reader of that journal.
 
     Attributes:
         gaps: lines that journald has left out, and of which the task's reader was given notice.
@@ -48,12 +49,11 @@ class Forwarder:
         self.gaps: asyncio.Queue[Gap] = asyncio.Queue()
         self._records = records
         self._consoles: dict[TaskName, Console] = {}
-        self._by_unit: dict[str, Console] = {}
+        self._by_unit: dict[tuple[str, str], Console] = {}
         self._behind: set[Console] = set()
         self._ended: set[Console] = set()
-        self._journal = open_journal(ALL)
-        self._news = self._journal.watch()
-        self._last: Line | None = self._journal.seek_end()
+        self._followers: dict[str, Follower] = {}
+        self._follower("")
 
     @property
     def tasks(self) -> Sequence[TaskName]:
@@ -70,7 +70,7 @@ class Forwarder:
         for record in sorted(self._records.load(), key=lambda record: record.number == 0):
             if record.number == 0:  # an earlier version's
                 record = replace(record, number=self._free_number())
-            console = self._add(record, self._last.place if self._last else None, descriptors)
+            console = self._add(record, self._follower(record.namespace).place, descriptors)
             self._records.save(console.record)
             for stream, outlet in console.outlets.items():
                 fifo = descriptors.take_fifo(record.number, stream)
@@ -78,7 +78,7 @@ class Forwarder:
                     outlet.open(fifo)
         descriptors.drop()
 
-    def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int]) -> None:
+    def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
         """Write a unit's lines to these descriptors, which stay the caller's.
 
         A task that is known goes on after the last byte that it was given; of another one, the lines from `since`
@@ -88,8 +88,8 @@ class Forwarder:
             HostError: its record cannot be written; nothing of it is left.
         """
         console = self._consoles.get(task)
-        if console is None or console.unit != unit:
-            console = self._begin(task, unit, since)
+        if console is None or (console.unit, console.namespace) != (unit, namespace):
+            console = self._begin(task, unit, since, namespace)
         else:
             self._set_ended(console, ended=False)
         for stream, fd in fds.items():
@@ -109,7 +109,7 @@ class Forwarder:
         console = self._consoles.get(task)
         if console is None:
             return True
-        await self._catch_up()
+        await self._catch_up(self._follower(console.namespace))
         if self._consoles.get(task) is console:
             self._set_ended(console, ended=True)
             if not console.is_open:
@@ -124,57 +124,54 @@ class Forwarder:
             HostError: the journal cannot be read.
         """
         loop = asyncio.get_running_loop()
-        # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
-        loop.add_reader(self._news, self._follow)
         swept = loop.time()
-        try:
-            while True:
-                busy = self._follow()
-                busy |= self._refill()
-                self._close_ended()
-                if loop.time() >= swept + SWEEP:
-                    swept = loop.time()
-                    self._sweep()
-                await asyncio.sleep(0 if busy else TICK)
-        finally:
-            loop.remove_reader(self._news)
+        while True:
+            busy = False
+            for follower in list(self._followers.values()):
+                busy |= self._follow(follower)
+            busy |= self._refill()
+            self._close_ended()
+            if loop.time() >= swept + SWEEP:
+                swept = loop.time()
+                self._sweep()
+            await asyncio.sleep(0 if busy else TICK)
 
     def close(self) -> None:
         """Let go of everything; what systemd keeps stays open."""
         for console in self._consoles.values():
             console.close()
         self._records.close()
-        self._journal.close()
+        for follower in self._followers.values():
+            asyncio.get_running_loop().remove_reader(follower.news)
+            follower.close()
 
-    async def _catch_up(self) -> None:
-        """Return when all that is in the journal by now was read."""
+    def _follower(self, namespace: str) -> Follower:
+        """Return what follows a journal, from now on where none has followed it before."""
+        if namespace not in self._followers:
+            follower = self._followers[namespace] = Follower(self._open_journal, namespace)
+            # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
+            asyncio.get_running_loop().add_reader(follower.news, self._follow, follower)
+        return self._followers[namespace]
+
+    async def _catch_up(self, follower: Follower) -> None:
+        """Return when all that is in a journal by now was read."""
         now = time.monotonic_ns() // 1000
         more = True
         while more:
-            more = self._follow() and self._last is not None and self._last.place.monotonic <= now
+            more = self._follow(follower) and follower.last is not None and follower.last.place.monotonic <= now
             await asyncio.sleep(0)
 
-    def _follow(self) -> bool:
+    def _follow(self, follower: Follower) -> bool:
         """Read a slice, and hand out its lines; whether there may be more."""
-        lines = self._slice()
-        stirred = {outlet for line in lines if (outlet := self._offer(line)) is not None}
+        lines = follower.slice()
+        stirred = {outlet for line in lines if (outlet := self._offer(line, follower.namespace)) is not None}
         for outlet in stirred:
             outlet.stir()
         return len(lines) >= SLICE
 
-    def _slice(self) -> list[Line]:
-        """Some lines; fewer than `SLICE` where the journal ends."""
-        lines = list(islice(iter(self._journal.next, None), SLICE))
-        if len(lines) < SLICE:
-            # Not before a file was read to its end, since it may have been removed; and it may not be the last.
-            self._journal.refresh()
-            lines.extend(islice(iter(self._journal.next, None), SLICE))
-        return lines
-
-    def _offer(self, line: Line) -> Outlet | None:
+    def _offer(self, line: Line, namespace: str) -> Outlet | None:
         """Give a line to its outlet, if it has one."""
-        self._last = line
-        console = self._by_unit.get(line.unit)
+        console = self._by_unit.get((namespace, line.unit))
         if console is None or line.place.monotonic < console.began:
             return None
         outlet = console.outlets[line.stream]
@@ -189,11 +186,7 @@ class Forwarder:
         self._behind = {console for console in self._behind if console.is_behind}
         return any(busy)
 
-    def _passed(self, began: int) -> Place | None:
-        """Up to where lines of this time or later may have been read already, while nobody wanted them."""
-        return self._last.place if self._last is not None and self._last.place.monotonic >= began else None
-
-    def _begin(self, task: TaskName, unit: str, since: int) -> Console:
+    def _begin(self, task: TaskName, unit: str, since: int, namespace: str) -> Console:
         record = Record(
             task=task,
             unit=unit,
@@ -201,8 +194,9 @@ class Forwarder:
             began=max(0, clocks.monotonic(since)),
             streams=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
+            namespace=namespace,
         )
-        console = self._add(record, self._passed(record.began), Kept({}))
+        console = self._add(record, self._follower(namespace).passed(record.began), Kept({}))
         try:
             self._records.save(record)
         except Solo5Error:
@@ -220,7 +214,7 @@ class Forwarder:
         if record.task in self._consoles:
             self._forget(self._consoles[record.task])
         console = Console(record, gap, kept, self._keep, self._open_journal)
-        self._consoles[console.task] = self._by_unit[console.unit] = console
+        self._consoles[console.task] = self._by_unit[console.namespace, console.unit] = console
         self._behind.add(console)
         if console.ended:
             self._ended.add(console)
@@ -252,7 +246,7 @@ class Forwarder:
             self._forget(console)
 
     def _forget(self, console: Console) -> None:
-        del self._consoles[console.task], self._by_unit[console.unit]
+        del self._consoles[console.task], self._by_unit[console.namespace, console.unit]
         self._behind.discard(console)
         self._ended.discard(console)
         console.close()

@@ -5,12 +5,13 @@ import os
 import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from weakref import WeakValueDictionary
 
 from solo5_systemd.daemon.service import Handler
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.relay.forward import Forwarder
 
 
@@ -23,15 +24,24 @@ class Methods:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        return {"Forward": self._forward, "Drain": self._drain, "List": self._list}
+        return {
+            "Forward": partial(self._forward, ""),
+            "ForwardFrom": self._forward,
+            "Drain": self._drain,
+            "List": self._list,
+        }
 
-    async def _forward(self, name: str, unit: str, since: int, stdout: int, stderr: int) -> Sequence[object]:
+    async def _forward(
+        self, namespace: str, name: str, unit: str, since: int, stdout: int, stderr: int
+    ) -> Sequence[object]:
         task = task_name(name)
+        if namespace:
+            log_namespace(namespace)
         for fd in (stdout, stderr):
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise InvalidRequestError(f"what the console of task {task} is to be written to is not a FIFO.")
         async with self._turn(task):
-            self._forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr})
+            self._forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
         return []
 
     async def _drain(self, name: str) -> Sequence[object]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.names import TaskName, log_namespace, task_name
 
 VERSION = 3
 _EVER = (1 << 63) - 1
@@ -43,6 +43,7 @@ class Record:
         began: the same in microseconds since boot; zero where an earlier version did not say.
         number: what its descriptors are kept under; no other record has it, and zero is none.
         ended: no more lines will come, and the console is to be closed when all are delivered.
+        namespace: of the journal that has the lines; empty: the host's.
     """
 
     task: TaskName
@@ -52,6 +53,7 @@ class Record:
     streams: Mapping[Stream, Delivery]
     number: int = 0
     ended: bool = False
+    namespace: str = ""
 
 
 def document(record: Record) -> dict[str, object]:
@@ -63,6 +65,7 @@ def document(record: Record) -> dict[str, object]:
         "began": record.began,
         "number": record.number,
         "ended": record.ended,
+        **({"namespace": record.namespace} if record.namespace else {}),
         "progress": {stream.value: _delivered(delivery) for stream, delivery in record.streams.items()},
     }
 
@@ -89,6 +92,7 @@ def parse(value: object) -> Record:
         streams={stream: _delivery(progress.table(stream.value)) for stream in Stream},
         number=fields.integer("number", low=0, high=_EVER) if fields.has("number") else 0,
         ended=fields.boolean("ended", default=False),
+        namespace=fields.parsed("namespace", log_namespace, ""),
     )
 
 

@@ -18,7 +18,10 @@ SLICE = 400
 ALL = (*CONSOLES, "+", *LEFT_OUT)
 """Matches the lines of all tasks, and what journald says of lines that it left out."""
 
-OpenJournal = Callable[[Sequence[str]], JournalReader]
+OpenJournal = Callable[[Sequence[str], str], JournalReader]
+"""Given matches and a namespace, which is empty for the host's journal."""
+
+OpenOne = Callable[[Sequence[str]], JournalReader]
 
 
 def matches(unit: str, stream: Stream) -> Sequence[str]:
@@ -37,7 +40,7 @@ class Refill:
         open_journal: given matches, a reader of the journal.
     """
 
-    def __init__(self, lane: Lane, wanted: Sequence[str], since: tuple[int, int], open_journal: OpenJournal) -> None:
+    def __init__(self, lane: Lane, wanted: Sequence[str], since: tuple[int, int], open_journal: OpenOne) -> None:
         self._lane = lane
         self._matches = wanted
         self._since, self._began = since

@@ -6,6 +6,9 @@ There a blank would end the value, and what follows could be another field of th
 import re
 from collections.abc import Iterable
 
+LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
+"""The field of the journal namespace that a task's console is in. systemd has LogNamespace= for services alone."""
+
 _ESCAPES = {" ": r"\x20", "\\": r"\x5c"}
 _ESCAPED = re.compile(r"[ \\]")
 _UNESCAPED = re.compile(r"\\x(20|5c)")

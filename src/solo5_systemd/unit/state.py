@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_of_unit, task_scope
-from solo5_systemd.unit.logfields import log_fields
+from solo5_systemd.unit.logfields import LOG_NAMESPACE, log_fields
 from solo5_systemd.workload import UnitKind
 
 
@@ -137,6 +137,11 @@ class UnitState:
     def tender(self) -> str:
         """`hvt` or `spt`; empty for a scope that is over, of which nothing is kept."""
         return self.log_fields.get("SOLO5_TENDER", "")
+
+    @property
+    def log_namespace(self) -> str:
+        """The journal namespace of its console; empty: the host's journal."""
+        return self.log_fields.get(LOG_NAMESPACE, "")
 
     @property
     def executed(self) -> bool:

@@ -20,7 +20,7 @@ from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.console import FACILITY, RATE_BURST, RATE_INTERVAL
 from solo5_systemd.unit.execstart import exec_start
-from solo5_systemd.unit.logfields import assignment
+from solo5_systemd.unit.logfields import LOG_NAMESPACE, assignment
 from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
@@ -48,6 +48,7 @@ class Parts:
     user: int
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
+    log_namespace: str = ""
 
     @property
     def memory_mib(self) -> int:
@@ -153,6 +154,8 @@ def _ending() -> Iterator[Property]:
 
 def _console(parts: Parts) -> Iterator[Property]:
     yield Property("StandardOutput", "s", "journal")
+    if parts.log_namespace:
+        yield Property("LogNamespace", "s", parts.log_namespace)
     yield Property("SyslogIdentifier", "s", parts.workload.name)
     yield Property("SyslogFacility", "i", FACILITY)
     # A guest's "<3>…" is its text, not a priority.
@@ -180,6 +183,7 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_IMAGE_SHA256": parts.image.sha256,
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
+        **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
         **dict(parts.workload.log_fields),
     }
 

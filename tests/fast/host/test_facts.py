@@ -84,3 +84,11 @@ def test_a_tun_device_needs_no_virtualization() -> None:
 
 def test_a_journal_in_memory_is_good_enough() -> None:
     assert fact(replace(GOOD, persistent_journal=False), "journal").verdict is Verdict.OK
+
+
+def test_a_journal_namespace_that_cannot_be_used_is_in_the_way_of_every_task() -> None:
+    usable = replace(GOOD, log_namespace="guests")
+    assert fact(usable, "journal").value == "kept over a reboot; consoles in namespace guests"
+    broken = fact(replace(usable, no_namespace="its journald is failed"), "journal")
+    assert (broken.verdict, broken.value) == (Verdict.BROKEN, "no namespace guests: its journald is failed")
+    assert "systemctl status systemd-journald@guests.service" in broken.advice

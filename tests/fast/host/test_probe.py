@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from solo5_systemd.dependencies import DEPENDENCIES, Kind
-from solo5_systemd.host.probe import FILES, probe
+from solo5_systemd.host import probe as module
+from solo5_systemd.host.probe import FILES, JOURNALD_UNITS, probe
+from solo5_systemd.settings import Settings
 
 
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
@@ -45,3 +49,30 @@ async def test_wrong_settings_are_a_fact_and_no_error(tmp_path: Path) -> None:
     host = await probe(tmp_path)
     assert "nonsense is not a known key" in host.settings
     assert host.tender_paths
+
+
+@pytest.mark.parametrize(
+    ("shown", "problem"),
+    [
+        ("LoadState=loaded\nActiveState=inactive\n", ""),
+        ("LoadState=loaded\nActiveState=active\n", ""),
+        ("LoadState=loaded\nActiveState=failed\n", "its journald is failed"),
+        ("LoadState=masked\nActiveState=inactive\n", "its journald is masked"),
+    ],
+)
+async def test_a_journal_namespace_needs_its_units_and_a_journald_that_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, problem: str
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\nprintf '{shown}'\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setattr(module, "SYSTEMCTL", str(systemctl))
+    settings = Settings(log_namespace="guests")
+    lacking = await probe(tmp_path, systemd=257, settings=settings)
+    assert lacking.no_namespace == f"systemd has no {', '.join(JOURNALD_UNITS)}"
+    directory = tmp_path / "usr/lib/systemd/system"
+    directory.mkdir(parents=True)
+    for name in JOURNALD_UNITS:
+        (directory / name).touch()
+    host = await probe(tmp_path, systemd=257, settings=settings)
+    assert (host.log_namespace, host.no_namespace) == ("guests", problem)

@@ -47,6 +47,7 @@ NETWORK = {
 PLACE = {"cursor": "s=1;i=2", "written": 7}
 RECORD = {
     "version": 3, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
+    "namespace": "guests",
     "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
 }  # fmt: skip
 MEMO = {
@@ -203,6 +204,8 @@ def test_what_was_read_is_written_as_it_was() -> None:
     }  # fmt: skip
     assert network_document(parse_network(NETWORK)) == NETWORK
     assert document(parse(RECORD)) == RECORD
+    of_the_host = {key: value for key, value in RECORD.items() if key != "namespace"}
+    assert document(parse(of_the_host)) == of_the_host
     assert json.loads(Memo.decode(as_json(MEMO)).encode()) == MEMO
 
 

@@ -14,6 +14,7 @@ from solo5_systemd.journal.journalctl import Journal
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 
+JOURNAL = Journal(lambda: "of-new-tasks")
 STATE = UnitState(
     task=TaskName("web"),
     unit="solo5-task-web.service",
@@ -57,7 +58,7 @@ def is_gone(program: Path) -> bool:
 
 async def test_the_lines_of_one_invocation_are_read(program: Program) -> None:
     path = program(LINES)
-    entries = [entry async for entry in Journal().entries(STATE, follow=False)]
+    entries = [entry async for entry in JOURNAL.entries(STATE, follow=False)]
     assert [(it.cursor, it.stream, it.message) for it in entries] == [
         ("c1", Stream.STDOUT, b"hello"),
         ("c2", Stream.STDERR, b"solo5-hvt: no "),
@@ -69,19 +70,19 @@ async def test_the_lines_of_one_invocation_are_read(program: Program) -> None:
 async def test_lines_of_an_earlier_task_of_this_name_are_not_among_them(program: Program) -> None:
     path = program(LINES)
     state = replace(STATE, started=2_000_000_000_000_000)
-    assert [entry async for entry in Journal().entries(state, follow=False)] == []
+    assert [entry async for entry in JOURNAL.entries(state, follow=False)] == []
     assert "--since=@2000000000" in arguments(path)
 
 
 async def test_reading_begins_after_a_cursor_or_with_the_last_lines(program: Program) -> None:
     path = program(LINES)
-    assert [entry async for entry in Journal().entries(STATE, follow=False, last=7, after="c0")]
+    assert [entry async for entry in JOURNAL.entries(STATE, follow=False, last=7, after="c0")]
     assert {"--lines=7", "--after-cursor=c0"} <= set(arguments(path))
 
 
 async def test_a_reader_that_has_had_enough_ends_its_journalctl(program: Program) -> None:
     path = program(f"{LEAVE_PID}\n{LINES}\nexec sleep 60")
-    async with aclosing(Journal().entries(STATE, follow=True)) as entries:
+    async with aclosing(JOURNAL.entries(STATE, follow=True)) as entries:
         assert (await anext(entries)).message == b"hello"
         assert "--follow" in arguments(path)
         assert not is_gone(path)
@@ -92,7 +93,7 @@ async def test_a_cancelled_reader_ends_its_journalctl(program: Program) -> None:
     path = program(f"{LINES}\n{LEAVE_PID}\nexec sleep 60")
 
     async def follow() -> None:
-        async with aclosing(Journal().entries(STATE, follow=True)) as entries:
+        async with aclosing(JOURNAL.entries(STATE, follow=True)) as entries:
             async for _ in entries:
                 pass
 
@@ -108,7 +109,7 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
     nothing = min(journalctl.EXPLAIN_NOTHING)
     systemd = SYSTEMD % ("0" * 32, nothing)
     path = program(f'case "$*" in *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
-    assert list(await Journal().complaints("solo5-network@web.service")) == [
+    assert list(await JOURNAL.complaints("solo5-network@web.service", "")) == [
         "Failed to attach",
         "hello",
         "solo5-hvt: no",
@@ -119,16 +120,27 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
 async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journalctl, "JOURNALCTL", str(tmp_path / "journalctl"))
     with pytest.raises(HostError, match="the journal cannot be read: .*: No such file or directory"):
-        await Journal().complaints("solo5-network@web.service")
+        await JOURNAL.complaints("solo5-network@web.service", "")
 
 
 async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:
     program(r"printf '__REALTIME_TIMESTAMP=soon\n\n'")
     with pytest.raises(HostError, match="the journal cannot be read: .* printed the timestamp b'soon'"):
-        [entry async for entry in Journal().entries(STATE, follow=False)]
+        [entry async for entry in JOURNAL.entries(STATE, follow=False)]
 
 
 async def test_stderr_is_a_stream_under_the_tasks_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = {("web", "solo5-task-web.service", 4): 7}
+    streams = {("web", "solo5-task-web.service", 4, ""): 7, ("web", "solo5-task-web.service", 4, "guests"): 8}
     monkeypatch.setattr(journalctl, "open_stream", lambda *header: streams[header])
-    assert await Journal().open_stderr("solo5-task-web.service") == 7
+    assert await JOURNAL.open_stderr("solo5-task-web.service", "") == 7
+    assert await JOURNAL.open_stderr("solo5-task-web.service", "guests") == 8
+
+
+async def test_the_lines_of_a_task_are_read_in_its_own_namespace(program: Program) -> None:
+    """Whatever that of new tasks is by now."""
+    path = program("true")
+    state = replace(STATE, log_fields={"SOLO5_LOG_NAMESPACE": "guests"})
+    assert [entry async for entry in JOURNAL.entries(state, follow=False)] == []
+    assert "--namespace=guests" in arguments(path)
+    assert [entry async for entry in JOURNAL.entries(STATE, follow=False)] == []
+    assert not any(word.startswith("--namespace") for word in arguments(path))

@@ -18,20 +18,23 @@ def line(text: str, realtime: int, since_boot: int) -> Line:
 
 
 class Reader:
-    """A journal whose clock was set back during the run of `web` that began at 5000, or 70 since boot."""
+    """Journals whose clock was set back during the run of `web` that began at 5000, or 70 since boot: the host's, and
+    the namespace of its console."""
 
     asked: Sequence[str] = ()
 
-    def __init__(self, matches: Sequence[str]) -> None:
+    def __init__(self, matches: Sequence[str], namespace: str = "") -> None:
         Reader.asked = matches
+        self.is_of_consoles = namespace == "guests"
 
     def last(self, count: int) -> list[Line]:
         lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
-        return lines[:count] if f"_SYSTEMD_UNIT={UNIT}" in self.asked else []
+        return lines[:count] if f"_SYSTEMD_UNIT={UNIT}" in self.asked and self.is_of_consoles else []
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
         remarks = [(line("set back", 1000, 90), "4f"), (line("before", 4990, 60), "")]
-        return remarks[:count] if {f"UNIT={UNIT}", "_PID=1"} < set(self.asked) else []
+        of_pid_1 = {f"UNIT={UNIT}", "_PID=1"} < set(self.asked) and not self.is_of_consoles
+        return remarks[:count] if of_pid_1 else []
 
     def close(self) -> None:
         """Nothing is open."""
@@ -45,7 +48,14 @@ def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
 ) -> None:
     monkeypatch.setattr(lastwords, "JournalReader", Reader)
     state = UnitState(
-        task=TaskName("web"), unit=UNIT, active=ActiveState.FAILED, started=5000, main_start=main_start, log_fields={}
+        task=TaskName("web"),
+        unit=UNIT,
+        active=ActiveState.FAILED,
+        started=5000,
+        main_start=main_start,
+        log_fields={"SOLO5_LOG_NAMESPACE": "guests"},
     )
-    assert lastwords.last_words(state).guest == said
+    words = lastwords.last_words(state)
+    assert words.guest == said
+    assert [text for text, _ in words.systemd] == said[1:], "PID 1 writes to the host's journal"
     assert f"_BOOT_ID={Path('/proc/sys/kernel/random/boot_id').read_text().strip().replace('-', '')}" in Reader.asked

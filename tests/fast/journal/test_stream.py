@@ -24,6 +24,12 @@ def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pyt
             assert received.read() == b"web\nsolo5-task-web.service\n172\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
 
 
+def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SOCKET", "/run/systemd/journal/stdout")
+    with pytest.raises(HostError, match=r"/run/systemd/journal\.guests/stdout: No such file.*journald@guests\.service"):
+        open_stream("web", "solo5-task-web.service", 4, "guests")
+
+
 def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SOCKET", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="the journal cannot be reached at .*: No such file or directory"):

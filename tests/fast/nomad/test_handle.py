@@ -45,6 +45,11 @@ def test_what_was_written_is_read_back(kind: UnitKind, logging: Logging) -> None
     assert decode(encode(state(kind=kind, logging=logging))) == state(kind=kind, logging=logging)
 
 
+def test_the_journal_namespace_is_read_back() -> None:
+    of_namespace = replace(state(), log_namespace="guests")
+    assert decode(encode(of_namespace)) == of_namespace
+
+
 def test_what_is_asked_of_a_guest_that_is_ready_is_read_back() -> None:
     assert decode(encode(replace(state(), ready=RULE))).ready == RULE
 

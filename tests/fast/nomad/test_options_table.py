@@ -23,6 +23,7 @@ SHOWN: Mapping[str, str] = {
     "block_paths": DIRECTORIES,
     "tender_paths": "machine/nomad/test_options.py::test_tender_of_the_plugins_own_path_runs_services_and_scopes",
     "image_store_mb": f"{CONFIGURATION}::test_images_beyond_the_stores_room_are_refused",
+    "log_namespace": DEFAULTS,
     "networks": REFUSALS,
     "network.ipv4": NETWORK,
     "network.gateway4": NETWORK,

@@ -89,8 +89,8 @@ class Journal:
         self.closed = False
         self._read = 0
 
-    def open(self, matches: tuple[str, ...]) -> "Journal":
-        self.matches = matches
+    def open(self, matches: tuple[str, ...], namespace: str) -> "Journal":
+        self.matches, self.namespace = matches, namespace
         return self
 
     def say(self, text: str, realtime: int = 10) -> None:
@@ -130,7 +130,8 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
 async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
     for text in ("booting", "listening on 80", "listening on 81"):
         journal.say(text)
-    assert await probes.line(UNIT, 0, "listening") == "listening on 80"
+    assert await probes.line(UNIT, 0, "listening", "guests") == "listening on 80"
+    assert journal.namespace == "guests"
     assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
     assert journal.closed
 

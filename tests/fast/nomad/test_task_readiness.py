@@ -45,7 +45,7 @@ class Guest:
         if pattern == "(":
             raise InvalidRequestError("'(' cannot be searched for.")
 
-    async def line(self, unit: str, since: int, pattern: str) -> str:
+    async def line(self, unit: str, since: int, pattern: str, namespace: str) -> str:
         self.asked.append(pattern)
         return await asyncio.shield(self.said)
 

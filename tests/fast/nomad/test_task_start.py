@@ -13,6 +13,7 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.names import task_service
+from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.refusals import explain
 
@@ -119,6 +120,16 @@ async def test_a_start_that_takes_too_long_is_given_up(
         assert worth_another_try(caught.value)
         monkeypatch.setattr("solo5_systemd.nomad.starting.PATIENCE", 60)
         await nomad.start(fifos.of(task_config()))
+
+
+async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_that(
+    machine: Machine, fifos: Fifos
+) -> None:
+    machine.console.log_namespace = "guests"
+    async with agent() as nomad:
+        handle = (await nomad.start(fifos.of(task_config()))).handle
+        assert machine.relay.namespaces == ["guests"]
+        assert decode(handle.driver_state).log_namespace == "guests"
 
 
 async def test_a_job_that_is_refused_lets_nomads_readers_go(machine: Machine, fifos: Fifos) -> None:

@@ -11,9 +11,15 @@ from solo5_systemd.relay.refill import ALL, matches
 
 
 class Journal:
-    """What is written; `open` makes a reader of it. The first line is written `booted` microseconds after boot."""
+    """What is written; `open` makes a reader of it. The first line is written `booted` microseconds after boot.
 
-    def __init__(self) -> None:
+    Attributes:
+        others: the journals of namespaces.
+    """
+
+    def __init__(self, namespace: str = "") -> None:
+        self.namespace = namespace
+        self.others: dict[str, Journal] = {}
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
         self.kept_from = 0
@@ -37,10 +43,12 @@ class Journal:
 
     def tell(self) -> None:
         """Wake those who watch."""
-        for reader in self.readers:
+        for reader in (*self.readers, *(each for other in self.others.values() for each in other.readers)):
             reader.wake()
 
-    def open(self, matches: Sequence[str]) -> JournalReader:
+    def open(self, matches: Sequence[str], namespace: str) -> JournalReader:
+        if namespace != self.namespace:
+            return self.others.setdefault(namespace, Journal(namespace)).open(matches, namespace)
         self.readers.append(Reader(self, tuple(matches)))
         return self.readers[-1]
 

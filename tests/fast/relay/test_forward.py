@@ -63,11 +63,11 @@ class Relay:
         self.forwarder = Forwarder(Records(directory), journal.open)
         self.fifos: list[Fifo] = []
 
-    def forward(self, task: TaskName = WEB, since: int = 0) -> tuple[Fifo, Fifo]:
+    def forward(self, task: TaskName = WEB, since: int = 0, namespace: str = "") -> tuple[Fifo, Fifo]:
         out, err = Fifo(), Fifo()
         self.fifos += [out, err]
         fds = {Stream.STDOUT: out.write_end, Stream.STDERR: err.write_end}
-        self.forwarder.forward(task, f"solo5-task-{task}.service", since, fds)
+        self.forwarder.forward(task, f"solo5-task-{task}.service", since, fds, namespace)
         return out, err
 
 
@@ -106,6 +106,27 @@ async def test_each_line_goes_where_it_belongs(tmp_path: Path) -> None:
         await until(web.read, "hello\n")
         await until(web_errors.read, "refused\n")
         await until(db.read, "tables\n")
+
+
+async def test_lines_come_from_the_journal_of_the_tasks_namespace_and_from_no_other(tmp_path: Path) -> None:
+    """Its own lines elsewhere are not its console; a namespace that is gone on with after a restart is the same."""
+    journal = Journal()
+    async with running(journal, tmp_path) as relay:
+        web, _ = relay.forward(WEB, namespace="guests")
+        db, _ = relay.forward(DB)
+        guests = journal.others["guests"]
+        guests.write("hello\n")
+        journal.write("forged\n")
+        guests.write("forged\n", unit="solo5-task-db.service")
+        journal.write("tables\n", unit="solo5-task-db.service")
+        await until(web.read, "hello\n")
+        await until(db.read, "tables\n")
+    async with running(journal, tmp_path) as relay:
+        relay.forwarder.restore({})
+        web, _ = relay.forward(WEB, namespace="guests")
+        guests.write("again\n")
+        await until(web.read, "again\n")
+        assert await relay.forwarder.drain(WEB)
 
 
 async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.images import padded
 from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, USUAL, Agent, api
 from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, refusal, unit
@@ -23,6 +23,7 @@ stats_interval     = "3s"
 allowed_properties = ["OOMScoreAdjust"]
 allowed_tenders    = ["spt"]
 image_store_mb     = 1
+log_namespace      = "closed"
 network "closed" {
   ipv4       = "10.97.0.0/24"
   gateway4   = "10.97.0.9"
@@ -106,6 +107,7 @@ def configured(agent: Agent, config: str) -> Iterator[Agent]:
 @pytest.fixture(scope="module")
 def closed(installed: Agent) -> Iterator[Agent]:
     yield from configured(installed, PLAIN + CLOSED)
+    remove_namespace("closed")
 
 
 @pytest.fixture
@@ -125,8 +127,9 @@ def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     assert (unit_property(service, "TasksMax"), unit_property(service, "LimitNOFILE")) == ("11", "300")
     assert unit_property(service, "CPUQuotaPerSecUSec") != "infinity"
     assert "--solo5:quiet" in unit_property(service, "ExecStart")
-    journal = ("journalctl", "--no-pager", "--output=cat", f"NOMAD_ALLOC_ID={alloc}")
-    eventually(lambda: "sleeping" in ok(*journal), "the journal has the console")
+    journal = ("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_UNIT={service}")
+    eventually(lambda: "sleeping" in ok(*journal, "--namespace=closed"), "the namespace has the console")
+    assert "sleeping" not in ok(*journal)
     assert logs(alloc) == ""
     other = ended(jobs.submit(hcl("other-tender", f'unikernel = "{GUESTS}/sleeper.hvt"', kind="batch")))
     assert "tender spt was asked for" in refusal(other)

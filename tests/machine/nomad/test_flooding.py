@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, unit_property
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
+    EVERY_LINE,
     Jobs,
     allocation,
     allocations,
+    ended,
     file,
     happens,
     hcl,
     running,
+    says,
     unit,
 )
 
@@ -99,3 +103,73 @@ def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: J
     assert "journald left out " in left_out
     assert unit_property(flood.unit, "ActiveState") == "active"
     running("flooder")
+
+
+SETTINGS = Path("/etc/solo5/namespace.toml")
+LIMITS = Path("/etc/systemd/journald@solo5.conf")
+SPACE = 24 << 20
+"""Bytes that the namespace may take, in files of a third."""
+
+ENOUGH = 2 * SPACE // 256
+"""Lines that take twice as much: see `LEAST`."""
+
+RELAY = "solo5-relay.service"
+READY = f'{QUIET}\nready {{\n  console = "^sleeping$"\n}}'
+
+
+@pytest.fixture
+def namespace(agent: Agent) -> Iterator[None]:
+    """Consoles have a journal of their own, which is small."""
+    LIMITS.write_text(f"[Journal]\nSystemMaxUse={SPACE}\nSystemMaxFileSize={SPACE // 3}\n")
+    SETTINGS.write_text('log_namespace = "solo5"\n')
+    yield
+    SETTINGS.unlink()
+    LIMITS.unlink()
+    remove_namespace("solo5")
+
+
+def journal(*options: str) -> str:
+    return ok("journalctl", "--quiet", "--output=cat", *options)
+
+
+def forwarded(name: str) -> str:
+    """Return the cursor behind which the relay's next bytes of a task's stdout are."""
+    progress = json.loads(Path(f"/run/solo5/relay/{name}.json").read_text())["progress"]["stdout"]
+    return str(progress.get("staged", progress)["cursor"])
+
+
+@pytest.mark.usefixtures("namespace")
+def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_than_its_space(
+    jobs: Jobs, machine: Machine
+) -> None:
+    """Without a rate. What reads consoles reads them there: the relay, `ready`, the outcome, solo5ctl logs."""
+    machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
+    cursor = journal("--lines=1", "--show-cursor").rpartition("-- cursor: ")[2].strip()
+    [alloc] = jobs.run(hcl("flooder", FLOODER + EVERY_LINE))
+    flooder = unit(alloc)
+    console = file(alloc, "alloc/logs/guest.stdout.0")
+    eventually(lambda: console.exists() and b"line 1 " in console.read_bytes()[:100], "Nomad's log has its lines")
+    jobs.submit(hcl("ready", READY, kind="batch"))
+    jobs.submit(hcl("aborts", f'unikernel = "{GUESTS}/aborter.hvt"', kind="batch"))
+    aborts = ended("aborts")
+    happens(aborts, "The guest aborted: Solo5: ABORT: aborter.c")
+    ready = ended("ready")
+    happens(ready, "its console says sleeping")
+    says(ready, "solo5_exit(0)")
+    of_flooder = ("--namespace=solo5", f"--unit={flooder}", "--lines=1")
+    eventually(lambda: int(journal(*of_flooder, "PRIORITY=6").split()[1]) > ENOUGH, "it has flooded")
+    assert journal(f"_SYSTEMD_UNIT={flooder}") == ""
+    assert "Started" in journal(f"--unit={flooder}")
+    assert journal(f"--after-cursor={cursor}", "--identifier=systemd") != "", "the host's journal has all since then"
+    taken = sum(each.stat().st_blocks * 512 for each in Path("/var/log/journal").glob("*.solo5/*"))
+    assert taken <= SPACE + SPACE // 3
+    name = flooder.removeprefix("solo5-task-").removesuffix(".service")
+    assert "line " in ok("solo5ctl", "logs", "--tail=1", name)
+    assert inspect(name)["log_namespace"] == "solo5"
+    assert unit_property(flooder, "ActiveState") == "active"
+    SETTINGS.write_text("")
+    before = unit_property(RELAY, "MainPID")
+    ok("systemctl", "kill", "--signal=KILL", RELAY)
+    eventually(lambda: unit_property(RELAY, "MainPID") not in (before, "0"), "the relay is back")
+    seen = forwarded(name)
+    eventually(lambda: forwarded(name) != seen, "the task's lines come from its namespace still")
