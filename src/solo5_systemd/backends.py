@@ -180,6 +180,9 @@ class Units(Protocol):
     async def version(self) -> str:
         """What PID 1 says of itself."""
 
+    async def release(self) -> int:
+        """Return the number of systemd's release, such as 257."""
+
     async def going_down(self) -> bool:
         """The host is being shut down."""
 

@@ -58,6 +58,7 @@ class _Checked:
     workload: Workload
     image: StoredImage
     tender: Tender
+    systemd: int
     groups: Sequence[str]
     disks: Sequence[Disk]
     nics: Sequence[NicRequest]
@@ -81,6 +82,7 @@ class _Checked:
             workload=self.workload,
             image=self.image,
             tender=self.tender,
+            systemd=self.systemd,
             reservation=reservation,
             disks=self.disks,
             groups=self.groups,
@@ -337,6 +339,7 @@ class Launcher:
             workload=workload,
             image=image,
             tender=tender,
+            systemd=await self._units.release(),
             groups=groups,
             disks=disks,
             nics=nics,

@@ -11,22 +11,22 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from solo5_systemd import etc, wiring
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.runtime import Runtime
-from solo5_systemd.unit.confinement import confinement
+from solo5_systemd.unit.confinement import EMPTY, MS_REC, confinement
 from solo5_systemd.unit.properties import Property
+from solo5_systemd.unit.tender import LIBRARIES
 from solo5_systemd.workload import Workload
 
 Change = Callable[[Sequence[Property]], Sequence[Property]]
-
-LIBRARIES = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
 
 
 def more(*properties: Property) -> Change:
@@ -43,23 +43,36 @@ def instead(*properties: Property) -> Change:
     return lambda ours: (*(each for each in ours if each.name not in names), *properties)
 
 
+def all_libraries(ours: Sequence[Property]) -> Sequence[Property]:
+    """The directories of libraries, instead of those that the tender needs."""
+    bound = next(each for each in ours if each.name == "BindReadOnlyPaths")
+    wide = [(path, path, True, MS_REC) for path in LIBRARIES]
+    return instead(replace(bound, value=[*wide, *cast(list[object], bound.value)[-2:]]))(ours)
+
+
+def tmpfs_root(ours: Sequence[Property]) -> Sequence[Property]:
+    """An empty file system as the root, and nothing that systemd would mount in its place."""
+    rest = without("RootDirectory", "ProtectSystem", "MountAPIVFS", "NoExecPaths", "ExecPaths")(ours)
+    return instead(Property("TemporaryFileSystem", "a(ss)", [("/", EMPTY)]))(rest)
+
+
 VARIANTS: Mapping[str, Change] = {
     "as it is": tuple,
     "user solo5": instead(Property("User", "s", "solo5")),
-    "LimitCORE=0": instead(Property("LimitCORE", "t", 0)),
-    "NoExecPaths=/": instead(
-        Property("NoExecPaths", "as", ["/"]), Property("ExecPaths", "as", ["/usr/local/bin", *LIBRARIES])
+    "all libraries": all_libraries,
+    "TemporaryFileSystem=/": tmpfs_root,
+    "without NoExecPaths=": without("NoExecPaths", "ExecPaths"),
+    "without PrivateTmp=": without("PrivateTmpEx"),
+    "PrivateTmp=yes": lambda ours: more(Property("PrivateTmp", "b", True))(without("PrivateTmpEx")(ours)),
+    "ProtectControlGroups=yes": lambda ours: more(Property("ProtectControlGroups", "b", True))(
+        without("ProtectControlGroupsEx")(ours)
     ),
     "SocketBindDeny=any": instead(Property("SocketBindDeny", "a(iiqq)", [(0, 0, 0, 0)])),
     "without IPAddressDeny=": without("IPAddressDeny"),
     "RestrictNetworkInterfaces=": instead(Property("RestrictNetworkInterfaces", "(bas)", (True, ["lo"]))),
     "RestrictFileSystems=": instead(Property("RestrictFileSystems", "(bas)", (True, ["tmpfs", "ext4", "proc"]))),
     "PrivatePIDs=yes": instead(Property("PrivatePIDs", "s", "yes")),
-    "ProtectControlGroups=strict": instead(Property("ProtectControlGroupsEx", "s", "strict")),
-    "PrivateTmp=yes": instead(Property("PrivateTmp", "b", True)),
-    "PrivateTmp=disconnected": instead(Property("PrivateTmpEx", "s", "disconnected")),
     "PrivateMounts=yes": instead(Property("PrivateMounts", "b", True)),
-    "ProtectSystem=full": instead(Property("ProtectSystem", "s", "full")),
     "ProtectHome=no": instead(Property("ProtectHome", "s", "no")),
     "without SystemCallFilter=": without("SystemCallFilter"),
     "without PrivateUsers=": without("PrivateUsers"),

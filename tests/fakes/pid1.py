@@ -117,6 +117,9 @@ class FakeUnits:
         async with self._steps.step("version"):
             return "257.7-1"
 
+    async def release(self) -> int:
+        return 257
+
     async def going_down(self) -> bool:
         async with self._steps.step("going down"):
             return self.stopping

@@ -10,15 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says
+from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
+from .seen import files_of
 
-HOSTILE = Path("/usr/local/bin/solo5-hostile")
+PROGRAMS = Path("/usr/local/bin")
+HOSTILE = PROGRAMS / "solo5-hostile"
 TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
 OF_ANY_USER = (
-    *("got socket ", "got datagram ", "got port ", "got place", "got terminal", "got namespace"),
+    *(
+        "got socket ",
+        "got datagram ",
+        "got port ",
+        "got place",
+        "got terminal",
+        "got namespace",
+        "got code ",
+        "got group ",
+    ),
     *(
         "got file /run/solo5/network",
         "got file /run/solo5/tenders",
+        "got file /run/solo5/root",  # empty files and directories
         "got file /run/solo5/settings",
         "got file /sys",
         "got file /proc/sys",
@@ -40,11 +52,11 @@ class Scene:
     paths: tuple[str, ...]
 
 
-@pytest.fixture
-def hostile(machine: Machine, run: Runner) -> Iterator[None]:
+@pytest.fixture(params=["solo5-hostile", "solo5-hostile-dynamic"])
+def hostile(request: pytest.FixtureRequest, machine: Machine, run: Runner) -> Iterator[None]:
     """Every spt image is run by the hostile tender, with the sockets of a journal namespace in its root."""
     TENDERS.mkdir()
-    shutil.copy(HOSTILE, TENDERS / "solo5-spt")
+    shutil.copy(PROGRAMS / request.param, TENDERS / "solo5-spt")
     SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\nlog_namespace = "hostile"\n')
     yield
     SETTINGS.unlink()
@@ -110,10 +122,20 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
     says(attacker, "waiting")
     got, tried = verdict(console(attacker))
-    assert len(tried) == 17
+    assert len(tried) == 19
     image = f"/var/lib/solo5/images/{inspect(attacker)['image_sha256']}"
     own_files = {f"got file {image}", "got file /var/lib/solo5/images"}  # a directory with nothing else
-    assert set(got) - own_files == (set() if "+BPF_FRAMEWORK" in ok("systemctl", "--version") else PORTS)
+    libraries = [word for word in sh("ldd", str(TENDERS / "solo5-spt")).stdout.split() if word.startswith("/")]
+    version = ok("systemctl", "--version")
+    release = int(version.split()[1])
+    expected = set() if "+BPF_FRAMEWORK" in version else PORTS
+    groups = [line for line in got if line.startswith("got group ")]
+    assert bool(groups) == (release < 257), "a namespace of cgroups is for a systemd that has it"
+    assert {*got} - own_files - {*groups} == expected
+    assert files_of(inspect(attacker)["pid"]) == {
+        *libraries,
+        *(str(TENDERS / "solo5-spt"), image, "/run/solo5-disks/storage"),
+    }
     numbers = [uids(name) for name in (*scene.names, attacker)]
     assert all(len(each) == 1 for each in numbers), "a group of its own, too"
     assert len(set.union(*numbers)) == 3
@@ -134,7 +156,7 @@ def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path
         tender.wait()
         ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
     got, tried = verdict(log.read_text())
-    assert len(tried) == 17
+    assert len(tried) == 19
     got = [line for line in got if not line.startswith(OF_ANY_USER)]
     assert not got, got
 
@@ -151,5 +173,5 @@ def test_the_attacks_are_attacks(scene: Scene) -> None:
     got = {line.split()[1] for line in verdict(text)[0]}
     assert got == {
         *("signal", "limits", "trace", "memory", "process", "tap", "link", "file", "writable", "datagram", "port"),
-        *("raw", "socket", "place", "terminal", "root", "namespace"),
+        *("raw", "socket", "place", "terminal", "root", "namespace", "group"),
     }

@@ -162,6 +162,37 @@ static void files(void)
     }
 }
 
+/* Whether what the task itself has, such as a disk that it writes, could become code. */
+static void code_of(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && mmap(NULL, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) != MAP_FAILED)
+        say("got code %s", path);
+    close(fd);
+}
+
+static void code(void)
+{
+    for (char **option = options; *option && strcmp(*option, "--") != 0; option++) {
+        const char *value = strchr(*option, '=');
+        if (strncmp(*option, "--block:", 8) == 0 && value)
+            code_of(value + 1);
+        if (strcmp(option[1] ? option[1] : "", "--") == 0 && option[2])
+            code_of(option[2]);
+    }
+}
+
+/* In which group of the host's it is: the task's name, and the slice's. */
+static void group(void)
+{
+    char text[256];
+    int fd = open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    text[size < 0 ? 0 : size] = '\0';
+    if (strstr(text, ".slice"))
+        say("got group %s", strstr(text, ".slice"));
+}
+
 static void standard_input(void)
 {
     struct stat status;
@@ -248,7 +279,8 @@ static void namespaces(void)
 
 static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
-    { "taps", taps }, { "links", links }, { "files", files }, { "stdin", standard_input }, { "datagrams", datagrams },
+    { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "group", group },
+    { "stdin", standard_input }, { "datagrams", datagrams },
     { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
     { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
 };

@@ -1,6 +1,7 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
-from solo5_systemd.unit.execstart import for_version, has_dollars
+from solo5_systemd.unit.execstart import for_release, has_dollars
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import (
@@ -69,6 +70,7 @@ class Manager:
         self._marks = marks or Marks()
         self._jobs = Jobs(connection)
         self._watches = Watches(connection, self._jobs, self._glances)
+        self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         fds: list[int] = []
@@ -89,7 +91,7 @@ class Manager:
 
     async def _kept(self, entry: Property) -> Property:
         """The property as it outlasts a daemon-reload."""
-        return for_version(entry, await self.version()) if has_dollars(entry) else entry
+        return for_release(entry, await self.release()) if has_dollars(entry) else entry
 
     async def _dispatched(self, body: Sequence[Any], fds: Sequence[int]) -> str:
         """How a start ended; tried again while a stop is queued that it would cancel, such as a slice's."""
@@ -134,6 +136,14 @@ class Manager:
 
     async def version(self) -> str:
         return await self._about("Version")
+
+    async def release(self) -> int:
+        """Return the number of systemd's release, once read for each connection: it only grows while a host runs."""
+        if self._release is None or self._release[0] != self._connection.generation:
+            generation, version = self._connection.generation, await self.version()
+            number = re.match(r"[0-9]+", version)
+            self._release = generation, int(number[0]) if number else 0
+        return self._release[1]
 
     async def going_down(self) -> bool:
         return await self._about("SystemState") == "stopping"

@@ -141,7 +141,11 @@ _BY_SIGNATURE: Mapping[str, Callable[[Any], str]] = {
     "a(ssbt)": _binds,
 }
 
-_NAMES = {"CPUQuotaPerSecUSec": "CPUQuota"}
+_NAMES = {
+    "CPUQuotaPerSecUSec": "CPUQuota",
+    "PrivateTmpEx": "PrivateTmp",
+    "ProtectControlGroupsEx": "ProtectControlGroups",
+}
 
 _SPECIAL: Mapping[str, Callable[[Any], str]] = {
     "AllowedCPUs": _processors,

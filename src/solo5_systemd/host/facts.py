@@ -187,7 +187,7 @@ def _tenders(host: Host) -> Iterator[Fact]:
         name = f"solo5-{target}"
         found = next((tender for tender in usable if tender.target is target), None)
         if found:
-            yield Fact(name=name, value=f"{found.path}, version {found.version}")
+            yield _usable(name, found)
             continue
         other = next((tender for tender in host.tenders if tender.target is target), None)
         value = f"{other.path} speaks ABI {other.abi_version}" if other else "not found"
@@ -198,6 +198,18 @@ def _tenders(host: Host) -> Iterator[Fact]:
             advice=f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
             f"{', '.join(host.tender_paths)}.",
         )
+
+
+def _usable(name: str, tender: Tender) -> Fact:
+    value = f"{tender.path}, version {tender.version}"
+    if not tender.loads_because:
+        return Fact(name=name, value=value)
+    return Fact(
+        name=name,
+        value=f"{value}; its tasks see all of {', '.join(tender.loads)}: {tender.loads_because}",
+        verdict=Verdict.LIMITED,
+        advice="Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories.",
+    )
 
 
 def _devices(host: Host) -> Iterator[Fact]:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.host.devices import groups_for
+from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.processes import reaped
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.confinement import ROOT
+from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 REMEMBERED = Path("/run/solo5/tenders")
 """A link for each tender seen, named by its file's identity; its target is what `--version` said."""
@@ -27,9 +29,10 @@ _ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
 class TenderPath:
     """The search path; fulfils `backends.Tenders`."""
 
-    def __init__(self, directories: Sequence[str], remembered: Path = REMEMBERED) -> None:
+    def __init__(self, directories: Sequence[str], remembered: Path = REMEMBERED, root: Path = Path(ROOT)) -> None:
         self._directories = directories
         self._remembered = remembered
+        self._root = root
 
     async def security_modules(self) -> Collection[str]:
         """Return those of `apparmor` and `selinux` that are enabled."""
@@ -47,6 +50,7 @@ class TenderPath:
         seen: list[Tender] = []
         async for tender in self.all(target, abi_version):
             if tender.abi_version == abi_version:
+                _make_root(self._root)
                 return tender
             seen.append(tender)
         if not seen:
@@ -83,12 +87,32 @@ class TenderPath:
         version, abi = _VERSION.search(said), _ABI.search(said)
         if abi is None:
             return None
+        loads, because = _loads(str(path))
         return Tender(
             path=str(path),
             target=target,
             version=version[1] if version else "unknown",
             abi_version=int(abi[1]),
+            loads=loads,
+            loads_because=because,
         )
+
+
+def _loads(path: str) -> tuple[tuple[str, ...], str]:
+    """What the loader maps for a tender, and why that is whole directories."""
+    try:
+        return mapped_files(path), ""
+    except UnknownFilesError as error:
+        return LIBRARIES, str(error)
+
+
+def _make_root(directory: Path) -> None:
+    """Make the root directory of tasks where it is missing; systemd makes what is mounted in it."""
+    if directory.is_dir():
+        return
+    with suppress(OSError):  # where it cannot be made, systemd says so of the task's unit
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)  # whatever the caller's umask: tenders are not root
 
 
 async def _version(path: Path) -> str:

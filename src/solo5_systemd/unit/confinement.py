@@ -4,10 +4,14 @@ Each setting is here because of what it takes away; those left out are left out 
 
 * `LockPersonality=`: both tenders ask for their personality at start and abort where that is denied.
 * `MemoryDenyWriteExecute=`: spt maps the guest's text executable after writing it; hvt does not, and gets it.
-* `DynamicUser=`: a tap belongs to its user before the unit starts, so the user must be known before; and it implies
-  `ProtectSystem=strict`. The user is one that `users/` has allocated for this task alone.
-* `ProtectSystem=`: the root is a tmpfs of our own, and `strict` would put the host's file system in its place (systemd
-  257 keeps one mount for each path, and that one wins).
+* `DynamicUser=`: a tap belongs to its user before the unit starts, so the user must be known before. It is one that
+  `users/` has allocated for this task alone.
+* `TemporaryFileSystem=/`: systemd keeps one mount for each path, and `ProtectSystem=strict` and `NoExecPaths=/` would
+  take its place, with the host's file system in it. They hold for a `RootDirectory=`.
+* `PrivatePIDs=`: the kernel gives the first process of a namespace no signal that it does not handle, and spt does not
+  handle SIGTERM.
+* `RestrictNetworkInterfaces=`: `IPAddressDeny=any` drops every packet already, at the same place.
+* `RestrictFileSystems=`: disks lie on file systems of the operator's choice.
 * `PrivateNetwork=`: the tap lives in the host's namespace. A task without NICs gets it.
 * `SocketBindDeny=`: solo5.slice has it, for all tasks. In a unit of its own it would be most of what a start costs.
 """
@@ -17,23 +21,39 @@ from collections.abc import Iterable, Iterator, Sequence
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
 from solo5_systemd.unit.properties import Property
-from solo5_systemd.unit.tender import sandbox_path
+from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
 
 USER = "solo5"
 """The system user (sysusers.d) that stands for every task: a disk that it may write is a disk that tasks may have."""
 
+MS_REC = 0x4000
+
 KVM = "/dev/kvm"
 TUN = "/dev/net/tun"
 
-INACCESSIBLE = ("-/sys", "-/dev/shm", "-/dev/pts", "-/dev/hugepages")
-"""What comes with a root of one's own and is the host's: its devices and cgroups, and what all users of it write to."""
+ROOT = "/run/solo5/root"
+"""The root directory of every task: empty files and directories, on which systemd mounts what a task has. It makes them
+itself, under names that are the same for all tasks of a tender."""
+
+IMAGES = "/var/lib/solo5/images"
+"""Below it images have names of their own, so it is a file system of the task's own."""
+
+EMPTY = "ro,mode=0755,size=1M"
+
+INACCESSIBLE = tuple(
+    f"-+{path}"
+    for path in ("/sys", "/dev/shm", "/dev/pts", "/dev/hugepages", "/tmp", "/var/tmp")  # noqa: S108
+)
+"""What comes with a root of one's own and is the host's: its devices and cgroups, and what all users of it write to.
+Of `PrivateTmp=`, it leaves nothing that a tender could write to."""
+
+DISCONNECTED_SINCE = 257
+"""systemd's first release with the settings of `_newer`. `PrivateTmp=yes` of earlier ones makes and removes directories
+in /tmp and /var/tmp of the host with each task, which no task would see."""
 
 CLONE_NEWUTS = 0x04000000
 """The only namespaces that a task may make, and it lacks the capability for these. systemd (252 to 257) writes "none"
 as an empty RestrictNamespaces=, which from the next daemon-reload on stands for every kind, user namespaces too."""
-
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-"""What a dynamically linked tender loads; ld.so's built-in search path and the loader itself."""
 
 SYSTEM_CALLS = (
     # the loader and the C library, up to main()
@@ -56,21 +76,31 @@ program with glibc 2.41)."""
 
 
 def confinement(
-    manifest: Manifest, *, user: int, tender: str, image: str, disks: Sequence[Disk], groups: Iterable[str]
+    manifest: Manifest,
+    *,
+    user: int,
+    tender: Tender,
+    image: str,
+    disks: Sequence[Disk],
+    groups: Iterable[str],
+    systemd: int,
 ) -> tuple[Property, ...]:
     """The sandbox of one task.
 
     Args:
         manifest: decides which devices and address families are needed at all.
         user: the task's, and its group.
-        tender: path of the tender.
+        tender: what is executed.
         image: path of the stored image, seen at the same place inside.
         disks: seen under names of their own inside.
         groups: supplementary groups without which a device node cannot be opened.
+        systemd: its release, which has to know each setting.
     """
     return (
         *_identity(user, groups),
         *_files(tender, image, disks, manifest),
+        *_execution(tender, image, disks),
+        *_newer(systemd),
         *_devices(manifest, disks),
         *_kernel(manifest),
         *_network(manifest),
@@ -106,15 +136,18 @@ def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
     yield Property("PrivateUsers", "b", True)
 
 
-def _files(tender: str, image: str, disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
+def _files(tender: Tender, image: str, disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
     """A root of nothing but what is named here; every path is bound, none is searched for."""
-    recursive = 0x4000  # MS_REC
-    read_only = [(path, path, True, recursive) for path in LIBRARIES]
-    read_only += [(path, path, False, recursive) for path in (tender, image)]
+    # Recursive for directories, without which a file system below one would be missing.
+    read_only = [(path, path, True, MS_REC if path in LIBRARIES else 0) for path in tender.loads]
+    read_only += [(path, path, False, 0) for path in (tender.path, image)]
     nodes = _nodes(manifest)
     writable = [(path, path, False, 0) for path in nodes]
     writable += [(disk.path, sandbox_path(disk), False, 0) for disk in disks]
-    yield Property("TemporaryFileSystem", "a(ss)", [("/", "ro,mode=0755,size=1M")])
+    yield Property("RootDirectory", "s", ROOT)
+    yield Property("MountAPIVFS", "b", False)  # else /sys and /dev/shm, and below them more than is hidden here
+    yield Property("ProtectSystem", "s", "strict")
+    yield Property("TemporaryFileSystem", "a(ss)", [(IMAGES, EMPTY)])
     yield Property("BindReadOnlyPaths", "a(ssbt)", read_only)
     if writable:  # an empty list would take back the read-only binds too: to systemd they are one list
         yield Property("BindPaths", "a(ssbt)", writable)
@@ -123,6 +156,25 @@ def _files(tender: str, image: str, disks: Sequence[Disk], manifest: Manifest) -
     yield Property("ProtectHome", "s", "yes")
     yield Property("ProtectProc", "s", "invisible")
     yield Property("ProcSubset", "s", "pid")
+
+
+def _execution(tender: Tender, image: str, disks: Sequence[Disk]) -> Iterator[Property]:
+    """Nothing can be executed, or mapped for it, but the tender: neither its image nor what it writes to a disk.
+
+    A path stands for one mount, without those below it: each is named.
+    """
+    files = (image, *(sandbox_path(disk) for disk in disks))
+    yield Property("NoExecPaths", "as", ["+/", *(f"+{path}" for path in files)])
+    yield Property("ExecPaths", "as", [f"-+{path}" for path in (tender.path, *tender.loads)])
+
+
+def _newer(systemd: int) -> Iterator[Property]:
+    if systemd < DISCONNECTED_SINCE:
+        yield Property("ProtectControlGroups", "b", True)
+        return
+    yield Property("PrivateTmpEx", "s", "disconnected")
+    yield Property("ProtectControlGroupsEx", "s", "strict")  # a namespace, too: a task's slice and name are the host's
+    yield Property("BindLogSockets", "b", False)  # of the journal's; with a root directory they are the default
 
 
 def _nodes(manifest: Manifest) -> tuple[str, ...]:
@@ -148,7 +200,6 @@ def _kernel(manifest: Manifest) -> Iterator[Property]:
     for name in (
         "PrivateIPC",
         "ProtectClock",
-        "ProtectControlGroups",
         "ProtectHostname",
         "ProtectKernelLogs",
         "ProtectKernelModules",

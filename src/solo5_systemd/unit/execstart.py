@@ -6,7 +6,6 @@ unit's file under a name that systemd does not read, and the unit becomes one of
 written as systemd reads it; a doubled dollar is doubled again at each reload.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,15 +25,14 @@ def has_dollars(entry: Property) -> bool:
     return entry.name == "ExecStart" and any("$" in word for word in _command(entry)[1])
 
 
-def for_version(entry: Property, version: str) -> Property:
+def for_release(entry: Property, release: int) -> Property:
     """Return what `exec_start` made as this systemd keeps it over a daemon-reload.
 
     Args:
         entry: the property.
-        version: as PID 1 has it, such as `257.8-1`.
+        release: systemd's, such as 257.
     """
-    number = re.match(r"[0-9]+", version)
-    if number is None or int(number[0]) < FLAG_SINCE:
+    if release < FLAG_SINCE:
         return entry
     path, words, _ = _command(entry)
     literal = [word.replace("$$", "$") for word in words]

@@ -12,12 +12,23 @@ from solo5_systemd.workload import MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Tender:
-    """A tender's program, as its own --version has it."""
+    """A tender's program, as its own --version has it.
+
+    Attributes:
+        loads: what its loader maps besides it: each file, or `LIBRARIES` where these are not known.
+        loads_because: why they are not known; empty: they are.
+    """
 
     path: str
     target: Target
     version: str
     abi_version: int
+    loads: tuple[str, ...] = ()
+    loads_because: str = ""
+
+
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+"""Where a loader finds everything that it may map: its built-in search path, and the loader itself."""
 
 
 TENDER_OVERHEAD = 8

@@ -46,6 +46,7 @@ class Parts:
     tender: Tender
     reservation: Reservation
     user: int
+    systemd: int
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
     log_namespace: str = ""
@@ -95,10 +96,11 @@ def service(parts: Parts) -> TransientUnit:
         *confinement(
             parts.image.facts.manifest,
             user=parts.user,
-            tender=parts.tender.path,
+            tender=parts.tender,
             image=parts.image.path,
             disks=parts.disks,
             groups=parts.groups,
+            systemd=parts.systemd,
         ),
     )
     return TransientUnit(name=task_service(parts.workload.name), properties=_overlay(properties, parts.workload))

@@ -62,6 +62,12 @@ def test_a_good_host_has_nothing_to_do() -> None:
             "/usr/bin/solo5-hvt speaks ABI 1",
             Verdict.LIMITED,
         ),
+        (
+            {"tenders": (replace(HVT, loads=("/lib", "/usr/lib"), loads_because="it uses dlopen"), SPT)},
+            "solo5-hvt",
+            "/usr/bin/solo5-hvt, version 0.12.1; its tasks see all of /lib, /usr/lib: it uses dlopen",
+            Verdict.LIMITED,
+        ),
         ({"devices": {"/dev/kvm": "it is not there."}}, "/dev/kvm", "cannot be used", Verdict.LIMITED),
         ({"virtualization": False}, "/dev/kvm", "without svm or vmx", Verdict.LIMITED),
         ({"store": None}, "image store", "not there yet", Verdict.LIMITED),

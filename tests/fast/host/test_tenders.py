@@ -10,6 +10,7 @@ from solo5_systemd.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.unit.tender import LIBRARIES
 
 Make = Callable[..., Path]
 
@@ -31,7 +32,9 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def path(tmp_path: Path) -> TenderPath:
-    return TenderPath([str(tmp_path / "bin"), str(tmp_path / "opt")], tmp_path / "run" / "tenders")
+    return TenderPath(
+        [str(tmp_path / "bin"), str(tmp_path / "opt")], tmp_path / "run" / "tenders", tmp_path / "run" / "root"
+    )
 
 
 def asked(tmp_path: Path) -> int:
@@ -79,10 +82,31 @@ async def test_a_known_tender_is_not_asked_again_until_it_changes(make: Make, pa
     assert (await path.find(Target.HVT, 2)).version == "v0.13.0"
 
 
+async def test_the_root_of_tasks_is_there_and_open_whatever_the_callers_umask(
+    make: Make, path: TenderPath, tmp_path: Path
+) -> None:
+    make("bin/solo5-hvt")
+    before = os.umask(0o077)
+    try:
+        await path.find(Target.HVT, 2)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run" / "root").stat().st_mode & 0o777 == 0o755
+
+
+async def test_of_a_tender_that_is_a_script_all_libraries_are_bound_and_the_reason_is_kept(
+    make: Make, path: TenderPath
+) -> None:
+    program = make("bin/solo5-hvt")
+    tender = await path.find(Target.HVT, 2)
+    assert tender.loads == LIBRARIES
+    assert tender.loads_because == f"{program} cannot be read as an ELF file of 64 bits: another beginning"
+
+
 async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, tmp_path: Path) -> None:
     make("bin/solo5-hvt")
     (tmp_path / "run").touch()
-    path = TenderPath([str(tmp_path / "bin")], tmp_path / "run" / "tenders")
+    path = TenderPath([str(tmp_path / "bin")], tmp_path / "run" / "tenders", tmp_path / "run" / "root")
     assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
     assert asked(tmp_path) == 2
 

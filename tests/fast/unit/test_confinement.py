@@ -3,17 +3,31 @@ from tests.fakes.images import disk, manifest
 
 from solo5_systemd.block.plan import Disk
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.unit.confinement import LIBRARIES, SYSTEM_CALLS, confinement
+from solo5_systemd.unit.confinement import IMAGES, ROOT, SYSTEM_CALLS, confinement
+from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 TENDER, IMAGE = "/usr/bin/solo5-x", "/images/x"
+LOADS = ("/lib64/ld.so", "/lib/libc.so.6")
 
 
 def settings(
-    target: Target = Target.HVT, *, nics: str = "", disks: tuple[Disk, ...] = (), groups: tuple[str, ...] = ()
+    target: Target = Target.HVT,
+    *,
+    nics: str = "",
+    disks: tuple[Disk, ...] = (),
+    groups: tuple[str, ...] = (),
+    loads: tuple[str, ...] = LOADS,
+    systemd: int = 257,
 ) -> dict[str, object]:
     declared = " ".join(each.disk for each in disks)
     properties = confinement(
-        manifest(target, nics=nics, disks=declared), user=70123, tender=TENDER, image=IMAGE, disks=disks, groups=groups
+        manifest(target, nics=nics, disks=declared),
+        user=70123,
+        tender=Tender(path=TENDER, target=target, version="0", abi_version=2, loads=loads),
+        image=IMAGE,
+        disks=disks,
+        groups=groups,
+        systemd=systemd,
     )
     by_name = {each.name: each.value for each in properties}
     assert len(by_name) == len(properties), "a property is sent twice"
@@ -61,13 +75,38 @@ def test_a_file_behind_a_disk_is_seen_and_a_block_device_is_allowed_too() -> Non
     assert found["DeviceAllow"] == [("/dev/block/253:0", "rw")]
 
 
-def test_a_task_sees_its_tender_its_image_and_libraries_and_nothing_else() -> None:
+def test_a_task_sees_its_tender_what_that_loads_its_image_and_nothing_else() -> None:
     found = settings()
-    assert found["TemporaryFileSystem"] == [("/", "ro,mode=0755,size=1M")]
-    bound = found["BindReadOnlyPaths"]
+    assert (found["RootDirectory"], found["ProtectSystem"], found["MountAPIVFS"]) == (ROOT, "strict", False)
+    assert found["TemporaryFileSystem"] == [(IMAGES, "ro,mode=0755,size=1M")], "no names of other tasks' images"
+    assert found["BindReadOnlyPaths"] == [
+        *((path, path, True, 0) for path in LOADS),
+        *((path, path, False, 0) for path in (TENDER, IMAGE)),
+    ]
+
+
+def test_a_static_tender_has_itself_and_its_image() -> None:
+    assert settings(loads=())["BindReadOnlyPaths"] == [(path, path, False, 0) for path in (TENDER, IMAGE)]
+
+
+def test_where_the_libraries_are_not_known_their_directories_are_bound_with_what_is_mounted_below() -> None:
+    bound = settings(loads=LIBRARIES)["BindReadOnlyPaths"]
     assert isinstance(bound, list)
-    assert [(source, where) for source, where, *_ in bound] == [(p, p) for p in (*LIBRARIES, TENDER, IMAGE)]
-    assert {source for source, _, may_be_missing, _ in bound if not may_be_missing} == {TENDER, IMAGE}
+    assert bound[:-2] == [(path, path, True, 0x4000) for path in LIBRARIES]
+
+
+def test_only_the_tender_and_what_it_loads_can_be_executed() -> None:
+    found = settings(disks=(disk("a"),))
+    assert found["NoExecPaths"] == ["+/", f"+{IMAGE}", "+/run/solo5-disks/a"]
+    assert found["ExecPaths"] == [f"-+{path}" for path in (TENDER, *LOADS)]
+
+
+def test_settings_that_a_systemd_does_not_know_are_not_sent_to_it() -> None:
+    newer = {"PrivateTmpEx": "disconnected", "ProtectControlGroupsEx": "strict", "BindLogSockets": False}
+    found, older = settings(), settings(systemd=256)
+    assert {key: found.pop(key) for key in newer} == newer
+    assert older.pop("ProtectControlGroups") is True
+    assert found == older, "what is older is the same"
 
 
 @pytest.mark.parametrize("nics, families", [("", []), ("net", ["AF_INET", "AF_NETLINK"])])
@@ -108,5 +147,7 @@ def test_what_the_tenders_cannot_live_with_is_left_out() -> None:
 
 def test_what_all_users_of_the_host_share_is_out_of_reach() -> None:
     found = settings()
-    assert found["InaccessiblePaths"] == ["-/sys", "-/dev/shm", "-/dev/pts", "-/dev/hugepages"]
+    assert found["InaccessiblePaths"] == [
+        *("-+/sys", "-+/dev/shm", "-+/dev/pts", "-+/dev/hugepages", "-+/tmp", "-+/var/tmp")
+    ]
     assert found["LimitCORE"] == 0

@@ -17,7 +17,9 @@ from solo5_systemd.workload import MIB, UnitKind, Workload
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)
 TENDER = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
-PARTS = Parts(workload=WORKLOAD, image=stored(), tender=TENDER, reservation=Reservation(task=WEB), user=61200)
+PARTS = Parts(
+    workload=WORKLOAD, image=stored(), tender=TENDER, reservation=Reservation(task=WEB), user=61200, systemd=257
+)
 NETWORKED = replace(
     PARTS, image=stored(nics="service"), reservation=Reservation(task=WEB, leases=(LEASE,)), groups=("kvm",)
 )

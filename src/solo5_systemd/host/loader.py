@@ -1,0 +1,163 @@
+"""Which files the dynamic loader maps for a program, read from the files themselves.
+
+A task's root holds no cache of the loader's (`/etc/ld.so.cache`) and no environment, so the rule is short: a library is
+searched for in the DT_RUNPATH or DT_RPATH of what needs it, and then in directories that are built into the loader.
+What a file says is remembered while the file is unchanged: an upgrade of a library counts from the next start on.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_FILES = 64
+"""As many are bound one by one. The tenders of Solo5 0.12.1 need three."""
+
+_MOST = 1 << 20
+"""Bytes of one table. The dynamic string table of glibc has 30 000."""
+
+_HEADER = struct.Struct("<16x2H4x3Q4x3H")  # of Elf64_Ehdr: type, machine, entry, phoff, shoff, ehsize, phentsize, phnum
+_SEGMENT = struct.Struct("<2I3Q8x8x8x")  # of Elf64_Phdr: type, flags, offset, vaddr, paddr
+_SIZES = struct.Struct("<32xQ")  # file size
+_TAG = struct.Struct("<qQ")
+_LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3
+_NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_MUSL = "ld-musl-"
+_OF_MUSL_ITSELF = ("libc.", "libpthread.", "librt.", "libm.", "libdl.", "libutil.", "libxnet.")
+_LOADING = (b"\0dlopen\0", b"\0dlmopen\0")
+
+
+class UnknownFilesError(Exception):
+    """What the loader would map is not known; the sentence begins in the middle ("it is not …")."""
+
+
+def mapped_files(program: str) -> tuple[str, ...]:
+    """Return the loader and every library that a program needs, by the paths at which the loader finds them.
+
+    Args:
+        program: its path.
+
+    Returns:
+        None of them for a program that is linked statically.
+
+    Raises:
+        UnknownFilesError: the program is no such ELF file, a library is missing, or it loads more while it runs.
+    """
+    first = _read(program)
+    if first.interpreter is None:
+        return ()
+    if first.loads_more:
+        raise UnknownFilesError("it loads libraries while it runs (dlopen)")
+    found = [first.interpreter]
+    pending = [(program, first)]
+    while pending:
+        path, needs = pending.pop()
+        for library in _libraries(path, needs, first.interpreter):
+            if library not in found:
+                found.append(library)
+                pending.append((library, _read(library)))
+        if len(found) > MAX_FILES:
+            raise UnknownFilesError(f"it needs more than {MAX_FILES} files")
+    return tuple(found)
+
+
+def _libraries(path: str, needs: "_Needs", interpreter: str) -> Iterator[str]:
+    """The path of each library that a file names itself."""
+    loader = interpreter.rpartition("/")[2]
+    musl = loader.startswith(_MUSL)
+    for name in needs.names:
+        if name == loader or (musl and name.startswith(_OF_MUSL_ITSELF)):
+            continue  # the loader itself, which is mapped already
+        candidates = [name] if "/" in name else [f"{place}/{name}" for place in _places(path, needs, musl=musl)]
+        library = next((each for each in candidates if os.path.isfile(each)), None)  # noqa: PTH113 - no object for each
+        if library is None or not library.startswith("/"):
+            raise UnknownFilesError(f"{name}, which {path} needs, is not where the loader looks for it")
+        yield library
+
+
+def _places(path: str, needs: "_Needs", *, musl: bool) -> Sequence[str]:
+    own = [each.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", path.rpartition("/")[0]) for each in needs.search]
+    if any("$" in each for each in own):
+        raise UnknownFilesError(f"the search path of {path} has a variable that only the loader knows")
+    if musl:
+        return [*own, "/lib", "/usr/local/lib", "/usr/lib"]
+    triplet = f"{os.uname().machine}-linux-gnu"
+    return [*own, f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Needs:
+    """What one ELF file says of it: its loader, the names of libraries, and where to look for them first."""
+
+    interpreter: str | None
+    names: Sequence[str] = ()
+    search: Sequence[str] = ()
+    loads_more: bool = False
+
+
+def _read(path: str) -> _Needs:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a path that is used once
+        return _remembered(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    except (OSError, struct.error, ValueError) as error:
+        raise UnknownFilesError(f"{path} cannot be read as an ELF file of 64 bits: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _remembered(path: str, identity: tuple[int, ...]) -> _Needs:  # noqa: ARG001 - another file has another
+    with Path(path).open("rb") as file:
+        return _needs(file)
+
+
+def _needs(file: BinaryIO) -> _Needs:
+    if file.read(6) != b"\x7fELF\x02\x01":
+        raise ValueError("another beginning")
+    *_, offset, _, _, _, count = _HEADER.unpack(_at(file, 0, _HEADER.size))
+    segments = list(_segments(file, offset, count))
+    interpreters = [_at(file, where, size) for kind, where, _, size in segments if kind == _INTERPRETER]
+    interpreter = interpreters[0].rstrip(b"\0").decode() if interpreters else None
+    dynamic = [_at(file, where, size) for kind, where, _, size in segments if kind == _DYNAMIC]
+    tags = list(_TAG.iter_unpack(dynamic[0][: len(dynamic[0]) // _TAG.size * _TAG.size])) if dynamic else []
+    one = dict(reversed(tags))  # the first of each counts
+    if _STRTAB not in one:
+        return _Needs(interpreter=interpreter)
+    strings = _at(file, _offset(segments, one[_STRTAB]), one.get(_STRSZ, 0))
+    search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]
+    return _Needs(
+        interpreter=interpreter,
+        names=[_string(strings, value) for tag, value in tags if tag == _NEEDED],
+        search=[place for value in search for place in _string(strings, value).split(":") if place],
+        loads_more=any(word in strings for word in _LOADING),
+    )
+
+
+def _segments(file: BinaryIO, offset: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Type, offset, address and size in the file of each program header."""
+    table = _at(file, offset, count * _SEGMENT.size)
+    for number in range(count):
+        kind, _, where, address, _ = _SEGMENT.unpack_from(table, number * _SEGMENT.size)
+        yield kind, where, address, _SIZES.unpack_from(table, number * _SEGMENT.size)[0]
+
+
+def _offset(segments: Sequence[tuple[int, int, int, int]], address: int) -> int:
+    for kind, where, start, size in segments:
+        if kind == _LOAD and start <= address < start + size:
+            return where + address - start
+    raise ValueError("a table outside of its segments")
+
+
+def _at(file: BinaryIO, offset: int, size: int) -> bytes:
+    if size > _MOST:
+        raise ValueError("a table of more than a mebibyte")
+    file.seek(offset)
+    content = file.read(size)
+    if len(content) < size:
+        raise ValueError("a table beyond its end")
+    return content
+
+
+def _string(strings: bytes, offset: int) -> str:
+    return strings[offset : strings.index(b"\0", offset)].decode()
