@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PATIENCE, Machine, Runner, console, eventually, inspect, ok, says, unit_property
-from .consoles import Consoles, shell_task
+from .conftest import Machine, Runner, console, eventually, inspect, ok, says, unit_property
 
 pytestmark = pytest.mark.vm
 MIB = 1 << 20
@@ -143,36 +142,3 @@ def test_tasks_are_limited(run: Runner) -> None:
 def test_slice_holds_every_task(run: Runner) -> None:
     name = run("sleeper.spt")
     assert cgroup(name).parent.name == "solo5.slice"
-
-
-def squeezed(service: str) -> None:
-    """Have the kernel's OOM killer end a service at its limit, and wait until systemd has started it again."""
-    group = Path("/sys/fs/cgroup" + unit_property(service, "ControlGroup"))
-    pid = unit_property(service, "MainPID")
-    assert (group / "memory.max").read_text().strip() == str(512 * MIB)
-    assert (group / "pids.max").read_text().strip() == "64"
-    assert int((group / "memory.peak").read_text()) < 128 * MIB, "honest use is far from it"
-    (group / "memory.max").write_text(str(4 * MIB))
-    eventually(lambda: unit_property(service, "MainPID") not in ("0", pid), f"{service} is started again")
-    eventually(lambda: unit_property(service, "ActiveState") == "active", f"{service} is back")
-    group = Path("/sys/fs/cgroup" + unit_property(service, "ControlGroup"))
-    assert (group / "memory.max").read_text().strip() == str(512 * MIB)
-
-
-def test_services_at_their_limit_come_back_with_nothing_lost(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    machine.expect("solo5-(networkd|relay).service: (A process of this unit|Main process exited|Failed with result)")
-    consoles = Consoles(tmp_path)
-    stdout, _ = consoles.forward("counting")
-    shell_task("counting", "i=1; while [ $i -le 400 ]; do echo line $i; i=$((i+1)); sleep 0.05; done")
-    name = run("net.spt", options=("-p", "8080:80"))
-    says(name, "serving")
-    nics = inspect(name)["nics"]
-    squeezed("solo5-networkd.service")
-    squeezed("solo5-relay.service")
-    assert inspect(name)["nics"] == nics
-    ok("ping", "-c1", f"-W{int(PATIENCE)}", nics[0]["ipv4"])
-    other = run("net.spt")
-    assert inspect(other)["nics"][0]["ipv4"] != nics[0]["ipv4"], "the leases are as they were"
-    eventually(lambda: b"line 400\n" in stdout.got, "the console goes on")
-    assert stdout.got == b"".join(b"line %d\n" % number for number in range(1, 401))
-    consoles.close()
