@@ -6,6 +6,7 @@ It is started straight through D-Bus, from StartTransientUnit until its job is r
 import asyncio
 import contextlib
 import itertools
+import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from dbus_next import Variant
 from tests.bench.driver import GUESTS
 
+from solo5_systemd.backends import Users
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.manager import Manager
@@ -25,7 +27,7 @@ from solo5_systemd.network.plan import Protocol
 from solo5_systemd.nomad.convert import SHARED_SLICE
 from solo5_systemd.runtime import Runtime
 from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.wiring import connect
+from solo5_systemd.wiring import machine
 from solo5_systemd.workload import MIB, Publish, Workload
 
 NETWORK = Path("/run/systemd/system/solo5-bench-network@.service")
@@ -48,8 +50,10 @@ ROOMY = '[network.default]\nipv4 = "10.153.0.0/22"\n'
 class Floor:
     """Starts and stops such units; each call returns milliseconds."""
 
-    def __init__(self, engine: Runtime, jobs: Jobs, manager: Manager) -> None:
+    def __init__(self, engine: Runtime, users: Users, jobs: Jobs, manager: Manager) -> None:
         self._engine = engine
+        self._users = users
+        self._held: dict[TaskName, int] = {}
         self._jobs = jobs
         self._manager = manager
         self._running: list[TransientUnit] = []
@@ -63,6 +67,7 @@ class Floor:
     async def drop(self) -> None:
         """Stop those of the last start."""
         await asyncio.gather(*map(self._stop, self._running))
+        await self._free_users()
 
     async def pairs(self, count: int, at_once: int) -> float:
         """Start and stop so many; the seconds that it took in all."""
@@ -73,7 +78,9 @@ class Floor:
                 await self._start(unit)
                 await self._stop(unit)
 
-        return await _timed(asyncio.gather(*(work() for _ in range(at_once)))) / 1000
+        seconds = await _timed(asyncio.gather(*(work() for _ in range(at_once)))) / 1000
+        await self._free_users()
+        return seconds
 
     async def listing(self) -> float:
         """The seconds that PID 1, the bus and its library take to list every task's unit, and nothing of them."""
@@ -99,6 +106,7 @@ class Floor:
         sleeper = (await self._engine.preview(_workload(name, "sleeper.spt"))).unit
         network = [f"solo5-bench-network@{name}.service"]
         other = {
+            "User": str(await self._user(TaskName(name))),
             "Requires": network,
             "After": network,
             "ExecStart": sleeper.value("ExecStart"),
@@ -107,12 +115,24 @@ class Floor:
         properties = [Property(p.name, p.signature, other.get(p.name, p.value)) for p in unit.properties]
         return replace(unit, properties=tuple(properties))
 
+    async def _user(self, name: TaskName) -> int:
+        """Allocate the user without which PID 1 refuses the unit, before anything is timed."""
+        held = await self._users.acquire(name)
+        self._held[name] = held.descriptor
+        return held.uid
+
+    async def _free_users(self) -> None:
+        while self._held:
+            name, descriptor = self._held.popitem()
+            os.close(descriptor)
+            await self._users.release(name)
+
 
 @contextlib.asynccontextmanager
 async def floor() -> AsyncIterator[Floor]:
     with _files({NETWORK: NETWORK_UNIT, SETTINGS: ROOMY}):
-        async with connect(read_settings) as engine, system_bus() as connection:
-            yield Floor(engine, Jobs(connection), Manager(connection))
+        async with machine(read_settings) as backends, system_bus() as connection:
+            yield Floor(Runtime(backends), backends.users, Jobs(connection), Manager(connection))
 
 
 def whole_process(*argv: str) -> float:
