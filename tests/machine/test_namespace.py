@@ -28,9 +28,9 @@ def lines(name: str, *options: str) -> str:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_console_is_where_its_task_was_started_and_what_pid_1_writes_in_the_hosts_journal(run: Runner) -> None:
-    within = run("sleeper.spt")
+    within = run("sleeper.spt", name="t-in-namespace")  # earlier tasks of other tests' names are in the host's journal
     SETTINGS.write_text("")
-    without = run("sleeper.hvt")
+    without = run("sleeper.hvt", name="t-in-no-namespace")
     for name in (within, without):
         says(name, "sleeping")
     assert "sleeping" in lines(within, NAMESPACE)

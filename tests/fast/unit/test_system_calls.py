@@ -3,12 +3,12 @@
 The C library differs with the machine: these run on Debian 12 and on 13.
 """
 
-import ctypes
 import platform
 import re
 import struct
 import subprocess
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -41,8 +41,17 @@ _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 _NUMBER = re.compile(r"#define __NR_(\w+) (\d+)")
 
 
-class _Program(ctypes.Structure):
+# In a process of its own: what forks beside gRPC's threads leaves descriptors behind.
+_EXECUTE = f"""
+import ctypes, os, sys
+code = bytes.fromhex(sys.argv[1])
+class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+program, prctl = Program(len(code) // 8, code), ctypes.CDLL(None).prctl
+if prctl({_PR_SET_NO_NEW_PRIVS}, 1, 0, 0, 0) or prctl({_PR_SET_SECCOMP}, {_MODE_FILTER}, ctypes.byref(program)):
+    sys.exit("prctl failed")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def numbers() -> dict[str, int]:
@@ -50,28 +59,19 @@ def numbers() -> dict[str, int]:
     return {name: int(number) for name, number in _NUMBER.findall(header.read_text())}
 
 
-def under_filter(calls: Iterable[str]) -> Callable[[], None]:
-    """Return what a child does to be ended at the first system call besides *calls*."""
+def filter_of(calls: Iterable[str]) -> bytes:
+    """Return the program of a seccomp filter that ends a process at the first system call besides *calls*."""
     of = numbers()
     code = [struct.pack("HBBI", _LOAD, 0, 0, 0)]
     for call in calls:
         code.append(struct.pack("HBBI", _EQUAL, 0, 1, of[call]))
         code.append(struct.pack("HBBI", _RETURN, 0, 0, _ALLOW))
-    code.append(struct.pack("HBBI", _RETURN, 0, 0, _KILL))
-    program = _Program(len(code), b"".join(code))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def install() -> None:
-        if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program)):
-            raise OSError(ctypes.get_errno(), "prctl")
-
-    return install
+    return b"".join((*code, struct.pack("HBBI", _RETURN, 0, 0, _KILL)))
 
 
 def ended(program: Path, calls: Iterable[str]) -> tuple[int, bytes]:
-    process = subprocess.run(
-        [program], preexec_fn=under_filter(calls), close_fds=False, stdout=subprocess.PIPE, check=False
-    )
+    command = [sys.executable, "-I", "-c", _EXECUTE, filter_of(calls).hex(), str(program)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     return process.returncode, process.stdout
 
 
