@@ -111,6 +111,7 @@ class Floor:
             "After": network,
             "ExecStart": sleeper.value("ExecStart"),
             "BindReadOnlyPaths": sleeper.value("BindReadOnlyPaths"),
+            "NoExecPaths": sleeper.value("NoExecPaths"),
         }
         properties = [Property(p.name, p.signature, other.get(p.name, p.value)) for p in unit.properties]
         return replace(unit, properties=tuple(properties))
