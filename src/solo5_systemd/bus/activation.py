@@ -37,11 +37,13 @@ class Service:
         unit: without its suffix.
         name: on the bus.
         connection: the system bus.
+        timeout: seconds for one reply; the bus reports the end of a service at once.
     """
 
     unit: str
     name: str
     connection: Connection
+    timeout: float = ANSWER_TIMEOUT
 
     async def answer(
         self, path: str, member: str, signature: str = "", body: Sequence[object] = (), fds: Sequence[int] = ()
@@ -68,7 +70,7 @@ class Service:
         self, path: str, member: str, signature: str, body: Sequence[object], fds: Sequence[int]
     ) -> list[Any]:
         calling = asyncio.ensure_future(
-            self.connection.call(self.name, path, self.name, member, signature, body, fds, ANSWER_TIMEOUT)
+            self.connection.call(self.name, path, self.name, member, signature, body, fds, self.timeout)
         )
         try:
             while not (await asyncio.wait({calling}, timeout=LATE))[0]:

@@ -29,6 +29,10 @@ from solo5_systemd.network.traffic import Traffic
 
 _NAME = "org.solo5.Network1"
 _PATH = "/org/solo5/Network1"
+_TIMEOUT = 90.0
+"""Seconds for one reply. The first rules of a boot load some 25 kernel modules, one after the other. A service that
+hangs is ended by its watchdog."""
+
 _REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"
 
 
@@ -37,7 +41,7 @@ class Networkd:
 
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
         self._connection = connection
-        self._service = Service(unit="solo5-networkd", name=_NAME, connection=connection)
+        self._service = Service(unit="solo5-networkd", name=_NAME, connection=connection, timeout=_TIMEOUT)
         self._state = state
 
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
