@@ -177,6 +177,7 @@ def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> No
         for target in TARGETS:
             name = run(f"disk.{target}", "write=more", options=("--block", f"storage={disk}"))
             endings += [waited(name)[name]]
+        ok("solo5ctl", "rm", *run.names)  # a disk that is not mounted cannot be taken back
     hvt, spt = endings
     assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
     assert hvt["sentence"] == "the tender failed: Fatal error when writing: No space left on device"

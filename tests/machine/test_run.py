@@ -252,7 +252,7 @@ def test_properties_reach_the_unit(run: Runner) -> None:
 def test_colour_only_on_a_terminal(run: Runner) -> None:
     run("sleeper.spt")
     assert "\x1b[" not in ok("solo5ctl", "ps")
-    assert "\x1b[" in ok("script", "--quiet", "--command", "solo5ctl ps", "/dev/null")
+    assert "\x1b[" in ok("script", "--quiet", "--command", "TERM=xterm solo5ctl ps", "/dev/null")
 
 
 def test_environment_of_the_caller_does_not_reach_the_tender(run: Runner) -> None:
