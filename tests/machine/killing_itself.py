@@ -122,7 +122,7 @@ def _die() -> None:
 
 
 class Stepwise:
-    """A backend, or all of them, whose every call is a step."""
+    """A backend, or all of them, whose every awaited call is a step."""
 
     def __init__(self, steps: Steps, inner: object, path: str = "") -> None:
         self._steps = steps
@@ -134,7 +134,9 @@ class Stepwise:
         path = f"{self._path}.{name}".removeprefix(".")
         if inspect.isasyncgenfunction(found):
             return partial(self._steps.stream, path, found)
-        return partial(self._steps.call, path, found) if callable(found) else Stepwise(self._steps, found, path)
+        if inspect.iscoroutinefunction(found):
+            return partial(self._steps.call, path, found)
+        return found if callable(found) else Stepwise(self._steps, found, path)
 
 
 async def live(act: str, life: Life, number: int | None, moment: Moment) -> None:
