@@ -81,7 +81,10 @@ def unit_property(unit: str, name: str) -> str:
 def remove_namespace(name: str) -> None:
     """End the journald of a journal namespace, and remove its files."""
     units = (f"systemd-journald@{name}.service", f"systemd-journald@{name}.socket")
+    # First what syncs its files at its own end (systemd 257), which fails where journald is gone.
+    sh("systemctl", "stop", f"systemd-journald-sync@{name}.service")
     ok("systemctl", "stop", *units, f"systemd-journald-varlink@{name}.socket")
+    sh("systemctl", "reset-failed", f"systemd-journald-sync@{name}.service")
     for directory in Path("/var/log/journal").glob(f"*.{name}"):
         shutil.rmtree(directory)
 
