@@ -1,7 +1,6 @@
 """PID 1 as the engine sees it: start, stop, signal, freeze, look."""
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
-from solo5_systemd.unit.execstart import for_release, has_dollars
+from solo5_systemd.unit.execstart import for_release, has_dollars, release_of
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.start import JobFailedError, UnitFiles
 from solo5_systemd.unit.state import (
@@ -141,8 +140,7 @@ class Manager:
         """Return the number of systemd's release, once read for each connection: it only grows while a host runs."""
         if self._release is None or self._release[0] != self._connection.generation:
             generation, version = self._connection.generation, await self.version()
-            number = re.match(r"[0-9]+", version)
-            self._release = generation, int(number[0]) if number else 0
+            self._release = generation, release_of(version)
         return self._release[1]
 
     async def going_down(self) -> bool:

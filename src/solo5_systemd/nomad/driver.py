@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -18,6 +17,7 @@ from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Known, Tasks
 from solo5_systemd.nomad.usage import mhz_per_core
+from solo5_systemd.unit.execstart import release_of
 
 _log = logging.getLogger(__name__)
 
@@ -114,12 +114,6 @@ class Driver:
 
         settings = self.session.settings()
         engine = await self.session.engine()
-        host = await probe(settings=settings, systemd=_major(await engine.systemd_version()))
+        host = await probe(settings=settings, systemd=release_of(await engine.systemd_version()))
         self._housekeeping.reclaim()
         return fingerprint(host, settings, self.config, self._version)
-
-
-def _major(version: str) -> int:
-    """`257.7-1~deb13u1` → 257; a development version such as `v258~rc1` as well."""
-    match = re.search("[0-9]+", version)
-    return int(match[0]) if match else 0

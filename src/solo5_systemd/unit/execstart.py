@@ -6,6 +6,7 @@ unit's file under a name that systemd does not read, and the unit becomes one of
 written as systemd reads it; a doubled dollar is doubled again at each reload.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,12 @@ def exec_start(line: Iterable[str]) -> Property:
 def has_dollars(entry: Property) -> bool:
     """Return whether a property is an ExecStart= whose form depends on systemd's version."""
     return entry.name == "ExecStart" and any("$" in word for word in _command(entry)[1])
+
+
+def release_of(version: str) -> int:
+    """Return the number in PID 1's version, such as 257 of `257.7-1~deb13u1` or 258 of `v258~rc1`; 0: it has none."""
+    match = re.search("[0-9]+", version)
+    return int(match[0]) if match else 0
 
 
 def for_release(entry: Property, release: int) -> Property:

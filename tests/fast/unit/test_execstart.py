@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.unit.execstart import exec_start, for_release, has_dollars
+from solo5_systemd.unit.execstart import exec_start, for_release, has_dollars, release_of
 from solo5_systemd.unit.properties import Property
 
 LINE = ("/x", "$HOME", "${A}", "a$$", "%n")
@@ -24,3 +24,10 @@ def test_the_version_matters_where_there_is_a_dollar_alone() -> None:
     assert has_dollars(exec_start(LINE))
     assert not has_dollars(exec_start(("/x", "%n")))
     assert not has_dollars(Property("Description", "s", "$"))
+
+
+@pytest.mark.parametrize(
+    "version, release", [("257.7-1~deb13u1", 257), ("252.38-1~deb12u1", 252), ("v258~rc1", 258), ("unknown", 0)]
+)
+def test_the_release_is_read_of_a_development_version_as_well(version: str, release: int) -> None:
+    assert release_of(version) == release
