@@ -1,13 +1,18 @@
 """Consoles through whatever becomes of the journal, and many of them at once."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from solo5_systemd.bus.relay import Relay
 from solo5_systemd.journal.gaps import Gap, notice
+from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.names import TaskName
 
-from .conftest import eventually, ok, unit_property
+from .conftest import Machine, eventually, ok, remove_namespace, unit_property
 from .consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
 from .fifos import Reader
 
@@ -26,6 +31,36 @@ def test_each_line_comes_once_while_journald_restarts_rotates_and_removes_what_w
         ok("journalctl", "--vacuum-files=1")
     eventually(lambda: b"line 2000\n" in stdout.got, "lines go on")
     assert numbers(stdout.got) == list(range(1, 2001))
+
+
+OVERTAKEN = "overtaken"
+
+
+@pytest.fixture
+def files(machine: Machine) -> Iterator[None]:
+    """A journal of three files, each with a line."""
+    namespace = f"--namespace={OVERTAKEN}"
+    script = "echo line 1; {0}; echo line 2; {0}; echo line 3; {1}".format(
+        f"journalctl {namespace} --sync; journalctl {namespace} --rotate", f"journalctl {namespace} --sync"
+    )
+    ok("systemd-run", "--wait", "--quiet", f"--property=LogNamespace={OVERTAKEN}", "sh", "-c", script)
+    yield
+    remove_namespace(OVERTAKEN)
+
+
+@pytest.mark.usefixtures("files")
+def test_reader_passes_over_the_files_that_journald_removes_before_it_has_come_to_them() -> None:
+    """Those that it stands in and is to read next."""
+    with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as forward:
+        lines = forward.lines_from(0)
+        assert next(lines).data == b"line 1\n"
+        with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as behind:
+            first = next(behind.lines_from(0))
+            after = behind.lines_after(first.place.cursor)
+            assert next(after).data == b"line 2\n"
+            ok("journalctl", f"--namespace={OVERTAKEN}", "--vacuum-files=1")
+            assert [line.data for line in after] == [b"line 3\n"]
+        assert [line.data for line in lines] == [b"line 3\n"]
 
 
 def test_reader_that_was_away_gets_lines_that_the_journal_had_put_aside(consoles: Consoles) -> None:

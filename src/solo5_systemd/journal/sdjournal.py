@@ -45,11 +45,14 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
 }
 """Of the functions `sd_journal_NAME`, after the journal itself."""
 
-_OF_AN_ENTRY = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec"})
+_OF_AN_ENTRY = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
 _GONE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
 """What these functions return of an entry whose file journald empties before it removes it. libsystemd reads an entry's
 size twice, to check it and to use it: EINVAL where it became zero in between, as it does beside a guest that writes as
 fast as it can. EADDRNOTAVAIL where the file was truncated, on a file system that has no holes."""
+
+_SEARCHES = 100
+"""For the same step: more than a journal has files that vanish during one."""
 
 _PRIORITIES = {Stream.STDOUT: STDOUT_PRIORITY, Stream.STDERR: STDERR_PRIORITY}
 
@@ -78,6 +81,8 @@ class JournalReader:
         self._journal = ctypes.c_void_p()
         self._data, self._size, self._time = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_uint64()
         self._boot = (ctypes.c_uint8 * 16)()
+        self._sought: tuple[str, *tuple[object, ...]] = ("head",)
+        self._last = ""
         name = namespace.encode() or None
         _check("open", _library().sd_journal_open_namespace(ctypes.byref(self._journal), name, _LOCAL_ONLY))
         for match in matches:
@@ -106,17 +111,17 @@ class JournalReader:
 
     def seek_end(self) -> Line | None:
         """Go behind the last line, which is returned if there is one."""
-        self._call("seek_tail")
+        self._seek("tail")
         line = self._step("previous")
         if line is not None:
             return line
         # From the tail of nothing, nothing ever comes; and what will be the first line is after the head.
-        self._call("seek_head")
+        self._seek("head")
         return None
 
     def last(self, count: int) -> list[Line]:
         """At most so many lines from the end, the newest first."""
-        self._call("seek_tail")
+        self._seek("tail")
         lines: list[Line] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
             lines.append(line)
@@ -124,7 +129,7 @@ class JournalReader:
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
         """Return the same, each with its MESSAGE_ID=; empty where it has none."""
-        self._call("seek_tail")
+        self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
             lines.append((line, self._text(b"MESSAGE_ID")))
@@ -132,16 +137,13 @@ class JournalReader:
 
     def lines_after(self, cursor: str) -> Iterator[Line]:
         """The lines behind this one, whether the journal still has it or not, as far as they are written."""
-        self._call("seek_cursor", cursor.encode())
-        line = self.next()
-        while line is not None:
-            if line.place.cursor != cursor:
-                yield line
-            line = self.next()
+        self._seek("cursor", cursor.encode())
+        self._last = cursor
+        return iter(self.next, None)
 
     def lines_from(self, realtime: int) -> Iterator[Line]:
         """The lines of this time (microseconds since the epoch) and later, as far as they are written."""
-        self._call("seek_realtime_usec", realtime)
+        self._seek("realtime_usec", realtime)
         while (line := self.next()) is not None:
             if line.realtime >= realtime:
                 yield line
@@ -152,10 +154,30 @@ class JournalReader:
 
     def _step(self, direction: str) -> Line | None:
         """A line further. What cannot be read any more is passed over: journald empties the files that it removes."""
-        while self._call(direction):
+        while self._move(direction):
             with suppress(_UnreadableError):
-                return self._line()
+                line = self._line()
+                if line.place.cursor != self._last:
+                    self._last = line.place.cursor
+                    self._sought = ("cursor", self._last.encode())
+                    return line
         return None
+
+    def _move(self, direction: str) -> bool:
+        """Go to the next entry of all files; whether there is one.
+
+        libsystemd knows the next entry of each file beforehand, and fails where the file of the earliest was emptied
+        since: again with every call. A search for the place where it stood reads each file, and drops that one.
+        """
+        for _ in range(_SEARCHES):
+            with suppress(_UnreadableError):
+                return bool(self._call(direction))
+            self._call(f"seek_{self._sought[0]}", *self._sought[1:])
+        return bool(self._call(direction))
+
+    def _seek(self, place: str, *arguments: object) -> None:
+        self._sought, self._last = (place, *arguments), ""
+        self._call(f"seek_{place}", *arguments)
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")

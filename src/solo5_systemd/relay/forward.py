@@ -150,7 +150,7 @@ class Forwarder:
         if namespace not in self._followers:
             follower = self._followers[namespace] = Follower(self._open_journal, namespace)
             # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
-            asyncio.get_running_loop().add_reader(follower.news, self._follow, follower)
+            asyncio.get_running_loop().add_reader(follower.news, self._follow_news, follower)
         return self._followers[namespace]
 
     async def _catch_up(self, follower: Follower) -> None:
@@ -168,6 +168,10 @@ class Forwarder:
         for outlet in stirred:
             outlet.stir()
         return len(lines) >= SLICE
+
+    def _follow_news(self, follower: Follower) -> None:
+        with suppress(HostError):  # `run` meets it too, and ends with it
+            self._follow(follower)
 
     def _offer(self, line: Line, namespace: str) -> Outlet | None:
         """Give a line to its outlet, if it has one."""

@@ -10,32 +10,34 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.journal import sdjournal
 from solo5_systemd.journal.sdjournal import JournalReader
 
-CURSOR = ctypes.create_string_buffer(b"s=1;i=2")
-
 
 class Library:
     """Entries without fields; `codes` is what asking each for its time gives.
 
     Attributes:
-        calls: the functions that were called which change what is matched.
+        calls: the functions that were called which change what is matched, or where the reader stands.
+        steps: what the next steps give, before there are entries again.
     """
 
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)
+        self.steps: list[int] = []
+        self._cursors: list[ctypes.Array[ctypes.c_char]] = []
         self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self._call(name.removeprefix("sd_journal_"), *arguments)
 
     def _call(self, name: str, *arguments: Any) -> int:
-        if name.startswith("add_"):
+        if name.startswith(("add_", "seek_")):
             self.calls.append((name, *arguments[1:2]))
         if name == "next":
-            return bool(self._codes)
+            return self.steps.pop(0) if self.steps else bool(self._codes)
         if name == "get_monotonic_usec":
             return self._codes.pop(0)
         if name == "get_cursor":
-            arguments[1].value = ctypes.addressof(CURSOR)
+            self._cursors.append(ctypes.create_string_buffer(b"s=1;i=%d" % len(self._codes)))
+            arguments[1].value = ctypes.addressof(self._cursors[-1])
         return -errno.ENOENT if name == "get_data" else 0
 
 
@@ -49,7 +51,23 @@ def library(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 def test_entries_of_a_file_that_is_being_removed_are_passed_over(library: Library) -> None:
     reader = JournalReader([])
     lines = list(iter(reader.next, None))
-    assert [line.place.cursor for line in lines] == ["s=1;i=2"] * 2
+    assert [line.place.cursor for line in lines] == ["s=1;i=4", "s=1;i=1"]
+
+
+def test_a_step_that_fails_is_taken_again_from_the_last_line(library: Library) -> None:
+    reader = JournalReader([])
+    lines = reader.lines_from(0)
+    library.steps = [-errno.EBADMSG, 1]
+    first = next(lines).place.cursor
+    library.steps = [-errno.EBADMSG, -errno.EBADMSG, 1]
+    assert next(lines).place.cursor != first
+    assert library.calls == [("seek_realtime_usec", 0)] * 2 + [("seek_cursor", first.encode())] * 2
+
+
+def test_a_step_that_fails_for_ever_is_an_error(library: Library) -> None:
+    library.steps = [-errno.EBADMSG] * 1000
+    with pytest.raises(HostError, match="sd_journal_next: Bad message"):
+        JournalReader([]).next()
 
 
 def test_any_other_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

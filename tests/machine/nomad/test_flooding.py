@@ -142,13 +142,12 @@ def forwarded(name: str) -> str:
 def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_than_its_space(
     jobs: Jobs, machine: Machine
 ) -> None:
-    """Without a rate. What reads consoles reads them there: the relay, `ready`, the outcome, solo5ctl logs."""
+    """What reads consoles reads them there: the relay, `ready`, the outcome, solo5ctl logs. Then comes the flood.
+
+    Not beside it: without a rate it replaces the lines of others there within seconds (docs/consoles.md).
+    """
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
     cursor = journal("--lines=1", "--show-cursor").rpartition("-- cursor: ")[2].strip()
-    [alloc] = jobs.run(hcl("flooder", FLOODER + EVERY_LINE))
-    flooder = unit(alloc)
-    console = file(alloc, "alloc/logs/guest.stdout.0")
-    eventually(lambda: console.exists() and b"line 1 " in console.read_bytes()[:100], "Nomad's log has its lines")
     jobs.submit(hcl("ready", READY, kind="batch"))
     jobs.submit(hcl("aborts", f'unikernel = "{GUESTS}/aborter.hvt"', kind="batch"))
     aborts = ended("aborts")
@@ -156,6 +155,10 @@ def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_
     ready = ended("ready")
     happens(ready, "its console says sleeping")
     says(ready, "solo5_exit(0)")
+    [alloc] = jobs.run(hcl("flooder", FLOODER + EVERY_LINE))
+    flooder = unit(alloc)
+    console = file(alloc, "alloc/logs/guest.stdout.0")
+    eventually(lambda: console.exists() and b"line " in console.read_bytes()[:100], "Nomad's log has its lines")
     of_flooder = ("--namespace=solo5", f"--unit={flooder}", "--lines=1")
     eventually(lambda: int(journal(*of_flooder, "PRIORITY=6").split()[1]) > ENOUGH, "it has flooded")
     assert journal(f"_SYSTEMD_UNIT={flooder}") == ""
