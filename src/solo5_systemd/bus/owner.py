@@ -11,7 +11,7 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 
 BUS = "org.freedesktop.DBus"
 _CHANGED = "NameOwnerChanged"
-_RULE = f"type='signal',sender='{BUS}',interface='{BUS}',member='{_CHANGED}',arg0='{SYSTEMD}'"
+_OWNER_RULE = f"type='signal',sender='{BUS}',interface='{BUS}',member='{_CHANGED}',arg0='{SYSTEMD}'"
 
 
 class Owner:
@@ -31,7 +31,7 @@ class Owner:
             HostError: the bus is gone.
         """
         generation, changes = self._connection.generation, self._changes
-        await self._connection.match(_RULE)
+        await self._connection.match(_OWNER_RULE)
         try:
             [owner] = await self._connection.call(BUS, "/org/freedesktop/DBus", BUS, "GetNameOwner", "s", [SYSTEMD])
         except RemoteError:  # nothing has the name yet

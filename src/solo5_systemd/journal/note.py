@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import UnitState
 
-SOCKET = "/run/systemd/journal/socket"
+NATIVE_SOCKET = "/run/systemd/journal/socket"
 
 HUNG = "364a830e83d0497ea6d69f2978b23047"
 """MESSAGE_ID= of the note that a tender was found hung, and is killed."""
@@ -35,7 +35,7 @@ def note_hung(state: UnitState) -> None:
             "OBJECT_PID": state.main_pid,
             "SOLO5_TASK": state.task,
         },
-        SOCKET,
+        NATIVE_SOCKET,
     )
 
 

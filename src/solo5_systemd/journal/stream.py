@@ -11,7 +11,7 @@ from solo5_systemd.journal.namespace import socket_of
 from solo5_systemd.names import journald_of
 from solo5_systemd.unit.console import FACILITY
 
-SOCKET = "/run/systemd/journal/stdout"
+STDOUT_SOCKET = "/run/systemd/journal/stdout"
 """Of the host's journald."""
 
 PATIENCE = 5.0
@@ -30,7 +30,7 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
     Raises:
         HostError: journald cannot be reached.
     """
-    path = socket_of(SOCKET, namespace)
+    path = socket_of(STDOUT_SOCKET, namespace)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     connection.settimeout(PATIENCE)
     try:
@@ -43,7 +43,7 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
 
         raise HostError(
             f"the journal cannot be reached at {path}: {error.strerror or error}.",
-            f"See: systemctl status {journald_of(namespace)}" if namespace else advice(SOCKET),
+            f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET),
         ) from error
     connection.setblocking(True)  # for who is given it: a tender does not expect to be asked to wait
     return connection.detach()

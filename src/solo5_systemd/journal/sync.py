@@ -82,7 +82,7 @@ async def _turn(task: TaskName, namespace: str) -> None:
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write(_entry(task, token), socket_of(note.SOCKET, namespace))
+                    write(_entry(task, token), socket_of(note.NATIVE_SOCKET, namespace))
                     written = True
             await asyncio.sleep(AGAIN)
             journal.refresh()

@@ -16,9 +16,9 @@ STATE = known_run("solo5-task-web.service", "1" * 32, 4711)
 
 @pytest.fixture
 def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(note, "SOCKET", str(tmp_path / "socket"))
+    monkeypatch.setattr(note, "NATIVE_SOCKET", str(tmp_path / "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-        journald.bind(note.SOCKET)
+        journald.bind(note.NATIVE_SOCKET)
         journald.settimeout(5)
         yield journald
 
@@ -33,6 +33,6 @@ def test_a_hung_tender_is_noted_with_its_task_and_its_process(journald: socket.s
 
 
 def test_a_journal_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(note, "SOCKET", str(tmp_path / "nothing"))
+    monkeypatch.setattr(note, "NATIVE_SOCKET", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="the journal cannot be reached at .*nothing: No such file or directory"):
         note.note_hung(STATE)

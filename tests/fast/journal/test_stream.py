@@ -11,7 +11,7 @@ from solo5_systemd.journal.stream import open_stream
 
 def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "stdout")
-    monkeypatch.setattr(stream, "SOCKET", address)
+    monkeypatch.setattr(stream, "STDOUT_SOCKET", address)
     with socket.socket(socket.AF_UNIX) as journald:
         journald.bind(address)
         journald.listen()
@@ -25,12 +25,12 @@ def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SOCKET", "/run/systemd/journal/stdout")
+    monkeypatch.setattr(stream, "STDOUT_SOCKET", "/run/systemd/journal/stdout")
     with pytest.raises(HostError, match=r"/run/systemd/journal\.guests/stdout: No such file.*journald@guests\.service"):
         open_stream("web", "solo5-task-web.service", 4, "guests")
 
 
 def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SOCKET", str(tmp_path / "nothing"))
+    monkeypatch.setattr(stream, "STDOUT_SOCKET", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="the journal cannot be reached at .*: No such file or directory"):
         open_stream("web", "solo5-task-web.service", 4)
