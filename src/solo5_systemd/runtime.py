@@ -15,8 +15,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
-from solo5_systemd.sampling import Sample, samples
-from solo5_systemd.task import Entered, Progress, Silence, Started, Task, phase
+from solo5_systemd.task import Entered, Progress, Sample, Silence, Started, Task, phase
 from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
@@ -189,7 +188,9 @@ class Runtime:
 
     async def samples(self) -> Mapping[TaskName, Sample]:
         """What each task that runs uses now; no question to PID 1."""
-        return await samples(self._backends)
+        usages = await self._backends.usages.usages()
+        traffic = await self._backends.networks.traffic()
+        return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
 
     def meter(self, control_group: str) -> "Meter":
         """Memory and processor time of a cgroup, again and again, for those who know it (`Started`, `Task`)."""

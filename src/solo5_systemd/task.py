@@ -1,12 +1,14 @@
 """A task as people see it: one value, made from what PID 1 and the leases say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.plan import Lease, Reservation
+from solo5_systemd.network.traffic import Traffic
 from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
@@ -93,6 +95,18 @@ class Task:
         """Bytes of the allotment, zero where it is not known."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")
         return int(text) if text.isascii() and text.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Resource usage of one task, now.
+
+    Attributes:
+        nics: those that are connected.
+    """
+
+    usage: Usage
+    nics: Mapping[DeviceName, Traffic]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.orphans import Orphan
 from solo5_systemd.runtime import Runtime
-from solo5_systemd.sampling import Sample
-from solo5_systemd.task import Entered, Phase, Progress, Started, Task
+from solo5_systemd.task import Entered, Phase, Progress, Sample, Started, Task
 from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload

@@ -12,8 +12,7 @@ from solo5_systemd.cli.openmetrics import Family, Kind, Labels
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.traffic import Counters, Traffic
-from solo5_systemd.sampling import Sample
-from solo5_systemd.task import Phase, Task
+from solo5_systemd.task import Phase, Sample, Task
 
 Values = Iterable[tuple[Labels, float | None]]
 """None is not known, and left out."""

@@ -13,7 +13,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.usage import HEADER, ORDERS, WIDER, row, usage_json
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
-from solo5_systemd.sampling import Sample
+from solo5_systemd.task import Sample
 
 if TYPE_CHECKING:
     from solo5_systemd.runtime import Runtime
