@@ -1,18 +1,41 @@
 """The one module that picks implementations."""
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
+    from solo5_systemd.engine.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
     from solo5_systemd.settings import Settings
     from solo5_systemd.users.record import Given
+
+
+# Directories of others.
+
+
+class Directories:
+    """Fulfils `backends.Places`."""
+
+    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+        return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_gone(Path(each))))
+
+
+def _is_gone(directory: Path) -> bool:
+    """One that cannot be looked at is not, nor one whose whole file system is away."""
+    try:
+        directory.lstat()
+    except FileNotFoundError:
+        return directory.parent.is_dir()
+    except OSError:
+        return False
+    return False
 
 
 class Machine:
@@ -78,7 +101,7 @@ class Machine:
 
     @cached_property
     def places(self) -> "Places":
-        from solo5_systemd.host.places import Directories
+        from solo5_systemd.wiring import Directories
 
         return Directories()
 

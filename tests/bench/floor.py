@@ -17,15 +17,15 @@ from pathlib import Path
 from dbus_next import Variant
 from tests.bench.driver import GUESTS
 
-from solo5_systemd.backends import Users
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.etc import read_settings
+from solo5_systemd.engine.backends import Users
+from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Protocol
 from solo5_systemd.nomad.convert import SHARED_SLICE
-from solo5_systemd.runtime import Runtime
+from solo5_systemd.settings_files import read_settings
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.wiring import machine
 from solo5_systemd.workload import MIB, Publish, Workload

@@ -13,9 +13,9 @@ from tests.fakes.relay import FakeRelay
 from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
-from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tests.fakes.tasks import STARTED, ended, running, started
 
+from solo5_systemd.engine.orphans import Orphan
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.start import Plan
+from solo5_systemd.engine.task import Entered, Phase, Progress, Sample, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.launch import Plan
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.orphans import Orphan
-from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Entered, Phase, Progress, Sample, Started, Task
 from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload

@@ -8,7 +8,7 @@ from tests.fakes.backends import Machine
 from tests.fakes.clock import LeapingPolicy
 from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
-from solo5_systemd.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 

@@ -12,6 +12,8 @@ from tests.fakes.images import stored
 from tests.fakes.tasks import started as described
 
 from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import (
     HostError,
     InvalidRequestError,
@@ -25,8 +27,6 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.plan import NicRequest, Protocol
 from solo5_systemd.policy import Policy
-from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Phase
 from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload

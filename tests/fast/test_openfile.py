@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd import openfile
+from solo5_systemd import procfs
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.openfile import find, is_there
+from solo5_systemd.procfs import find, is_there
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
@@ -106,7 +106,7 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
     real = os.open
 
     def opened(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        touched.append(str(path) if dir_fd is None else f"{openfile.place(dir_fd)}/{path}")
+        touched.append(str(path) if dir_fd is None else f"{procfs.place(dir_fd)}/{path}")
         assert flags & os.O_PATH
         return real(path, flags, dir_fd=dir_fd)
 
@@ -149,11 +149,11 @@ def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_is_moved_out_meanwhile_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = openfile.place
+    real = procfs.place
 
     def moved(descriptor: int) -> str:
         (root / "inside").rename(root.parent / "taken")
         return real(descriptor)
 
-    monkeypatch.setattr(openfile, "place", moved)
+    monkeypatch.setattr(procfs, "place", moved)
     assert "cannot be used" in refusal(root / "inside", root)

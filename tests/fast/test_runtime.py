@@ -9,11 +9,11 @@ from tests.fakes.backends import Machine, entry
 from tests.fakes.background import Background, yields
 from tests.fakes.images import SHA256
 
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload

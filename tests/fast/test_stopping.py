@@ -7,11 +7,11 @@ import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.background import Background
 
-from solo5_systemd import ending
+from solo5_systemd.engine import stop
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName, network_service, outcome_target
-from solo5_systemd.runtime import Runtime
-from solo5_systemd.task import Phase, Task
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -151,7 +151,7 @@ async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
 async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
     machine: Machine, runtime: Runtime, web: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "NOTICE", 0.05)
+    monkeypatch.setattr(stop, "NOTICE", 0.05)
     machine.units.heeds, machine.units.busy = (), True
     assert (await runtime.stop(WEB, patience=0.01)).phase is Phase.ENDED
 

@@ -3,8 +3,8 @@ from types import MappingProxyType
 
 import pytest
 
+from solo5_systemd.engine.task import Phase, Task, phase
 from solo5_systemd.names import TaskName
-from solo5_systemd.task import Phase, Task, phase
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from solo5_systemd.block.plan import Bound, Disk
 from solo5_systemd.errors import HostError
-from solo5_systemd.openfile import identity
+from solo5_systemd.procfs import identity
 
 DIRECTORY = Path("/run/solo5/binds")
 PID1_ROOT = "/proc/1/root"

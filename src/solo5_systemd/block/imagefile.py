@@ -14,7 +14,7 @@ from solo5_systemd.block.locks import LOCKS, lock, remove_stale
 from solo5_systemd.block.owner import check_alone, check_owner, give, of_allocation
 from solo5_systemd.block.plan import Bound, Disk, DiskRequest, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
-from solo5_systemd.openfile import exposed, find, identity, place
+from solo5_systemd.procfs import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS
 from solo5_systemd.text import bare
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from solo5_systemd.block.plan import Disk, check_distinct
 from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.openfile import name_descriptor
+from solo5_systemd.procfs import name_descriptor
 
 LOCKS = Path("/run/solo5/disks")
 

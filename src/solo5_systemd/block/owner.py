@@ -14,7 +14,7 @@ from pathlib import Path
 
 from solo5_systemd.block.plan import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.openfile import below
+from solo5_systemd.procfs import below
 
 ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR

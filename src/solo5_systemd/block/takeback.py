@@ -12,7 +12,7 @@ from solo5_systemd.block.locks import LOCKS, lock
 from solo5_systemd.block.plan import SECTOR_SIZE, Disk
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.openfile import identity, place
+from solo5_systemd.procfs import identity, place
 
 LOCK_TIMEOUT_S = 2.0
 """PID 1 closes the descriptors of a service that has ended in a thread of its own, and with stdin the disk's lock."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.render import moment
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.engine.task import Task
 from solo5_systemd.journal.export import Entry, Stream
-from solo5_systemd.task import Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 Write = Callable[[Entry, Screen], None]
 

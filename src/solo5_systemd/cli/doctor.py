@@ -9,14 +9,14 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
+from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.facts import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
-from solo5_systemd.orphans import Orphan
 from solo5_systemd.text import visible
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("FACT", "VERDICT", "VALUE")
 _COLOURS = {Verdict.OK: "green", Verdict.LIMITED: "yellow", Verdict.BROKEN: "red"}

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from solo5_systemd import __version__
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.cli.openmetrics import Family, Kind, Labels
+from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.traffic import Counters, Traffic
-from solo5_systemd.task import Phase, Sample, Task
 
 Values = Iterable[tuple[Labels, float | None]]
 """None is not known, and left out."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.console import copy_console, write_plain
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.task import Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 PASSED_ON: Mapping[signals.Signals, StopSignal] = {signals.SIGINT: StopSignal.INT, signals.SIGTERM: StopSignal.TERM}
 

@@ -10,7 +10,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.names import task_name
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:

@@ -11,7 +11,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.textfile import write_textfile
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:

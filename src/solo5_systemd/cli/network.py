@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, table
 from solo5_systemd.cli.session import Session
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Lease
 from solo5_systemd.settings import policy_table
-from solo5_systemd.task import Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 

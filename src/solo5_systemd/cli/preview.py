@@ -10,8 +10,8 @@ from solo5_systemd.cli.unenforced import warn
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.launch import Plan
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.start import Plan
 
 
 def preview(workload: Workload, session: Session, *, json: bool) -> int:

@@ -9,10 +9,10 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
-from solo5_systemd.task import Task
+from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 

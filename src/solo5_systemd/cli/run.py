@@ -16,7 +16,7 @@ from solo5_systemd.unit.labels import labels
 from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 EPILOG = """\
 Without --net, each NIC of the image joins the network 'default'. An ARG may hold {name}, {net.NIC.ipv4} and

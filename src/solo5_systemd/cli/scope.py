@@ -9,7 +9,7 @@ from solo5_systemd.host.execution import execute
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def become(workload: Workload, session: Session) -> NoReturn:

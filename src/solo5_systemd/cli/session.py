@@ -10,7 +10,7 @@ from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
 Story = Callable[["Runtime"], Coroutine[Any, Any, int]]
@@ -20,12 +20,12 @@ TERMINATED = 128 + 15
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
     try:
-        from solo5_systemd import etc, wiring  # D-Bus and asyncio, which `--help` does without
+        from solo5_systemd import settings_files, wiring  # D-Bus and asyncio, which `--help` does without
     except ImportError as error:
         from solo5_systemd.dependencies import blamed
 
         raise blamed(error) from error
-    return wiring.connect(etc.read_settings)
+    return wiring.connect(settings_files.read_settings)
 
 
 class Session:

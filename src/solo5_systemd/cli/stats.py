@@ -11,12 +11,12 @@ from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.usage import HEADER, ORDERS, WIDER, row, usage_json
+from solo5_systemd.engine.task import Sample
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
-from solo5_systemd.task import Sample
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 FIRST = 1.0
 """Seconds until the first is shown: a percentage of processor time needs two samples."""

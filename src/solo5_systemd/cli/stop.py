@@ -10,7 +10,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:

@@ -7,7 +7,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.session import Session
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:

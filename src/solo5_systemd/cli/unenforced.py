@@ -6,7 +6,7 @@ from solo5_systemd.cli.screen import Screen
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 async def warn(engine: "Runtime", workload: Workload, screen: Screen) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from solo5_systemd.cgroup.usage import Pressure, Usage, cpu_percent
 from solo5_systemd.cli.render import UNKNOWN, size
-from solo5_systemd.task import Sample
+from solo5_systemd.engine.task import Sample
 
 HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
 WIDER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")

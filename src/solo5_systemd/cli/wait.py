@@ -8,10 +8,10 @@ from solo5_systemd.cli.describe import outcome_json
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
 from solo5_systemd.cli.session import Session
-from solo5_systemd.task import Task
+from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:

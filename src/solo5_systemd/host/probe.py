@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.etc import ETC, RUN, read_settings
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.facts import Host
 from solo5_systemd.host.kernel import kvm_problem, look
@@ -19,6 +18,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.names import journald_of
 from solo5_systemd.settings import Settings
+from solo5_systemd.settings_files import ETC, RUN, read_settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import Tender
 

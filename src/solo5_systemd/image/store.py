@@ -28,7 +28,7 @@ from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Sol
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
 from solo5_systemd.image.memo import Memo, is_sha256
-from solo5_systemd.openfile import find
+from solo5_systemd.procfs import find
 
 STORE = Path("/var/lib/solo5/images")
 

@@ -5,11 +5,11 @@ Read in this process: a journalctl for each would cost a listing of ended tasks 
 
 from contextlib import closing
 
-from solo5_systemd.boot import boot_id
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.journal.note import HUNG
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
+from solo5_systemd.procfs import boot_id
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.words import LastWords, Remark
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.plan import Lease, Reservation
 from solo5_systemd.nomad.ports import published_nics
-from solo5_systemd.task import Preflight
 from solo5_systemd.text import bounded
 from solo5_systemd.workload import Publish
 

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.task import Entered, Progress
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.host.execution import execute
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.report import Begins, Enters, Said, encode
 from solo5_systemd.nomad.steps import Steps
 from solo5_systemd.settings import Settings
-from solo5_systemd.task import Entered, Progress
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 
 class Report:

@@ -6,16 +6,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
-from solo5_systemd.task import Task
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 RETRY = 1.0
 """Seconds between two attempts to ask a bus that is away."""

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.etc import RUN, write_networks
 from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.nomad.convert import SHARED_SLICE
 from solo5_systemd.nomad.dangling import DanglingTasks
 from solo5_systemd.nomad.kept import remove_gone
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Tasks
+from solo5_systemd.settings_files import RUN, write_networks
 
 NETWORKS = RUN / "nomad.toml"
 

@@ -6,12 +6,12 @@ one, and the garbage collection removes those whose allocation Nomad has removed
 
 from collections.abc import Collection
 
+from solo5_systemd.engine.orphans import Kind
+from solo5_systemd.engine.task import Phase
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.identity import stem
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.session import Session
-from solo5_systemd.orphans import Kind
-from solo5_systemd.task import Phase
 from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.state import UnitState
 

@@ -7,10 +7,10 @@ runs is found out by who watches it from then on. Only a task that was destroyed
 import asyncio
 from contextlib import suppress
 
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.session import Session
-from solo5_systemd.task import Task
 
 FRESH = 10.0
 """Seconds for which a look holds."""

@@ -8,23 +8,23 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, ports
 from solo5_systemd.nomad.options import TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Change, Endpoint, Line, OnLoss, Port, Pulse, Rule, Watched
-from solo5_systemd.task import Phase
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.nomad.announcements import Announcement
     from solo5_systemd.nomad.endings import End
     from solo5_systemd.nomad.handle import DriverState
     from solo5_systemd.nomad.session import Session
-    from solo5_systemd.runtime import Runtime
 
 PATIENCE = 2.0
 """Seconds that an answer may take, where questions are not closer to each other."""

@@ -14,7 +14,7 @@ from solo5_systemd.nomad.choices import choice
 from solo5_systemd.nomad.duration import seconds
 
 if TYPE_CHECKING:
-    from solo5_systemd.task import Preflight
+    from solo5_systemd.engine.task import Preflight
 
 LONGEST_PATTERN = 500
 """Characters of a pattern: it is to find a line, not to hold one."""

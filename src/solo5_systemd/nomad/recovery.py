@@ -1,8 +1,8 @@
 """Is a unit the one that a stored handle speaks of? Adopted on proof, never by name alone."""
 
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.task import Task
 
 
 def adopt(stored: DriverState, boot: str, found: Task | None) -> Task:

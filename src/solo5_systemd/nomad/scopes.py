@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName, task_scope
 from solo5_systemd.nomad.announcements import Announcement
@@ -21,11 +22,10 @@ from solo5_systemd.nomad.ready import Rule
 from solo5_systemd.nomad.report import Begins, Enters, decode, unforeseen
 from solo5_systemd.nomad.steps import Audience
 from solo5_systemd.settings import Settings
-from solo5_systemd.task import Started
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 CHILD = "solo5_systemd.nomad.child"
 LONGEST_LINE = 1 << 16

@@ -9,8 +9,8 @@ from solo5_systemd.nomad.config import PluginConfig
 from solo5_systemd.settings import Settings
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Networks, Relay
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.backends import Networks, Relay
+    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.wiring import Machine
 
 
@@ -40,7 +40,7 @@ class Session:
         Raises:
             SettingsError: a file is wrong.
         """
-        from solo5_systemd.etc import read_settings
+        from solo5_systemd.settings_files import read_settings
 
         settings = read_settings()
         return replace(
@@ -74,7 +74,7 @@ class Session:
             if self._connected is not None:
                 return self._connected
             try:
-                from solo5_systemd.runtime import Runtime
+                from solo5_systemd.engine.runtime import Runtime
                 from solo5_systemd.wiring import machine
             except ImportError as error:
                 from solo5_systemd.dependencies import blamed

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.boot import boot_id
+from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad import announcements, consoles, convert, ports, readiness
@@ -25,12 +25,11 @@ from solo5_systemd.nomad.ready import Endpoint, Line, Rule, Watched
 from solo5_systemd.nomad.scopes import Scopes
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.steps import Steps
-from solo5_systemd.openfile import is_there
-from solo5_systemd.task import Started, Task
+from solo5_systemd.procfs import boot_id, is_there
 from solo5_systemd.workload import UnitKind, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.runtime import Runtime
+    from solo5_systemd.engine.runtime import Runtime
 
 PATIENCE = 120.0
 """Seconds until the unit runs; each step of a start has less, and says what was slow."""

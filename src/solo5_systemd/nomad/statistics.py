@@ -16,8 +16,8 @@ from solo5_systemd.nomad.tasks import Known
 from solo5_systemd.nomad.usage import tell_usage
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Meter
     from solo5_systemd.cgroup.usage import Usage
+    from solo5_systemd.engine.backends import Meter
 
 
 class Statistics:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.plan import Lease
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.ready import Rule, refuse
-from solo5_systemd.task import Preflight
 
 
 class Audience(Protocol):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from solo5_systemd.boot import boot_id
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import announcements, consoles, exits, kept, ports, signals
@@ -37,7 +37,7 @@ from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.siblings import conflict
 from solo5_systemd.nomad.starting import Starter
 from solo5_systemd.nomad.unclaimed import Claims
-from solo5_systemd.task import Phase, Task
+from solo5_systemd.procfs import boot_id
 from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal

@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from solo5_systemd.engine.orphans import allocation
 from solo5_systemd.names import TaskName
-from solo5_systemd.orphans import allocation
 from solo5_systemd.unit.state import UnitState
 
 

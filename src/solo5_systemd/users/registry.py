@@ -26,7 +26,7 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.openfile import name_descriptor
+from solo5_systemd.procfs import name_descriptor
 from solo5_systemd.users.dynamic import LOCKS, allocating
 from solo5_systemd.users.notes import NOTES, Notes
 from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError, kept_record, user_name, user_record

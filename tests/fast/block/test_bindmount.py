@@ -11,7 +11,7 @@ from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
 from solo5_systemd.block.plan import Bound, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.openfile import exposed, identity
+from solo5_systemd.procfs import exposed, identity
 
 
 def bind(source: str, target: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.tasks import LEASE, PORTS, STARTED, ended, running
 
 from solo5_systemd.cli import describe
-from solo5_systemd.task import Phase
+from solo5_systemd.engine.task import Phase
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import UnitKind
 

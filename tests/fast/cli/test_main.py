@@ -119,7 +119,7 @@ def test_help_loads_neither_asyncio_nor_d_bus(words: list[str]) -> None:
     )
     modules = json.loads(process(*words, code=code).stdout.splitlines()[-1])
     assert "argparse" in modules
-    assert not {"asyncio", "dbus_next", "elftools", "subprocess", "solo5_systemd.runtime"} & set(modules)
+    assert not {"asyncio", "dbus_next", "elftools", "subprocess", "solo5_systemd.engine.runtime"} & set(modules)
 
 
 def test_a_reader_that_left_early_sees_no_traceback() -> None:

@@ -12,9 +12,9 @@ from tests.fast.cli.conftest import Solo5ctl
 from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
 from solo5_systemd.cli import stats
 from solo5_systemd.cli.usage import HEADER, WIDER, row, usage_json
+from solo5_systemd.engine.task import Sample
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.traffic import Counters, Traffic
-from solo5_systemd.task import Sample
 
 STALL = Stall(avg10=2.25, avg60=1.0, avg300=0.5, total=9)
 USAGE = Usage(

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from solo5_systemd.host.places import Directories
+from solo5_systemd.wiring import Directories
 
 
 async def test_a_directory_is_gone_where_the_one_around_it_is_still_there(tmp_path: Path) -> None:

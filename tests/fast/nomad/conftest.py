@@ -36,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
     monkeypatch.setattr("solo5_systemd.wiring.machine", connect)
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
-    monkeypatch.setattr("solo5_systemd.etc.read_settings", Settings)
+    monkeypatch.setattr("solo5_systemd.settings_files.read_settings", Settings)
     monkeypatch.setattr("solo5_systemd.nomad.housekeeping.NETWORKS", tmp_path / "nomad.toml")
     monkeypatch.setattr("solo5_systemd.nomad.endings.RETRY", 0)
     monkeypatch.setattr("solo5_systemd.nomad.tasks.RETRY", 0)

@@ -12,6 +12,7 @@ from tests.fakes.engine import FakeRuntime
 from tests.fakes.images import preflight
 from tests.fakes.tasks import LEASE
 
+from solo5_systemd.engine.task import Entered, Progress, Silence
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Protocol
@@ -19,7 +20,6 @@ from solo5_systemd.nomad import announcements, child
 from solo5_systemd.nomad.ready import Port, Rule
 from solo5_systemd.nomad.report import Begins, Enters, Said, decode
 from solo5_systemd.settings import Settings
-from solo5_systemd.task import Entered, Progress, Silence
 from solo5_systemd.workload import UnitKind, Workload
 
 SETTINGS = Settings(tender_paths=("/opt/tenders",))

@@ -4,9 +4,9 @@ import pytest
 from tests.fakes.tasks import ended, running
 from tests.fast.nomad.test_handle import state
 
+from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.nomad.recovery import adopt
-from solo5_systemd.task import Task
 
 RUNNING, ENDED = running(), ended()
 STORED = replace(state(), invocation=RUNNING.invocation)

@@ -13,6 +13,8 @@ from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import ENTERED, Becomes
 from tests.fast.nomad.values import task_config
 
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
@@ -21,9 +23,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Line, Rule
 from solo5_systemd.nomad.report import Begins, Said, encode
 from solo5_systemd.nomad.scopes import LONGEST_LINE, Scopes
-from solo5_systemd.runtime import Runtime
 from solo5_systemd.settings import Settings
-from solo5_systemd.task import Started
 from solo5_systemd.workload import UnitKind, Workload
 
 WEB = TaskName("web")

@@ -66,7 +66,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
     def broken() -> Settings:
         raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
 
-    monkeypatch.setattr("solo5_systemd.etc.read_settings", broken)
+    monkeypatch.setattr("solo5_systemd.settings_files.read_settings", broken)
     async with agent() as nomad:
         await nomad.recover(handle)
         machine.units.end(UNIT, MainCode.EXITED, 3)

@@ -10,23 +10,23 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.ending import SIGKILL, SIGNALS, Ends
+from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Ends
+from solo5_systemd.engine.task import Entered, Progress, Sample, Silence, Started, Task, phase
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
-from solo5_systemd.task import Entered, Progress, Sample, Silence, Started, Task, phase
 from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Backends, Meter
-    from solo5_systemd.collection import Collector
-    from solo5_systemd.launch import Launcher, Plan
+    from solo5_systemd.engine.backends import Backends, Meter
+    from solo5_systemd.engine.gc import Collector
+    from solo5_systemd.engine.orphans import Orphan
+    from solo5_systemd.engine.start import Launcher, Plan
     from solo5_systemd.network.overview import NetworkOverview
-    from solo5_systemd.orphans import Orphan
 
 JUST_USED = 60.0
 """Seconds for which a stored image is kept though no task has it: its start may be under way."""
@@ -42,13 +42,13 @@ class Runtime:
 
     @cached_property
     def _launcher(self) -> "Launcher":
-        from solo5_systemd.launch import Launcher  # half of all there is to import, and only for a start
+        from solo5_systemd.engine.start import Launcher  # half of all there is to import, and only for a start
 
         return Launcher(self._backends, lambda: self.collect_images(min_age=JUST_USED))
 
     @cached_property
     def _collector(self) -> "Collector":
-        from solo5_systemd.collection import Collector
+        from solo5_systemd.engine.gc import Collector
 
         return Collector(self._backends, self.discard)
 

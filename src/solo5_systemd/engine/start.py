@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from solo5_systemd import policy
-from solo5_systemd.backends import Backends
 from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.task import Entered, Preflight, Progress, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
@@ -25,7 +26,6 @@ from solo5_systemd.names import (
     task_service,
 )
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
-from solo5_systemd.task import Entered, Preflight, Progress, Started
 from solo5_systemd.text import QUOTE, bounded, structure
 from solo5_systemd.unit.properties import INFINITY, TransientUnit, security_modules
 from solo5_systemd.unit.start import JobFailedError, UnitFiles

@@ -8,6 +8,15 @@ from pathlib import Path, PurePath
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 
+# This boot of the kernel, by the id that it gives itself (random(4)).
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    return BOOT_ID.read_text(encoding="ascii").strip()
+
+
 ROOT = 0
 _PLACE = os.O_PATH | os.O_CLOEXEC
 _MOST_LINKS = 40

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.orphans import CONSOLE_SILENCE, Kind, Orphan, Scene, allocation, orphans
 from solo5_systemd.names import TaskName, outcome_target
-from solo5_systemd.orphans import CONSOLE_SILENCE, Kind, Orphan, Scene, allocation, orphans
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Backends
+    from solo5_systemd.engine.backends import Backends
 
 
 class Collector:

@@ -9,7 +9,7 @@ from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, UnitKind
 
 if TYPE_CHECKING:
-    from solo5_systemd.backends import Backends
+    from solo5_systemd.engine.backends import Backends
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9

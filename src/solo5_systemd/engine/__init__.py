@@ -1,0 +1,1 @@
+"""The story of a task: started, watched, stopped, removed."""
