@@ -77,7 +77,7 @@ class Machine:
 
     @cached_property
     def networks(self) -> "Networks":
-        from solo5_systemd.bus.networkd import Networkd
+        from solo5_systemd.bus.network_client import Networkd
 
         return Networkd(self._connection)
 
@@ -89,7 +89,7 @@ class Machine:
 
     @cached_property
     def relay(self) -> "Relay":
-        from solo5_systemd.bus.relay import Relay
+        from solo5_systemd.bus.relay_client import Relay
 
         return Relay(self._connection, self.console.sync)
 

@@ -16,7 +16,7 @@ from tests.rules import settled
 
 import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus
-from solo5_systemd.bus.networkd import Networkd
+from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.names import TaskName, device_name, network_name
 from solo5_systemd.network.plan import (
     Lease,

@@ -14,10 +14,10 @@ from tests.contract.netservice import PrivateBus
 
 import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus
-from solo5_systemd.bus.relay import Relay
+from solo5_systemd.bus.relay_client import Relay
+from solo5_systemd.dbus_api.relay1 import INTERFACE
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.relay.interface import INTERFACE
 
 TASK = TaskName("web")
 CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)

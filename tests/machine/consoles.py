@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.bus.connection import system_bus
-from solo5_systemd.bus.relay import Relay
+from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_name, task_service

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from solo5_systemd.bus.relay import Relay
+from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.relay.main import IDLE_SECONDS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.bus.relay import Relay
+from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.gaps import Gap, notice
 from solo5_systemd.journal.sdjournal import JournalReader
 from solo5_systemd.names import TaskName

@@ -19,7 +19,7 @@ import pytest
 from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import INTERFACES, PROPERTIES, Manager
-from solo5_systemd.bus.watch import UNIT, unit_path
+from solo5_systemd.bus.unit_watch import UNIT, unit_path
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName, TaskName, task_service

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.bus.connection import CALL_TIMEOUT, Connection, RemoteError
-from solo5_systemd.bus.watch import unit_path
+from solo5_systemd.bus.unit_watch import unit_path
 from solo5_systemd.dependencies import LACKING
 from solo5_systemd.errors import DependencyError, HostError
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from dbus_next import Variant
 
-from solo5_systemd.bus import border
+from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection, RemoteError
-from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
-from solo5_systemd.bus.watch import UNIT, Glance, Watches, unit_path
+from solo5_systemd.bus.unit_exports import Exports
+from solo5_systemd.bus.unit_watch import UNIT, Glance, Watches, unit_path
 from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
@@ -277,12 +277,12 @@ class Manager:
     async def _question(self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         """What changes nothing and can be asked again: while PID 1 executes itself anew, it is off the bus."""
         return await _again(
-            lambda: border.call(self._connection, path, interface, member, signature, body), _AWAY, QUESTIONS
+            lambda: checked_call.call(self._connection, path, interface, member, signature, body), _AWAY, QUESTIONS
         )
 
     async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
-            return await border.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
+            return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
 
 
 class _Row(NamedTuple):

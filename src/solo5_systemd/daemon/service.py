@@ -9,7 +9,7 @@ from typing import Any
 from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
 
-from solo5_systemd.daemon.interface import Interface
+from solo5_systemd.dbus_api.interface import Interface
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 
 Handler = Callable[..., Awaitable[Sequence[object]]]

@@ -18,6 +18,7 @@ from dbus_next.aio import MessageBus
 
 from solo5_systemd.daemon.service import Handler
 from solo5_systemd.daemon.service import Service as Front
+from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import netlink
@@ -26,7 +27,6 @@ from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nft import Watch
 from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, let_go
-from solo5_systemd.networkd.interface import INTERFACE
 from solo5_systemd.networkd.keeper import Keeper, now
 from solo5_systemd.networkd.units import without_unit
 

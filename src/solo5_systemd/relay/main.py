@@ -4,8 +4,8 @@ import argparse
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.daemon.service import Service
+from solo5_systemd.dbus_api.relay1 import INTERFACE
 from solo5_systemd.relay.forward import Forwarder
-from solo5_systemd.relay.interface import INTERFACE
 from solo5_systemd.relay.methods import Methods
 from solo5_systemd.relay.records import STATE, Records
 

@@ -9,8 +9,8 @@ from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, 
 
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
-from solo5_systemd.bus.exports import Exports
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.unit_exports import Exports
 from solo5_systemd.cgroup.marks import Marks
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]

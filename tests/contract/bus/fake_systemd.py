@@ -12,9 +12,9 @@ from typing import Any
 from dbus_next import Message, MessageType, Variant
 from dbus_next.aio import MessageBus
 
-from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
-from solo5_systemd.bus.watch import UNIT, unit_path
+from solo5_systemd.bus.unit_watch import UNIT, unit_path
 
 UNITS = "a(ssssssouso)"
 PROPERTIES = "org.freedesktop.DBus.Properties"

@@ -20,7 +20,7 @@ from tests.contract.bus.given import (
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.bus import connection as connection_module
-from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection, RemoteError, system_bus
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager

@@ -10,7 +10,7 @@ from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
 
-from solo5_systemd.bus import watch as watch_module
+from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.marks import Marks
 from solo5_systemd.unit.state import ActiveState

@@ -9,11 +9,11 @@ from dbus_next.aio import MessageBus
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
 from tests.contract.bus.given import PROMPT, UNIT, following, service, stop
 
-from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.watch import unit_path
+from solo5_systemd.bus.unit_watch import unit_path
 
 WIDE = f"type='signal',interface='{MANAGER}'"
 """A rule that lets everyone's broadcast through, as another part of the program might have one."""

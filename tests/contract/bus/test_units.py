@@ -21,10 +21,10 @@ from tests.contract.bus.given import (
 )
 from tests.contract.netservice import PrivateBus
 
-from solo5_systemd.bus import watch as watch_module
+from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.watch import unit_path
+from solo5_systemd.bus.unit_watch import unit_path
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit

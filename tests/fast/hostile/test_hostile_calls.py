@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hostile.values import TEXTS
 
-from solo5_systemd.daemon.interface import Interface
 from solo5_systemd.daemon.service import Service
+from solo5_systemd.dbus_api.interface import Interface
+from solo5_systemd.dbus_api.network1 import INTERFACE as NETWORK
+from solo5_systemd.dbus_api.relay1 import INTERFACE as RELAY
 from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError
 from solo5_systemd.names import task_name
-from solo5_systemd.networkd.interface import INTERFACE as NETWORK
 from solo5_systemd.networkd.service import _request
-from solo5_systemd.relay.interface import INTERFACE as RELAY
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
 SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "ssthh", "b", "as", "t", "h", "hhhh"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
-from solo5_systemd.bus.notices import notices
+from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.gaps import Gap

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dbus_next import Message
 
-from solo5_systemd.bus.border import SYSTEMD
+from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.errors import HostError

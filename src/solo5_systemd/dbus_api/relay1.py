@@ -1,6 +1,6 @@
 """The D-Bus interface org.solo5.Relay1: what its methods take and give."""
 
-from solo5_systemd.daemon.interface import Interface, Method, Signal
+from solo5_systemd.dbus_api.interface import Interface, Method, Signal
 
 INTERFACE = Interface(
     name="org.solo5.Relay1",

@@ -1,6 +1,6 @@
 """The D-Bus interface org.solo5.Network1: what its methods take and give."""
 
-from solo5_systemd.daemon.interface import Interface, Method, Signal
+from solo5_systemd.dbus_api.interface import Interface, Method, Signal
 from solo5_systemd.network.overview import OVERVIEW_SIGNATURE
 from solo5_systemd.network.plan import LEASE_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE
 

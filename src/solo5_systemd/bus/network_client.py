@@ -9,7 +9,7 @@ from typing import Any
 
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
-from solo5_systemd.bus.notices import notices
+from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.leases import STATE, read_holding, read_holdings
 from solo5_systemd.network.overview import NetworkOverview

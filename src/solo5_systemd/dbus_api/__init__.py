@@ -1,0 +1,1 @@
+"""The D-Bus interfaces of our two services, for both ends."""
