@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.plan import NicRequest, PortRequest, Protocol

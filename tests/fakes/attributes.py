@@ -18,7 +18,7 @@ class Attributes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[tuple[str, str], bytes] = {}
         functions = SimpleNamespace(setxattr=self._set, getxattr=self._get)
-        monkeypatch.setattr("solo5_systemd.cgroup.marks.os", functions)
+        monkeypatch.setattr("solo5_systemd.cgroup.scope_xattrs.os", functions)
 
     def _set(self, path: str, name: str, value: bytes) -> None:
         if not Path(path).is_dir():

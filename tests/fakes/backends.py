@@ -13,7 +13,7 @@ from tests.fakes.relay import FakeRelay
 from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
-from solo5_systemd.block.plan import Bound, Disk, DiskRequest
+from solo5_systemd.block.model import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.errors import NotFoundError, StoreFullError
@@ -24,9 +24,9 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
+from solo5_systemd.unit.exit_messages import LastWords, Remark
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.words import LastWords, Remark
 from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
 
 

@@ -1,6 +1,6 @@
 """Images that were taken and read, of any manifest that a test needs."""
 
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
 from solo5_systemd.names import DeviceName

@@ -8,8 +8,7 @@ from tests.fakes.steps import Steps
 
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, outcome_target, task_of_unit
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
 from solo5_systemd.workload import UnitKind
 

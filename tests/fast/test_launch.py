@@ -11,7 +11,7 @@ from tests.fakes.backends import Machine
 from tests.fakes.images import stored
 from tests.fakes.tasks import started as described
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import (

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, cast
 
 from solo5_systemd import settings_files, wiring
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends, Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.journal.fifo import open_fifo

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from solo5_systemd import settings_files, wiring
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import StartError, TakenError

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import INTERFACES, PROPERTIES, Manager
 from solo5_systemd.bus.unit_watch import UNIT, unit_path
@@ -24,8 +24,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName, TaskName, task_service
 from solo5_systemd.settings_files import read_settings
-from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, parse_property
-from solo5_systemd.unit.start import UnitFiles
+from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import UnitKind, Workload
 

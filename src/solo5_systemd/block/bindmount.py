@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.block.model import Bound, Disk
 from solo5_systemd.errors import HostError
 from solo5_systemd.procfs import identity
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from solo5_systemd.block.access import Person, may_write
 from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.locks import LOCKS, lock, remove_stale
+from solo5_systemd.block.model import Bound, Disk, DiskRequest, check_size, sector_size
 from solo5_systemd.block.owner import check_alone, check_owner, give, of_allocation
-from solo5_systemd.block.plan import Bound, Disk, DiskRequest, check_size, sector_size
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.procfs import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS

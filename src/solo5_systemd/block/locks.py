@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from solo5_systemd.block.plan import Disk, check_distinct
+from solo5_systemd.block.model import Disk, check_distinct
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.procfs import name_descriptor
 

@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.procfs import below
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.block.locks import LOCKS, lock
-from solo5_systemd.block.plan import SECTOR_SIZE, Disk
+from solo5_systemd.block.model import SECTOR_SIZE, Disk
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.procfs import identity, place

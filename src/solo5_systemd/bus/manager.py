@@ -13,12 +13,11 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.unit_exports import Exports
 from solo5_systemd.bus.unit_watch import UNIT, Glance, Watches, unit_path
-from solo5_systemd.cgroup.marks import Marks
+from solo5_systemd.cgroup.scope_xattrs import Marks
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
-from solo5_systemd.unit.execstart import for_release, has_dollars, release_of
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
+from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,

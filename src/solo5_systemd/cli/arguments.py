@@ -9,7 +9,7 @@ import signal as signals
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
 from solo5_systemd.network.plan import (
@@ -20,7 +20,7 @@ from solo5_systemd.network.plan import (
     port_number,
     port_protocol,
 )
-from solo5_systemd.unit.labels import label
+from solo5_systemd.unit.log_fields import label
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.workload import Publish, StopSignal
 

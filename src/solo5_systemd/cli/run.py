@@ -12,7 +12,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import task_name
-from solo5_systemd.unit.labels import labels
+from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ Every method raises only errors of `solo5_systemd.errors`.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from solo5_systemd.block.plan import Bound, Disk, DiskRequest
+from solo5_systemd.block.model import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
@@ -17,11 +17,10 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.network.traffic import Traffic
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import UnitFiles
+from solo5_systemd.unit.exit_messages import LastWords
+from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.words import LastWords
 from solo5_systemd.users.record import Given, HeldUser
 
 

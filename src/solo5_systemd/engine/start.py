@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from solo5_systemd import policy
-from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.block.model import Bound, Disk
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Entered, Preflight, Progress, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
@@ -27,8 +27,7 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
 from solo5_systemd.text import QUOTE, bounded, structure
-from solo5_systemd.unit.properties import INFINITY, TransientUnit, security_modules
-from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service

@@ -27,7 +27,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
-from solo5_systemd.image.memo import Memo, is_sha256
+from solo5_systemd.image.manifest_cache import Memo, is_sha256
 from solo5_systemd.procfs import find
 
 STORE = Path("/var/lib/solo5/images")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.unit.console import STDERR_PRIORITY
+from solo5_systemd.unit.log_fields import STDERR_PRIORITY
 
 LIMIT = 64 << 20
 """Bytes that one field may have; more is not a journal's, whose own limit is far below."""

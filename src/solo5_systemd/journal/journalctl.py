@@ -13,9 +13,9 @@ from solo5_systemd.journal.stream import open_stream
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_of_unit
 from solo5_systemd.processes import reaped
-from solo5_systemd.unit.console import STDERR_PRIORITY, STDOUT_PRIORITY
+from solo5_systemd.unit.exit_messages import LastWords
+from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.words import LastWords
 
 JOURNALCTL = "/usr/bin/journalctl"
 CHUNK = 1 << 16

@@ -10,8 +10,8 @@ from solo5_systemd.journal.lines import Line
 from solo5_systemd.journal.note import HUNG
 from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
 from solo5_systemd.procfs import boot_id
+from solo5_systemd.unit.exit_messages import LastWords, Remark
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.words import LastWords, Remark
 
 COUNT = 20
 """Lines of the console that are looked at, and remarks of PID 1's, of which one run has fewer."""

@@ -20,7 +20,7 @@ from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.gaps import notice
 from solo5_systemd.journal.lines import Line, Place, restored
 from solo5_systemd.names import journald_of
-from solo5_systemd.unit.console import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
+from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 LIBRARY = "libsystemd.so.0"
 _LOCAL_ONLY = 1  # SD_JOURNAL_LOCAL_ONLY

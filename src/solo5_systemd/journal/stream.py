@@ -9,7 +9,7 @@ import socket
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.namespace import socket_of
 from solo5_systemd.names import journald_of
-from solo5_systemd.unit.console import FACILITY
+from solo5_systemd.unit.log_fields import FACILITY
 
 STDOUT_SOCKET = "/run/systemd/journal/stdout"
 """Of the host's journald."""

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.network.plan import NicRequest
 from solo5_systemd.nomad import ports

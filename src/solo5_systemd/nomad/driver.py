@@ -17,7 +17,7 @@ from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.session import Session
 from solo5_systemd.nomad.tasks import Known, Tasks
 from solo5_systemd.nomad.usage import mhz_per_core
-from solo5_systemd.unit.execstart import release_of
+from solo5_systemd.unit.exec_start import release_of
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from solo5_systemd.block.plan import MAX_SECTOR_SIZE, SECTOR_SIZE
+from solo5_systemd.block.model import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
@@ -17,7 +17,7 @@ from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_a
 from solo5_systemd.network.ports import PORTS_MAX
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.ready import Rule, rule
-from solo5_systemd.unit.labels import labels
+from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.workload import UnitKind
 
 

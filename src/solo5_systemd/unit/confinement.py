@@ -18,7 +18,7 @@ Each setting is here because of what it takes away; those left out are left out 
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
 from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path

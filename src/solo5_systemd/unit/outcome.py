@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from solo5_systemd.unit.exit_messages import LastWords, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
-from solo5_systemd.unit.words import LastWords, signal_name, tender_message
 from solo5_systemd.workload import UnitKind
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_of_unit, task_scope
-from solo5_systemd.unit.logfields import LOG_NAMESPACE, log_fields
+from solo5_systemd.unit.log_fields import LOG_NAMESPACE, log_fields
 from solo5_systemd.workload import UnitKind
 
 

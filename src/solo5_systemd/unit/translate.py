@@ -10,17 +10,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.text import NAME, bounded, name_for_unit
-from solo5_systemd.unit.arguments import expand, placeholders
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
-from solo5_systemd.unit.console import FACILITY, RATE_BURST, RATE_INTERVAL
-from solo5_systemd.unit.execstart import exec_start
-from solo5_systemd.unit.logfields import LOG_NAMESPACE, assignment
+from solo5_systemd.unit.exec_start import exec_start
+from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL, assignment
+from solo5_systemd.unit.placeholders import expand, placeholders
 from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload

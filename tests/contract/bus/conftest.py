@@ -11,7 +11,7 @@ from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_exports import Exports
-from solo5_systemd.cgroup.marks import Marks
+from solo5_systemd.cgroup.scope_xattrs import Marks
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 

@@ -10,8 +10,7 @@ from tests.contract.netservice import PrivateBus
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.names import TaskName
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import UnitFiles
+from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import UnitState
 
 WEB = TaskName("web")

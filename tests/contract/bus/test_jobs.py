@@ -22,8 +22,7 @@ from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.errors import HostError
-from solo5_systemd.unit.properties import Property, TransientUnit
-from solo5_systemd.unit.start import JobFailedError, UnitFiles
+from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation
 
 # --- jobs ----------------------------------------------------------------------------------------------------

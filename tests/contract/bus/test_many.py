@@ -12,7 +12,7 @@ from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup.marks import Marks
+from solo5_systemd.cgroup.scope_xattrs import Marks
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16

@@ -8,7 +8,7 @@ import pytest
 
 from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
-from solo5_systemd.block.plan import Bound, Disk
+from solo5_systemd.block.model import Bound, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.procfs import exposed, identity

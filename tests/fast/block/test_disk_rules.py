@@ -1,7 +1,7 @@
 import pytest
 from tests.fakes.refusal import refusal
 
-from solo5_systemd.block.plan import Disk, DiskRequest, check_distinct, check_size, sector_size
+from solo5_systemd.block.model import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 

@@ -11,7 +11,7 @@ import pytest
 
 from solo5_systemd.block.imagefile import ImageFiles, inspect, reopen
 from solo5_systemd.block.locks import lock
-from solo5_systemd.block.plan import Disk, DiskRequest
+from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.block.locks import lock, remove_stale
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 
@@ -70,7 +70,7 @@ RACE = """
 import sys
 from pathlib import Path
 from solo5_systemd.block.locks import lock
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import TakenError
 sys.stdin.readline()
 try:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from solo5_systemd.block.imagefile import ImageFiles, inspect
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.block.owner import give
-from solo5_systemd.block.plan import DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName
 

@@ -10,7 +10,7 @@ import pytest
 
 from solo5_systemd.block import takeback
 from solo5_systemd.block.imagefile import ImageFiles
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.block.takeback import given_disk
 from solo5_systemd.errors import HostError
 

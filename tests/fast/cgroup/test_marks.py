@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.attributes import Attributes
 
-from solo5_systemd.cgroup.marks import ATTRIBUTE, Marks
+from solo5_systemd.cgroup.scope_xattrs import ATTRIBUTE, Marks
 
 GROUP = "/solo5.slice/solo5-task-web.scope"
 FIELDS = {"NOMAD_ALLOC_DIR": "/a/b/alloc", "NOTE": "two\nlines and \0 a zero: “é”"}

@@ -13,8 +13,8 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
 from solo5_systemd.settings import POLICY_KEYS
-from solo5_systemd.unit.arguments import placeholders
 from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.unit.placeholders import placeholders
 
 MAN = Path(__file__).parents[3] / "docs" / "man"
 EVERYWHERE = {"-h", "--help", "--no-color", "--json"}

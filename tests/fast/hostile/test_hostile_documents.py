@@ -13,7 +13,7 @@ from tests.hostile.claim import value_or_refusal
 from tests.hostile.values import DOCUMENTS, changed
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
-from solo5_systemd.image.memo import Memo
+from solo5_systemd.image.manifest_cache import Memo
 from solo5_systemd.network.documents import (
     holding_document,
     network_document,

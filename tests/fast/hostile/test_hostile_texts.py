@@ -15,8 +15,8 @@ from solo5_systemd.network.plan import Lease, NicRequest, PortRequest, ipv4_addr
 from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.duration import seconds
 from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.unit.arguments import expand
-from solo5_systemd.unit.labels import labels
+from solo5_systemd.unit.log_fields import labels
+from solo5_systemd.unit.placeholders import expand
 from solo5_systemd.unit.properties import SETTABLE, parse_property
 
 LONG = {

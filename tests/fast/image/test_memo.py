@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, Target
-from solo5_systemd.image.memo import Memo, is_sha256
+from solo5_systemd.image.manifest_cache import Memo, is_sha256
 from solo5_systemd.names import DeviceName
 
 MEMO = Memo(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName

@@ -19,7 +19,7 @@ from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.nomad.ready import Rule
 from solo5_systemd.nomad.schema import plugin_schema, task_schema
 from solo5_systemd.settings import Settings
-from solo5_systemd.unit.arguments import placeholders
+from solo5_systemd.unit.placeholders import placeholders
 from solo5_systemd.workload import Publish
 
 MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()

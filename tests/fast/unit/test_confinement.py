@@ -1,7 +1,7 @@
 import pytest
 from tests.fakes.images import disk, manifest
 
-from solo5_systemd.block.plan import Disk
+from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.confinement import IMAGES, ROOT, SYSTEM_CALLS, confinement
 from solo5_systemd.unit.tender import LIBRARIES, Tender

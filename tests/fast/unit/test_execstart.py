@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.unit.execstart import exec_start, for_release, has_dollars, release_of
+from solo5_systemd.unit.exec_start import exec_start, for_release, has_dollars, release_of
 from solo5_systemd.unit.properties import Property
 
 LINE = ("/x", "$HOME", "${A}", "a$$", "%n")

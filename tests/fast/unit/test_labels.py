@@ -5,7 +5,7 @@ import json
 import pytest
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.unit.labels import LONGEST_VALUE, MOST, labels
+from solo5_systemd.unit.log_fields import LONGEST_VALUE, MOST, labels
 
 
 def test_labels_are_taken_as_they_are() -> None:

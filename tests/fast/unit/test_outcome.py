@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.unit.exit_messages import LastWords, Remark
 from solo5_systemd.unit.outcome import Ending, Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
-from solo5_systemd.unit.words import LastWords, Remark
 
 MIB = 1 << 20
 WEB = TaskName("web")

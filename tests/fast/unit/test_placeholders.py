@@ -8,7 +8,7 @@ from tests.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.unit.arguments import COMMAND_LINE_MAX, expand, placeholders
+from solo5_systemd.unit.placeholders import COMMAND_LINE_MAX, expand, placeholders
 
 VALUES = placeholders(TaskName("web"), 64, [LEASE])
 

@@ -4,7 +4,7 @@ import pytest
 from tests.fakes.images import SHA256, stored
 from tests.fakes.tasks import LEASE
 
-from solo5_systemd.block.plan import DiskRequest
+from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
