@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from tests.fakes.steps import Steps
 
-from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import TaskName
 
 

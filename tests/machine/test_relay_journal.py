@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.gaps import Gap, notice
-from solo5_systemd.journal.sdjournal import JournalReader
+from solo5_systemd.journal.lines import Gap, notice
+from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 
 from .conftest import Machine, eventually, ok, remove_namespace, unit_property

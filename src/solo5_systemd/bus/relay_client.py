@@ -12,7 +12,7 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import TaskName, task_name
 
 STATE = Path("/run/solo5/relay")

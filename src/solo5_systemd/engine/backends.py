@@ -11,7 +11,7 @@ from solo5_systemd.block.model import Bound, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
-from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation

@@ -8,8 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from solo5_systemd.errors import DependencyError, HostError
 from solo5_systemd.journal.export import Entry, ExportError, Reader
-from solo5_systemd.journal.note import note_hung
-from solo5_systemd.journal.stream import open_stream
+from solo5_systemd.journal.journald import note_hung, open_stream
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_of_unit
 from solo5_systemd.processes import reaped
@@ -80,7 +79,7 @@ class Journal:
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
     async def last_words(self, state: UnitState) -> LastWords:
-        from solo5_systemd.journal.lastwords import last_words  # most tasks' ends need none
+        from solo5_systemd.journal.exit_messages import last_words  # most tasks' ends need none
 
         with suppress(HostError):
             return await asyncio.to_thread(last_words, state)

@@ -12,10 +12,9 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import note
-from solo5_systemd.journal.namespace import socket_of
-from solo5_systemd.journal.note import write
-from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
+from solo5_systemd.journal import journald
+from solo5_systemd.journal.journald import socket_of, write
+from solo5_systemd.journal.reader import CONSOLES, JournalReader
 from solo5_systemd.names import TaskName, task_scope, task_service
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ async def _turn(task: TaskName, namespace: str) -> None:
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write(_entry(task, token), socket_of(note.NATIVE_SOCKET, namespace))
+                    write(_entry(task, token), socket_of(journald.NATIVE_SOCKET, namespace))
                     written = True
             await asyncio.sleep(AGAIN)
             journal.refresh()

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import removal_notice
-from solo5_systemd.journal.lines import Place
-from solo5_systemd.journal.sdjournal import JournalReader
+from solo5_systemd.journal.lines import Place, removal_notice
+from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.keeping import Kept, new_staging
 from solo5_systemd.relay.outlet import Outlet
 from solo5_systemd.relay.record import Delivery, Record

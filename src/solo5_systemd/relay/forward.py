@@ -11,9 +11,8 @@ from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import Gap
-from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.journal.sdjournal import JournalReader
+from solo5_systemd.journal.lines import Gap, Line, Place
+from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import clocks, keeping
 from solo5_systemd.relay.console import Console

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import LEFT_OUT
-from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader, console
+from solo5_systemd.journal.lines import LEFT_OUT
+from solo5_systemd.journal.reader import CONSOLES, JournalReader, console
 from solo5_systemd.relay import clocks
 from solo5_systemd.relay.lane import Lane
 

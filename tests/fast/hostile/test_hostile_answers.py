@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from solo5_systemd.journal.export import ExportError, Reader
-from solo5_systemd.journal.sdjournal import _count
+from solo5_systemd.journal.reader import _count
 from solo5_systemd.network.netlink import LinkWatch
 from solo5_systemd.network.nlsocket import _messages, _raise_error, attribute, attributes
 

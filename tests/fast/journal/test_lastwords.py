@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.journal import lastwords
+from solo5_systemd.journal import exit_messages
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.names import TaskName
@@ -46,7 +46,7 @@ class Reader:
 def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch, main_start: int, said: list[str]
 ) -> None:
-    monkeypatch.setattr(lastwords, "JournalReader", Reader)
+    monkeypatch.setattr(exit_messages, "JournalReader", Reader)
     state = UnitState(
         task=TaskName("web"),
         unit=UNIT,
@@ -55,7 +55,7 @@ def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
         main_start=main_start,
         log_fields={"SOLO5_LOG_NAMESPACE": "guests"},
     )
-    words = lastwords.last_words(state)
+    words = exit_messages.last_words(state)
     assert words.guest == said
     assert [text for text, _ in words.systemd] == said[1:], "PID 1 writes to the host's journal"
     assert f"_BOOT_ID={Path('/proc/sys/kernel/random/boot_id').read_text().strip().replace('-', '')}" in Reader.asked

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import note
+from solo5_systemd.journal import journald as note
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import known_run
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import sdjournal
-from solo5_systemd.journal.sdjournal import JournalReader
+from solo5_systemd.journal import reader as sdjournal
+from solo5_systemd.journal.reader import JournalReader
 
 
 class Library:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import stream
-from solo5_systemd.journal.stream import open_stream
+from solo5_systemd.journal import journald as stream
+from solo5_systemd.journal.journald import open_stream
 
 
 def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

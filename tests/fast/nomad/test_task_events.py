@@ -13,7 +13,7 @@ from tests.fast.nomad.conftest import ENTERED, Becomes
 from tests.fast.nomad.values import TASK_ID, port, task_config
 
 from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.journal.gaps import Gap
+from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.repair import Repair
 from solo5_systemd.nomad import announcements

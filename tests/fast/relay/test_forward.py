@@ -13,7 +13,7 @@ from tests.fast.relay.fakejournal import Journal
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import Gap, notice
+from solo5_systemd.journal.lines import Gap, notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import clocks
 from solo5_systemd.relay import forward as module

@@ -17,8 +17,7 @@ from functools import cache
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.gaps import notice
-from solo5_systemd.journal.lines import Line, Place, restored
+from solo5_systemd.journal.lines import Line, Place, notice, restored
 from solo5_systemd.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 

@@ -6,9 +6,9 @@ Read in this process: a journalctl for each would cost a listing of ended tasks 
 from contextlib import closing
 
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.journald import HUNG
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.journal.note import HUNG
-from solo5_systemd.journal.sdjournal import CONSOLES, JournalReader
+from solo5_systemd.journal.reader import CONSOLES, JournalReader
 from solo5_systemd.procfs import boot_id
 from solo5_systemd.unit.exit_messages import LastWords, Remark
 from solo5_systemd.unit.state import UnitState
