@@ -104,7 +104,7 @@ class VerbParser(Parser):
         """Import the verb's module and let it add its options."""
         if not self._filled:
             self._filled = True
-            module = cast("Verb", import_module(f"solo5_systemd.cli.{self._verb}"))
+            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{self._verb}"))
             module.configure(self)
             self.set_defaults(execute=module.execute)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.tasks import LEASE, PORTS, STARTED, ended, running
 
-from solo5_systemd.cli import describe
+from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import UnitKind
@@ -25,41 +25,43 @@ NOW = STARTED + 3 * MINUTE
     ],
 )
 def test_status_of_what_lives(phase: Phase, text: str) -> None:
-    assert describe.status(running(phase=phase), NOW) == text
+    assert task_output.status(running(phase=phase), NOW) == text
 
 
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
     outcome = Outcome(ending=ending, exit_code=3, sentence="…")
     others = {
-        describe.status(ended(outcome=replace(outcome, ending=other)), NOW) for other in Ending if other is not ending
+        task_output.status(ended(outcome=replace(outcome, ending=other)), NOW)
+        for other in Ending
+        if other is not ending
     }
-    text = describe.status(ended(outcome=outcome), NOW)
+    text = task_output.status(ended(outcome=outcome), NOW)
     assert text.endswith(" 2 minutes ago")
     assert text not in others
 
 
 def test_an_exit_shows_its_status() -> None:
-    assert describe.status(ended(), NOW) == "Exited (0) 2 minutes ago"
+    assert task_output.status(ended(), NOW) == "Exited (0) 2 minutes ago"
 
 
 def test_unknown_times_are_left_out() -> None:
     scope = running(kind=UnitKind.SCOPE)
     timeless = replace(scope, state=replace(scope.state, started=0))
-    assert describe.status(timeless, NOW) == "Up"
+    assert task_output.status(timeless, NOW) == "Up"
     gone = ended()
-    assert describe.status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
+    assert task_output.status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
 
 
 def test_ports_and_addresses_are_podmans() -> None:
     task = running(networked=True)
-    assert describe.ports(task.reservation) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
-    assert describe.addresses(task.reservation) == "10.89.0.2"
-    assert describe.ports(None) == describe.addresses(None) == ""
+    assert task_output.ports(task.reservation) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
+    assert task_output.addresses(task.reservation) == "10.89.0.2"
+    assert task_output.ports(None) == task_output.addresses(None) == ""
 
 
 def test_json_of_a_running_task() -> None:
-    assert describe.task_json(running(networked=True)) == {
+    assert task_output.task_json(running(networked=True)) == {
         "name": "web",
         "phase": "running",
         "kind": "service",
@@ -96,7 +98,7 @@ def test_json_of_a_running_task() -> None:
 def test_json_leaves_out_what_is_unknown() -> None:
     task = running()
     bare = replace(task, state=replace(task.state, main_pid=0, started=0, control_group="", log_fields={"TEAM": "web"}))
-    assert describe.task_json(bare) == {
+    assert task_output.task_json(bare) == {
         "name": "web",
         "phase": "running",
         "kind": "service",
@@ -110,7 +112,7 @@ def test_json_leaves_out_what_is_unknown() -> None:
 
 def test_json_of_an_outcome() -> None:
     killed = Outcome(ending=Ending.KILLED, signal=9, sentence="killed")
-    assert describe.outcome_json(killed) == {
+    assert task_output.outcome_json(killed) == {
         "ending": "killed",
         "sentence": "killed",
         "clean": False,
@@ -118,7 +120,7 @@ def test_json_of_an_outcome() -> None:
         "exit_status": 137,
         "signal": 9,
     }
-    exited = describe.task_json(ended())["outcome"]
+    exited = task_output.task_json(ended())["outcome"]
     assert exited == {
         "ending": "exited",
         "sentence": "the guest exited with 0",
@@ -131,20 +133,20 @@ def test_json_of_an_outcome() -> None:
 
 def test_json_of_an_outcome_says_why_a_retry_cannot_help() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
-    shown = describe.outcome_json(outcome)
+    shown = task_output.outcome_json(outcome)
     assert (shown["retry"], shown["retry_reason"], shown["memory_peak"]) == (False, "too small", 64 << 20)
 
 
 def test_fields_of_a_failure_say_whether_a_retry_can_help() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
-    shown = dict(describe.task_fields(ended(outcome=outcome), NOW))
+    shown = dict(task_output.task_fields(ended(outcome=outcome), NOW))
     assert (shown["Retry"], shown["Memory peak"]) == ("cannot help: too small", "64M")
-    assert dict(describe.task_fields(ended(outcome=replace(outcome, futile="")), NOW))["Retry"] == "can help"
-    assert "Retry" not in dict(describe.task_fields(ended(), NOW))
+    assert dict(task_output.task_fields(ended(outcome=replace(outcome, futile="")), NOW))["Retry"] == "can help"
+    assert "Retry" not in dict(task_output.task_fields(ended(), NOW))
 
 
 def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
-    shown = dict(describe.task_fields(running(networked=True), NOW))
+    shown = dict(task_output.task_fields(running(networked=True), NOW))
     assert shown["Status"] == "Up 3 minutes"
     assert shown["Memory"] == "64M"
     assert shown["Main PID"] == "4711"
@@ -154,6 +156,6 @@ def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
 
 
 def test_fields_of_an_ended_task_say_how_it_ended() -> None:
-    shown = dict(describe.task_fields(ended(), NOW))
+    shown = dict(task_output.task_fields(ended(), NOW))
     assert shown["Outcome"] == "the guest exited with 0"
     assert "Main PID" not in shown

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.cli.directives import directive, plain_value
+from solo5_systemd.cli.unit_file_output import directive, plain_value
 from solo5_systemd.unit.properties import INFINITY, SETTABLE, Property, parse_property
 
 KNOWN = [

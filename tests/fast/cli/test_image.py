@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
-from solo5_systemd.cli import image
-from solo5_systemd.cli.image import Report
+from solo5_systemd.cli.verbs import image
+from solo5_systemd.cli.verbs.image import Report
 from solo5_systemd.errors import HostError
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.names import DeviceName

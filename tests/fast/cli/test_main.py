@@ -10,8 +10,9 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd import __version__
-from solo5_systemd.cli import parser, ps
+from solo5_systemd.cli import parser
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.verbs import ps
 
 
 @pytest.mark.parametrize("verb", parser.VERBS)

@@ -8,7 +8,7 @@ from tests.fakes.tasks import LEASE, PORTS, ended, running
 from tests.fast.cli.test_completion import PARSERS, options
 from tests.fast.cli.test_stats import BEFORE, FULL
 
-from solo5_systemd.cli import describe, usage
+from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.plan import Reservation
@@ -73,18 +73,20 @@ def keys(value: object) -> set[str]:
 def test_every_json_key_of_a_task_is_named() -> None:
     text = source("solo5ctl.1").partition('.SH "JSON OUTPUT"')[2]
     documents = [
-        describe.task_json(running(networked=True)),
-        describe.task_json(ended()),
-        describe.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
+        task_output.task_json(running(networked=True)),
+        task_output.task_json(ended()),
+        task_output.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
     ]
     assert [key for key in keys(documents) if not re.search(rf"\b{key}\b", text)] == []
-    assert [key for key in keys(usage.usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)] == []
+    assert [
+        key for key in keys(usage_table.usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)
+    ] == []
 
 
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_is_named_and_explained(ending: Ending) -> None:
     assert ending.value in source("solo5ctl.1")
-    word = describe._ENDINGS[ending]
+    word = task_output._ENDINGS[ending]
     titles = re.findall(r"^\.TP\n(.*)$", source("solo5-systemd.7"), re.MULTILINE)
     assert word in {title for line in titles for title in line.split(", ")}
 

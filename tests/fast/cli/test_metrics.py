@@ -16,9 +16,9 @@ from tests.fakes.tasks import NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
 
-from solo5_systemd.cli.families import families
+from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus
-from solo5_systemd.cli.textfile import write_textfile
+from solo5_systemd.cli.verbs.metrics import write_textfile
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName, TaskName
 

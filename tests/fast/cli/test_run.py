@@ -194,7 +194,7 @@ def test_limits_that_will_not_hold_are_named_once(solo5ctl: Solo5ctl, way: str) 
 
 
 def test_limits_of_a_scope_that_will_not_hold_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.cli.scope.execute", lambda line: None)
+    monkeypatch.setattr("solo5_systemd.cli.run_scope.execute", lambda line: None)
     solo5ctl.engine.enabled = ()
     assert "CPUQuota will not hold" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 

@@ -10,8 +10,8 @@ from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
-from solo5_systemd.cli import stats
-from solo5_systemd.cli.usage import HEADER, WIDER, row, usage_json
+from solo5_systemd.cli.usage_table import HEADER, WIDER, row, usage_json
+from solo5_systemd.cli.verbs import stats
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.traffic import Counters, Traffic

@@ -4,10 +4,10 @@ import asyncio
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.describe import outcome_json
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.task_output import outcome_json
 from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 import shlex
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.describe import lease_text, port, reservation_json
-from solo5_systemd.cli.directives import directive, plain_value
 from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.unenforced import warn
+from solo5_systemd.cli.task_output import lease_text, port, reservation_json
+from solo5_systemd.cli.unit_file_output import directive, plain_value
+from solo5_systemd.cli.verbs.run import warn
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
@@ -17,6 +18,18 @@ from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+
+
+# `solo5ctl run` on a host whose cgroup v2 hierarchy lacks controllers: name the limits that will not hold.
+
+
+async def warn(engine: "Runtime", workload: Workload, screen: Screen) -> None:
+    """Write one sentence to stderr if the kernel will not enforce a limit of the workload."""
+    limits = await engine.unenforced(workload)
+    if limits:
+        names, controllers = (", ".join(dict.fromkeys(words)) for words in (limits, limits.values()))
+        screen.say(f"warning: {names} will not hold: cgroup v2 has no {controllers} here; see solo5ctl doctor.")
+
 
 EPILOG = """\
 Without --net, each NIC of the image joins the network 'default'. An ARG may hold {name}, {net.NIC.ipv4} and
@@ -85,11 +98,11 @@ def execute(arguments: Namespace, session: Session) -> int:
     workload = _workload(arguments)
     _agree(arguments)
     if arguments.dry_run:
-        from solo5_systemd.cli.preview import preview
+        from solo5_systemd.cli.run_preview import preview
 
         return preview(workload, session, json=arguments.json)
     if arguments.scope:
-        from solo5_systemd.cli.scope import become
+        from solo5_systemd.cli.run_scope import become
 
         become(workload, session)
     return session.engine(lambda engine: _start(engine, workload, arguments, session))
@@ -134,18 +147,18 @@ def _workload(arguments: Namespace) -> Workload:
 
 
 async def _start(engine: "Runtime", workload: Workload, arguments: Namespace, session: Session) -> int:
-    from solo5_systemd.cli import foreground  # asyncio
-    from solo5_systemd.cli.unenforced import warn
+    from solo5_systemd.cli import run_foreground  # asyncio
+    from solo5_systemd.cli.verbs.run import warn
 
     await warn(engine, workload, session.screen)
 
     if arguments.replace:
-        await foreground.make_room(engine, workload.name)
+        await run_foreground.make_room(engine, workload.name)
     if not arguments.detach:
-        return await foreground.attend(engine, workload, session.screen, remove=arguments.rm)
+        return await run_foreground.attend(engine, workload, session.screen, remove=arguments.rm)
     started = await engine.start(workload)
     if arguments.json:
-        from solo5_systemd.cli.describe import task_json
+        from solo5_systemd.cli.task_output import task_json
 
         session.screen.json(task_json(await engine.task(started.name)))
     else:

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.unenforced import warn
+from solo5_systemd.cli.verbs.run import warn
 from solo5_systemd.host.execution import execute
 from solo5_systemd.workload import Workload
 

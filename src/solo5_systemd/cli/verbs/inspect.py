@@ -3,10 +3,10 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.describe import task_fields, task_json
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.task_output import task_fields, task_json
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

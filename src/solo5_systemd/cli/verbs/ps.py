@@ -4,11 +4,11 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.describe import addresses, ports, status, task_json
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.task_output import addresses, ports, status, task_json
 from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:

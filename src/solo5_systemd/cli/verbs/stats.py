@@ -10,7 +10,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.usage import HEADER, ORDERS, WIDER, row, usage_json
+from solo5_systemd.cli.usage_table import HEADER, ORDERS, WIDER, row, usage_json
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli import arguments as typed
-from solo5_systemd.cli.console import Write, copy_console, write_json, write_plain, write_timed
+from solo5_systemd.cli.console_output import Write, copy_console, write_json, write_plain, write_timed
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.session import Session
 from solo5_systemd.names import task_name

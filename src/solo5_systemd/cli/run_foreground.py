@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.console import copy_console, write_plain
+from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error

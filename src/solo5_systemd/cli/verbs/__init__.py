@@ -1,0 +1,1 @@
+"""The verbs of solo5ctl, one file each."""
