@@ -16,9 +16,9 @@ import grpc.aio
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.goplugin import services
 from solo5_systemd.goplugin.handshake import Handshake
-from solo5_systemd.goplugin.pipes import log_to, take_pipes
 from solo5_systemd.goplugin.rpc import Handler
-from solo5_systemd.goplugin.socketdir import admit_group, socket_path
+from solo5_systemd.goplugin.socket_dir import admit_group, socket_path
+from solo5_systemd.goplugin.stdio import log_to, take_pipes
 
 _LOG = logging.getLogger(__name__)
 

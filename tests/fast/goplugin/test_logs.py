@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from solo5_systemd.goplugin import logs
-from solo5_systemd.goplugin.logs import HostLog, Printed
+from solo5_systemd.goplugin import hclog
+from solo5_systemd.goplugin.hclog import HostLog, Printed
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_a_traceback_is_one_field_of_its_line(pipe: Pipe, logger: logging.Logger
 def test_lines_that_a_slow_host_leaves_no_room_for_are_counted(
     pipe: Pipe, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "QUEUED", 3)
+    monkeypatch.setattr(hclog, "QUEUED", 3)
     handler = HostLog(pipe.writing)
     logger.addHandler(handler)
     for number in range(20):

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from solo5_systemd.goplugin.logs import HostLog, Printed, log_uncaught
+from solo5_systemd.goplugin.hclog import HostLog, Printed, log_uncaught
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
