@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import NicRequest, PortRequest, Protocol
+from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.policy import Policy
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Self
 
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.model import Lease
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP_NO_PI = 0x1002

@@ -18,7 +18,7 @@ import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.names import TaskName, device_name, network_name
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.model import (
     Lease,
     NicRequest,
     PortRequest,

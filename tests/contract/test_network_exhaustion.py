@@ -20,7 +20,7 @@ from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
 from tests.contract.test_network_policy import METADATA, arrived, bound
 
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.model import Lease
 
 __all__ = ["bridge_nf"]
 

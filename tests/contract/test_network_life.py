@@ -22,7 +22,7 @@ from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import PortRequest
+from solo5_systemd.network.model import PortRequest
 
 
 async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> None:

@@ -7,8 +7,8 @@ from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.nft import Tables
-from solo5_systemd.network.ruleset import Element, Plan, elements
+from solo5_systemd.network.nft_elements import Element, Plan, elements
+from solo5_systemd.network.nft_tables import Tables
 
 PLAN = Plan(reservations=[RESERVATION])
 THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
@@ -68,7 +68,7 @@ async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> No
 
 _FLUSHED_AMID = """
 import subprocess, sys
-from solo5_systemd.network.nft import Tables
+from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd import main as program
 
 def meddled(change):

@@ -20,10 +20,8 @@ from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import Holding, NicRequest, PortRequest, Preview, Reservation
-from solo5_systemd.network.repair import Repair
-from solo5_systemd.network.traffic import Traffic
+from solo5_systemd.network.model import Holding, NetworkOverview, NicRequest, PortRequest, Preview, Repair, Reservation
+from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import LastWords, Remark
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender

@@ -13,7 +13,7 @@ from solo5_systemd.engine.task import Entered, Phase, Progress, Sample, Started,
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload

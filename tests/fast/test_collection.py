@@ -9,7 +9,7 @@ from tests.fast.test_orphans import ALLOCATION, TASKS, WEB, holding
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import HoldingState
+from solo5_systemd.network.model import HoldingState
 
 IMAGE = f"image {'ab' * 32}"
 WAKES = {"collect networks", "drain", "holds", "networks"}

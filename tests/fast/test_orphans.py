@@ -8,7 +8,7 @@ from tests.fakes.tasks import LEASE, ended, running
 from solo5_systemd.engine.orphans import Scene, orphans
 from solo5_systemd.engine.task import Task
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Holding, HoldingState, Reservation
+from solo5_systemd.network.model import Holding, HoldingState, Reservation
 from solo5_systemd.workload import UnitKind
 
 WEB = TaskName("web")

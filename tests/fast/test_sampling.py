@@ -6,7 +6,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.traffic import Counters, Traffic
+from solo5_systemd.network.tap_counters import Counters, Traffic
 
 WEB, ABC, ENDED = map(TaskName, ("web", "abc", "ended"))
 NOTHING = Counters(bytes=0, packets=0, errors=0, drops=0)

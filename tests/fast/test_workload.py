@@ -1,7 +1,7 @@
 from ipaddress import IPv4Address
 
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import PortRequest, Protocol
+from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Publish
 
 

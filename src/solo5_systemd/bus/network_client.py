@@ -11,21 +11,20 @@ from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.names import DeviceName, TaskName, task_name
-from solo5_systemd.network.leases import STATE, read_holding, read_holdings
-from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.lease_files import STATE, read_holding, read_holdings
+from solo5_systemd.network.model import (
     NIC_SIGNATURE,
     PORT_SIGNATURE,
     Holding,
     Lease,
+    NetworkOverview,
     NicRequest,
     PortRequest,
     Preview,
+    Repair,
     Reservation,
 )
-from solo5_systemd.network.repair import Repair
-from solo5_systemd.network.taps import read_traffic
-from solo5_systemd.network.traffic import Traffic
+from solo5_systemd.network.tap_counters import Traffic, read_traffic
 
 _NAME = "org.solo5.Network1"
 _PATH = "/org/solo5/Network1"
@@ -96,7 +95,7 @@ class Networkd:
         return tuple(holding for holding in holdings if holding.expires <= now)
 
     async def strays(self) -> Sequence[str]:
-        from solo5_systemd.network.strays import read_strays
+        from solo5_systemd.network.orphans import read_strays
 
         return await asyncio.to_thread(read_strays, self._state)
 

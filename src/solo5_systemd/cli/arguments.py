@@ -12,7 +12,7 @@ from typing import TypeVar
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.model import (
     NicRequest,
     Protocol,
     ipv4_address,

@@ -11,8 +11,8 @@ from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.cli.openmetrics import Family, Kind, Labels
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.traffic import Counters, Traffic
+from solo5_systemd.network.model import NetworkOverview
+from solo5_systemd.network.tap_counters import Counters, Traffic
 
 Values = Iterable[tuple[Labels, float | None]]
 """None is not known, and left out."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.network.plan import Lease, PortRequest, Reservation
+from solo5_systemd.network.model import Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 SECOND = 1_000_000

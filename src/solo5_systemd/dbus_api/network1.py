@@ -1,8 +1,7 @@
 """The D-Bus interface org.solo5.Network1: what its methods take and give."""
 
 from solo5_systemd.dbus_api.interface import Interface, Method, Signal
-from solo5_systemd.network.overview import OVERVIEW_SIGNATURE
-from solo5_systemd.network.plan import LEASE_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE
+from solo5_systemd.network.model import LEASE_SIGNATURE, NIC_SIGNATURE, OVERVIEW_SIGNATURE, PORT_SIGNATURE
 
 _REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"
 

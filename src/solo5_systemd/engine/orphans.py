@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Holding, HoldingState
+from solo5_systemd.network.model import Holding, HoldingState
 from solo5_systemd.unit.state import UnitState
 
 CONSOLE_SILENCE = 300.0

@@ -15,7 +15,7 @@ from solo5_systemd.engine.task import Entered, Progress, Sample, Silence, Starte
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.orphans import Orphan
     from solo5_systemd.engine.start import Launcher, Plan
-    from solo5_systemd.network.overview import NetworkOverview
+    from solo5_systemd.network.model import NetworkOverview
 
 JUST_USED = 60.0
 """Seconds for which a stored image is kept though no task has it: its start may be under way."""

@@ -25,7 +25,7 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
-from solo5_systemd.network.plan import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.text import QUOTE, bounded, structure
 from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.state import Invocation

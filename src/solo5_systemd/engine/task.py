@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import Lease, Reservation
-from solo5_systemd.network.traffic import Traffic
+from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from socket import AF_INET, IPPROTO_UDP
 
-from solo5_systemd.network.nlsocket import (
+from solo5_systemd.network.raw_netlink import (
     NETLINK_NETFILTER,
     NLM_ACK,
     NLM_DUMP,

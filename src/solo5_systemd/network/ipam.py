@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.book import Book
-from solo5_systemd.network.plan import Lease, MacAddress, Network, NicRequest
+from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest
 from solo5_systemd.settings import DEFAULT_NETWORK, NetworkSettings
 
 T = TypeVar("T")

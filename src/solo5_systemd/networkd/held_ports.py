@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.errors import TakenError
-from solo5_systemd.network.plan import PortRequest
-from solo5_systemd.network.port_socket import bind, is_free
-from solo5_systemd.network.ports import show_port
+from solo5_systemd.network.model import PortRequest
+from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.network.port_sockets import bind, is_free
 
 HELD_MAX = 8000
 """systemd hands all descriptors' names back in one environment variable, of at most 128 KiB: 16 bytes for each."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.errors import HostError
-from solo5_systemd.network.leases import STATE, LeaseStore
-from solo5_systemd.network.netlink import Links
-from solo5_systemd.network.nft import Tables
+from solo5_systemd.network.lease_files import STATE, LeaseStore
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.keeper import Keeper
 from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
+from solo5_systemd.networkd.state import Keeper
 from solo5_systemd.settings_files import ETC, read_settings
 from solo5_systemd.users.registry import uid_of
 

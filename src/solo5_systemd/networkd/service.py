@@ -7,28 +7,51 @@ waits for a grace period) and forgetting flows (it walks through the table of al
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
 
 from solo5_systemd.daemon.service import Handler
 from solo5_systemd.daemon.service import Service as Front
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName, task_name
-from solo5_systemd.network import netlink
+from solo5_systemd.names import TaskName, network_service, task_name
+from solo5_systemd.network import links as netlink
 from solo5_systemd.network.conntrack import Moved, forget_sources, forget_udp
-from solo5_systemd.network.netlink import LinkWatch
-from solo5_systemd.network.nft import Watch
-from solo5_systemd.network.plan import HoldingState, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.links import LinkWatch
+from solo5_systemd.network.model import HoldingState, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_tables import Watch
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, let_go
-from solo5_systemd.networkd.keeper import Keeper, now
-from solo5_systemd.networkd.units import without_unit
+from solo5_systemd.networkd.state import Keeper, now
+
+# Ask systemd which tasks' network units still stand.
+
+_STANDING = ("active", "activating", "reloading", "deactivating")
+
+
+async def without_unit(bus: MessageBus, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
+    """The tasks among these whose network unit is not there; none where systemd does not answer."""
+    units = {network_service(task): task for task in tasks}
+    reply = await bus.call(
+        Message(
+            destination="org.freedesktop.systemd1",
+            path="/org/freedesktop/systemd1",
+            interface="org.freedesktop.systemd1.Manager",
+            member="ListUnitsByNames",
+            signature="as",
+            body=[list(units)],
+        )
+    )
+    if reply.message_type is not MessageType.METHOD_RETURN:
+        return frozenset()
+    return frozenset(units[name] for name, _, _, state, *_ in reply.body[0] if state not in _STANDING)
+
 
 IDLE_SECONDS = 10
 SWEEP_SECONDS = 20

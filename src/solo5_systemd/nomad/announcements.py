@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from solo5_systemd.engine.task import Preflight
-from solo5_systemd.network.plan import Lease, Reservation
+from solo5_systemd.network.model import Lease, Reservation
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.text import bounded
 from solo5_systemd.workload import Publish

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.network.plan import NicRequest
+from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import PluginConfig

@@ -13,8 +13,8 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
-from solo5_systemd.network.plan import MacAddress, Protocol, ipv4_address, mac_address
-from solo5_systemd.network.ports import PORTS_MAX
+from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
+from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.choices import Logging, choice
 from solo5_systemd.nomad.ready import Rule, rule
 from solo5_systemd.unit.log_fields import labels

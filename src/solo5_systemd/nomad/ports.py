@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import Lease, PortRequest, Reservation, ipv4_address
+from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
 from solo5_systemd.nomad.options import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Endpoint, Port, no_nic

@@ -9,7 +9,7 @@ from itertools import islice
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.reader import JournalReader, console
-from solo5_systemd.network.plan import Protocol
+from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad import grep
 from solo5_systemd.nomad.ready import Endpoint
 

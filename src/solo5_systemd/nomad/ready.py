@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
-from solo5_systemd.network.plan import Protocol, ipv4_address, port_number
+from solo5_systemd.network.model import Protocol, ipv4_address, port_number
 from solo5_systemd.nomad.choices import choice
 from solo5_systemd.nomad.duration import seconds
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from solo5_systemd.engine.task import Preflight
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.ready import Rule, refuse

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.model import Lease
 
 COMMAND_LINE_MAX = 8191
 """Bytes that a tender takes for all arguments joined by blanks."""

@@ -14,7 +14,7 @@ from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.text import NAME, bounded, name_for_unit
 from solo5_systemd.unit.confinement import confinement, laying_down_privileges
 from solo5_systemd.unit.exec_start import exec_start

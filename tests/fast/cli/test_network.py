@@ -9,7 +9,7 @@ from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName
-from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.model import NetworkOverview
 
 UNUSED = NetworkOverview(
     name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0

@@ -10,7 +10,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from solo5_systemd.engine.start import Plan
 from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage, Target
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.tender import Tender
 

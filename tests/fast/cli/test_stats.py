@@ -14,7 +14,7 @@ from solo5_systemd.cli.usage_table import HEADER, WIDER, row, usage_json
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.traffic import Counters, Traffic
+from solo5_systemd.network.tap_counters import Counters, Traffic
 
 STALL = Stall(avg10=2.25, avg60=1.0, avg300=0.5, total=9)
 USAGE = Usage(

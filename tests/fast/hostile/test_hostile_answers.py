@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from solo5_systemd.journal.export import ExportError, Reader
 from solo5_systemd.journal.reader import _count
-from solo5_systemd.network.netlink import LinkWatch
-from solo5_systemd.network.nlsocket import _messages, _raise_error, attribute, attributes
+from solo5_systemd.network.links import LinkWatch
+from solo5_systemd.network.raw_netlink import _messages, _raise_error, attribute, attributes
 
 HEADER = struct.Struct("=IHHII")
 LENGTHS = st.sampled_from([0, 1, 15, 16, 17, 20, 36, 1 << 16, (1 << 32) - 1])

@@ -14,14 +14,14 @@ from tests.hostile.values import DOCUMENTS, changed
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest_cache import Memo
-from solo5_systemd.network.documents import (
+from solo5_systemd.network.lease_files import LeaseStore, all_readable, read_holdings, read_networks
+from solo5_systemd.network.lease_json import (
     holding_document,
     network_document,
     parse_holding,
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.leases import LeaseStore, all_readable, read_holdings, read_networks
 from solo5_systemd.nomad.config import plugin_config
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.options import task_options

@@ -10,8 +10,7 @@ from tests.hostile.values import NUMBERS, TEXTS
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
-from solo5_systemd.network.overview import NetworkOverview, Wire
-from solo5_systemd.network.plan import Lease, NicRequest, PortRequest, ipv4_address, mac_address
+from solo5_systemd.network.model import Lease, NetworkOverview, NicRequest, PortRequest, Wire, ipv4_address, mac_address
 from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.duration import seconds
 from solo5_systemd.nomad.identity import name_of

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from solo5_systemd.network import chains, ruleset
-from solo5_systemd.network.ruleset import Element, Plan
+from solo5_systemd.network import nft_chains, nft_elements
+from solo5_systemd.network.nft_elements import Element, Plan
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """An address that is leased, by the bridge."""
@@ -39,8 +39,8 @@ class Packet:
 
 def verdict(plan: Plan, packet: Packet) -> str:
     """`accept` or `drop`, of our filter chains at the input hook, or at the forward hook."""
-    text = chains.tables(plan.networks, forwards=plan.forwards, owned=True)
-    rules = _Rules(text, ruleset.elements(plan))
+    text = nft_chains.tables(plan.networks, forwards=plan.forwards, owned=True)
+    rules = _Rules(text, nft_elements.elements(plan))
     to = packet.to or GUESTS.get(packet.oif, "192.0.2.9")
     return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
 

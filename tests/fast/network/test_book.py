@@ -6,8 +6,8 @@ from ipaddress import IPv4Interface
 from tests.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.book import Book
-from solo5_systemd.network.plan import MacAddress, Protocol, Reservation
+from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.model import MacAddress, Protocol, Reservation
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
 OTHER = replace(

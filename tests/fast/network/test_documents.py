@@ -9,14 +9,14 @@ from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
-from solo5_systemd.network.documents import (
+from solo5_systemd.network.lease_json import (
     holding_document,
     network_document,
     parse_holding,
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.plan import Holding, HoldingState, Network, NicRequest
+from solo5_systemd.network.model import Holding, HoldingState, Network, NicRequest
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
 HOLDING = Holding(

@@ -11,8 +11,8 @@ from tests.fast.network.packets import Packet, verdict
 from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network.plan import Network, Reservation
-from solo5_systemd.network.ruleset import Plan
+from solo5_systemd.network.model import Network, Reservation
+from solo5_systemd.network.nft_elements import Plan
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.book import Book
+from solo5_systemd.network.allocations import Book
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     assign,
@@ -18,7 +18,7 @@ from solo5_systemd.network.ipam import (
     free_addresses,
     tap_name,
 )
-from solo5_systemd.network.plan import Lease, MacAddress, Network, NicRequest, Reservation, mac_address
+from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Reservation, mac_address
 from solo5_systemd.settings import NetworkSettings
 
 DEFAULT = NetworkName("default")

@@ -8,8 +8,7 @@ from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
-from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import Lease, MacAddress, NicRequest, PortRequest, mac_address
+from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, NicRequest, PortRequest, mac_address
 
 NIC = NicRequest(
     nic=DeviceName("service"),

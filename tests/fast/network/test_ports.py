@@ -8,9 +8,9 @@ from tests.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.book import Book
-from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
-from solo5_systemd.network.ports import PORTS_MAX, BoundPort, check_ports, check_reserved
+from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.model import PortRequest, Protocol, Reservation
+from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
 from solo5_systemd.settings import Settings
 
 SERVICE = DeviceName("service")

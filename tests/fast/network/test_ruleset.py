@@ -6,9 +6,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 import pytest
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import ruleset
-from solo5_systemd.network.plan import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.ruleset import Plan
+from solo5_systemd.network import nft_elements
+from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_elements import Plan
 from solo5_systemd.settings import NetworkPolicy
 
 SERVICE = DeviceName("service")
@@ -57,10 +57,10 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = ruleset.elements_for(RESERVATION, [])
+    elements = nft_elements.elements_for(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
-    assert ruleset.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
-    assert ruleset.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
+    assert nft_elements.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
+    assert nft_elements.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
 
 
 def test_a_network_is_elements_alone() -> None:
@@ -72,17 +72,17 @@ def test_a_network_is_elements_alone() -> None:
     ]
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
-        assert sorted(map(str, ruleset.elements_of(made, [made]))) == sorted(expected)
+        assert sorted(map(str, nft_elements.elements_of(made, [made]))) == sorted(expected)
 
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
-    commands = ruleset.replace(Plan(reservations=[RESERVATION]), owned=owned)
-    assert commands.startswith(ruleset.remove(owned=owned))
+    commands = nft_elements.replace(Plan(reservations=[RESERVATION]), owned=owned)
+    assert commands.startswith(nft_elements.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
     for family in ("ip", "bridge"):
         without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
-        assert without in ruleset.remove(owned=owned)
+        assert without in nft_elements.remove(owned=owned)
         assert f"\ntable {family} solo5 {{" in commands
     assert commands.count("flags owner, persist;") == (2 if owned else 0)
 
@@ -90,10 +90,10 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
 def test_a_change_touches_what_differs_alone() -> None:
     first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
     before, after = Plan(networks=[first], reservations=[RESERVATION]), Plan(networks=[first, other])
-    commands = ruleset.change(before, after).splitlines()
+    commands = nft_elements.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = ruleset.elements_of(other, [first, other])
+    elements = nft_elements.elements_of(other, [first, other])
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
-    assert ruleset.change(before, before) == ""
-    assert "limited" not in ruleset.change(after, replace(after, reservations=[RESERVATION]))
+    assert nft_elements.change(before, before) == ""
+    assert "limited" not in nft_elements.change(after, replace(after, reservations=[RESERVATION]))

@@ -6,9 +6,9 @@ from tests.fast.network.test_documents import NETWORK
 from tests.fast.network.test_ruleset import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import HoldingState
-from solo5_systemd.network.ruleset import elements_for, elements_of
-from solo5_systemd.network.salvage import salvage, tap_alias
+from solo5_systemd.network.lease_recovery import salvage, tap_alias
+from solo5_systemd.network.model import HoldingState
+from solo5_systemd.network.nft_elements import elements_for, elements_of
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network import strays
-from solo5_systemd.network.salvage import tap_alias
+from solo5_systemd.network import orphans
+from solo5_systemd.network.lease_recovery import tap_alias
 
 
 @pytest.fixture
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What sysfs shows of links; and no nftables."""
-    monkeypatch.setattr(strays, "_elements", lambda _: [])
+    monkeypatch.setattr(orphans, "_elements", lambda _: [])
     (tmp_path / "state/tasks").mkdir(parents=True)
     return tmp_path / "net"
 
@@ -32,11 +32,11 @@ def test_a_tap_is_stray_where_its_task_has_no_lease(
 ) -> None:
     link(links, "s5-x", mark("a"))
     (tmp_path / "state/tasks" / file).write_text("{")
-    assert strays.read_strays(tmp_path / "state", links) == told
+    assert orphans.read_strays(tmp_path / "state", links) == told
 
 
 def test_links_of_others_are_nobodys_strays(links: Path, tmp_path: Path) -> None:
     link(links, "s5-theirs", "a link of theirs")
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()
-    assert strays.read_strays(tmp_path / "state", links) == ()
+    assert orphans.read_strays(tmp_path / "state", links) == ()

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.salvage import tap_alias, tap_owner
-from solo5_systemd.network.taps import read_traffic
-from solo5_systemd.network.traffic import Counters, Traffic, traffic
+from solo5_systemd.network.lease_recovery import tap_alias, tap_owner
+from solo5_systemd.network.tap_counters import Counters, Traffic, read_traffic, traffic
 
 TABLE = """\
 Inter-|   Receive                                               |  Transmit

@@ -15,7 +15,7 @@ from tests.fakes.tasks import LEASE
 from solo5_systemd.engine.task import Entered, Progress, Silence
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Protocol
+from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad import announcements, child
 from solo5_systemd.nomad.ready import Port, Rule
 from solo5_systemd.nomad.report import Begins, Enters, Said, decode

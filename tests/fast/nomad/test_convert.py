@@ -12,7 +12,7 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
-from solo5_systemd.network.plan import MacAddress, NicRequest
+from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad import convert
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.config import Ceilings, Defaults, PluginConfig

@@ -12,7 +12,7 @@ from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.network.plan import Protocol
+from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.choices import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.identity import name_of

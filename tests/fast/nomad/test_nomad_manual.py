@@ -9,7 +9,7 @@ from tests.fakes.tasks import LEASE
 from tests.fast.host.test_facts import GOOD
 
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.config import TIGHTENING, PluginConfig

@@ -11,7 +11,7 @@ from tests.fakes.background import Background, yields
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.network.plan import Protocol
+from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad import probes
 from solo5_systemd.nomad.ready import Endpoint
 

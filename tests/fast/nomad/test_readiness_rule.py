@@ -12,7 +12,7 @@ from tests.fast.nomad.values import packed, port, task_config
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import Protocol, Reservation
+from solo5_systemd.network.model import Protocol, Reservation
 from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.options import task_options
 from solo5_systemd.nomad.ready import (

@@ -17,7 +17,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.nomad.announcements import Announcement
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.ready import Line, Rule

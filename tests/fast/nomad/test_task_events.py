@@ -15,7 +15,7 @@ from tests.fast.nomad.values import TASK_ID, port, task_config
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.network.repair import Repair
+from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.progress import SLOW

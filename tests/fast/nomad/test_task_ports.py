@@ -10,7 +10,7 @@ from tests.fast.nomad.values import TASK_ID, port, task_config
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.plan import PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad import announcements
 from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.options import TaskOptions, task_options

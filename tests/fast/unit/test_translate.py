@@ -8,7 +8,7 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.properties import INFINITY, Property, TransientUnit
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service

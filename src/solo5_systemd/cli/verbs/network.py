@@ -10,8 +10,7 @@ from solo5_systemd.cli.session import Session
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
-from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.network.plan import Lease
+from solo5_systemd.network.model import Lease, NetworkOverview
 from solo5_systemd.settings import policy_table
 
 if TYPE_CHECKING:

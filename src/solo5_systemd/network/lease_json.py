@@ -6,7 +6,7 @@ from typing import cast
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.model import (
     LEASE_SIGNATURE,
     NIC_SIGNATURE,
     PORT_SIGNATURE,

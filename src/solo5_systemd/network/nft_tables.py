@@ -11,11 +11,11 @@ from typing import Any
 import nftables
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.network import ruleset
-from solo5_systemd.network.chains import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
-from solo5_systemd.network.nlsocket import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
-from solo5_systemd.network.overview import Dropped
-from solo5_systemd.network.ruleset import Element, Plan
+from solo5_systemd.network import nft_elements
+from solo5_systemd.network.model import Dropped
+from solo5_systemd.network.nft_chains import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
+from solo5_systemd.network.nft_elements import Element, Plan
+from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
 _NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
@@ -61,7 +61,7 @@ class Tables:
 
     def replace(self, plan: Plan) -> None:
         """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
-        commands = ruleset.replace(plan, owned=self._owned)
+        commands = nft_elements.replace(plan, owned=self._owned)
         self._flows_are_lost = bool(plan.reservations)
         for _ in range(_TRIES):
             if self._build(commands, self._current_generation()):
@@ -72,8 +72,8 @@ class Tables:
 
         A change leaves alone what the kernel has counted: a replacement would let each guest begin anew.
         """
-        commands = ruleset.change(before, after)
-        if not self._built or not self.are_intact(lambda: ruleset.elements(before)):
+        commands = nft_elements.change(before, after)
+        if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
             self.replace(after)
         elif commands:
             try:
@@ -96,15 +96,15 @@ class Tables:
         return self._owned or self._generation is not None
 
     def remove(self) -> None:
-        self._run(ruleset.remove(owned=self._owned))
+        self._run(nft_elements.remove(owned=self._owned))
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
-        self._change(ruleset.add(elements))
+        self._change(nft_elements.add(elements))
 
     def delete(self, elements: Iterable[Element]) -> None:
-        self._change(ruleset.delete(elements))
+        self._change(nft_elements.delete(elements))
 
     def are_intact(self, expected: Callable[[], Iterable[Element]]) -> bool:
         """Our tables hold our rules and exactly these elements, which are asked for only where that is in doubt."""

@@ -6,7 +6,7 @@ whose value is a concatenation, and crashes at the first rule that uses it.
 
 from collections.abc import Sequence
 
-from solo5_systemd.network.plan import Network
+from solo5_systemd.network.model import Network
 
 TABLE = "solo5"
 FAMILIES = ("ip", "bridge")

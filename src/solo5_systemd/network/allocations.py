@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from typing import TypeVar
 
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network.plan import MacAddress, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import MacAddress, PortRequest, Protocol, Reservation
 
 T = TypeVar("T")
 

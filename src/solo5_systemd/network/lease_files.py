@@ -11,14 +11,14 @@ from typing import TypeVar
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network.documents import (
+from solo5_systemd.network.lease_json import (
     holding_document,
     network_document,
     parse_holding,
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.plan import Holding, Network
+from solo5_systemd.network.model import Holding, Network
 
 STATE = Path("/run/solo5/network")
 

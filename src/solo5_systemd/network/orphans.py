@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from solo5_systemd.network import ruleset
+from solo5_systemd.network import nft_elements
 from solo5_systemd.network.ipam import TAP_PREFIX
-from solo5_systemd.network.leases import STATE, all_readable, has_lease, is_readable, read_holdings, read_networks
-from solo5_systemd.network.ruleset import Element, Plan
-from solo5_systemd.network.taps import owner_of
+from solo5_systemd.network.lease_files import STATE, all_readable, has_lease, is_readable, read_holdings, read_networks
+from solo5_systemd.network.nft_elements import Element, Plan
+from solo5_systemd.network.tap_counters import owner_of
 
 LINKS = Path("/sys/class/net")
 
@@ -30,7 +30,7 @@ def _taps(state: Path, links: Path) -> Iterator[str]:
 def _elements(state: Path) -> list[str]:
     """Nothing where nftables cannot be asked, or where what is held cannot be read."""
     try:
-        from solo5_systemd.network.nft import Tables, plain
+        from solo5_systemd.network.nft_tables import Tables, plain
     except (ImportError, OSError):  # the module, or the library that it loads, is not installed
         return []
     expected = set(_expected(state))
@@ -45,4 +45,4 @@ def _elements(state: Path) -> list[str]:
 
 def _expected(state: Path) -> tuple[Element, ...]:
     reservations = [holding.reservation for holding in read_holdings(state)]
-    return ruleset.elements(Plan(networks=read_networks(state), reservations=reservations))
+    return nft_elements.elements(Plan(networks=read_networks(state), reservations=reservations))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Interface
 
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.model import (
     Holding,
     HoldingState,
     Lease,
@@ -19,7 +19,7 @@ from solo5_systemd.network.plan import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.ruleset import Element
+from solo5_systemd.network.nft_elements import Element
 
 _ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
 

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.book import Book
-from solo5_systemd.network.plan import PortRequest, Protocol
+from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.settings import Settings
 
 

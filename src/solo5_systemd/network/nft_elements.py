@@ -7,9 +7,9 @@ change grows with the number of tasks. The few rules that differ from host to ho
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.network import chains
-from solo5_systemd.network.chains import FAMILIES, FRAGMENTS, REFUSED, TABLE
-from solo5_systemd.network.plan import Lease, Network, PortRequest, Reservation
+from solo5_systemd.network import nft_chains
+from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
+from solo5_systemd.network.nft_chains import FAMILIES, FRAGMENTS, REFUSED, TABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def elements_for(reservation: Reservation, networks: Sequence[Network]) -> tuple
 
 def replace(plan: Plan, *, owned: bool) -> str:
     """The transaction after which our tables are exactly these, whatever they were."""
-    made = chains.tables(plan.networks, forwards=plan.forwards, owned=owned)
+    made = nft_chains.tables(plan.networks, forwards=plan.forwards, owned=owned)
     return f"{remove(owned=owned)}\n{made}\n{add(elements(plan))}"
 
 
@@ -90,10 +90,10 @@ def change(before: Plan, after: Plan) -> str:
     old, new = elements(before), elements(after)
     gone, come = set(old) - set(new), set(new) - set(old)
     commands = [delete(each for each in old if each in gone)]
-    limited = chains.limited(after.networks)
-    if chains.limited(before.networks) != limited:
-        commands.append(f"flush chain ip {TABLE} {chains.LIMITED}")
-        commands += [f"add rule ip {TABLE} {chains.LIMITED} {rule}" for rule in limited]
+    limited = nft_chains.limited(after.networks)
+    if nft_chains.limited(before.networks) != limited:
+        commands.append(f"flush chain ip {TABLE} {nft_chains.LIMITED}")
+        commands += [f"add rule ip {TABLE} {nft_chains.LIMITED} {rule}" for rule in limited]
     return "\n".join([*commands, add(each for each in new if each in come)]).strip()
 
 

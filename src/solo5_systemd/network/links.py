@@ -19,9 +19,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac
-from solo5_systemd.network.nlsocket import NetlinkSocket, attributes
-from solo5_systemd.network.plan import Lease, Network
-from solo5_systemd.network.salvage import tap_alias
+from solo5_systemd.network.lease_recovery import tap_alias
+from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.raw_netlink import NetlinkSocket, attributes
 from solo5_systemd.network.sysctls import set_for_link
 
 _SIOCETHTOOL = 0x8946

@@ -12,27 +12,29 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network import netlink, ruleset, sysctls
-from solo5_systemd.network.book import Book
+from solo5_systemd.network import links as netlink
+from solo5_systemd.network import nft_elements, sysctls
+from solo5_systemd.network.allocations import Book
 from solo5_systemd.network.ipam import assign, choose_network, free_addresses
-from solo5_systemd.network.leases import LeaseStore
-from solo5_systemd.network.netlink import Links
-from solo5_systemd.network.nft import Tables
-from solo5_systemd.network.overview import Dropped, NetworkOverview
-from solo5_systemd.network.plan import (
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.lease_recovery import salvage
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import (
+    Dropped,
     Holding,
     HoldingState,
     Lease,
     Network,
+    NetworkOverview,
     NicRequest,
     PortRequest,
+    Repair,
     Reservation,
 )
-from solo5_systemd.network.ports import check_ports, check_reserved
-from solo5_systemd.network.repair import Repair
-from solo5_systemd.network.ruleset import Element, Plan
-from solo5_systemd.network.salvage import salvage
-from solo5_systemd.network.sockets import bound_ports
+from solo5_systemd.network.nft_elements import Element, Plan
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.port_conflicts import check_ports, check_reserved
+from solo5_systemd.network.port_sockets import bound_ports
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.settings import NetworkSettings, Settings
 
@@ -120,9 +122,9 @@ class Keeper:
         """What `reserve` would give, and what `attach` would then add to our tables."""
         reservation, networks = self._plan(task, nics, ports)
         before = self._filter()
-        known = set(ruleset.elements(before))
+        known = set(nft_elements.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
-        return reservation, tuple(element for element in ruleset.elements(after) if element not in known)
+        return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> Reservation:
         """Make what the task has reserved; forgetting older flows to its ports is the caller's.
@@ -424,10 +426,10 @@ class Keeper:
         )
 
     def _elements_for(self, reservation: Reservation) -> Sequence[Element]:
-        return ruleset.elements_for(reservation, self.networks())
+        return nft_elements.elements_for(reservation, self.networks())
 
     def _elements(self) -> Sequence[Element]:
-        return ruleset.elements(self._filter())
+        return nft_elements.elements(self._filter())
 
     def _published(self) -> Sequence[PortRequest]:
         live = (held for held in self.holdings if held.state is not HoldingState.RELEASING)
