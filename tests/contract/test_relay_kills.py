@@ -22,9 +22,9 @@ from tests.fast.relay.fakejournal import Journal
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.relay import forward
-from solo5_systemd.relay.forward import Forwarder
-from solo5_systemd.relay.records import Records
+from solo5_systemd.relay import forwarder as forward
+from solo5_systemd.relay.forwarder import Forwarder
+from solo5_systemd.relay.state_files import Records
 
 TASK = TaskName("web")
 PAGE = 4096

@@ -7,7 +7,7 @@ from contextlib import suppress
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.refill import ALL, matches
+from solo5_systemd.relay.journal_catchup import ALL, matches
 
 
 class Journal:

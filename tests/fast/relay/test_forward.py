@@ -15,12 +15,12 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Gap, notice
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import clocks
-from solo5_systemd.relay import forward as module
-from solo5_systemd.relay.forward import Forwarder
-from solo5_systemd.relay.lane import LIMIT
-from solo5_systemd.relay.outlet import RETRY
-from solo5_systemd.relay.records import Records
+from solo5_systemd.relay import forwarder as module
+from solo5_systemd.relay import journal_catchup
+from solo5_systemd.relay.fifo_writer import RETRY
+from solo5_systemd.relay.forwarder import Forwarder
+from solo5_systemd.relay.line_queue import LIMIT
+from solo5_systemd.relay.state_files import Records
 
 pytestmark = pytest.mark.leaps
 
@@ -169,10 +169,10 @@ async def test_a_clock_that_is_set_while_a_task_runs_hides_none_of_its_lines(
     journal = Journal()
     journal.booted = 60
     async with running(journal, tmp_path) as relay:
-        monkeypatch.setattr(clocks, "now", lambda: (5_000, 70))
+        monkeypatch.setattr(journal_catchup, "now", lambda: (5_000, 70))
         journal.write("before\n")
         web, _ = relay.forward(WEB, since=4_990)
-        monkeypatch.setattr(clocks, "now", lambda: (later, 80))
+        monkeypatch.setattr(journal_catchup, "now", lambda: (later, 80))
         for number in range(3):
             journal.write(f"{number}\n")
         await until(web.read, "before\n0\n1\n2\n")

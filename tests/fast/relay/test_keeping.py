@@ -5,7 +5,7 @@ import pytest
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.relay import keeping
+from solo5_systemd.relay import fdstore_names
 
 UNIT = Path(__file__).parents[3] / "units/solo5-relay.service"
 MAX_ARG_STRLEN = 128 << 10
@@ -18,7 +18,7 @@ def test_the_names_of_all_that_systemd_may_keep_fit_into_one_variable(monkeypatc
     most = int(re.findall("(?m)^FileDescriptorStoreMax=([0-9]+)$", UNIT.read_text())[0])
     for number in range(1, most // 4 + 1):
         for stream in Stream:
-            keeping.store_fifo(number, stream, 0)
-            keeping.new_staging(number, stream).close()
+            fdstore_names.store_fifo(number, stream, 0)
+            fdstore_names.new_staging(number, stream).close()
     assert len(names) == len(set(names)) == most
     assert len(f"LISTEN_FDNAMES={':'.join(names)}\0") <= MAX_ARG_STRLEN

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from tests.fast.relay.fakejournal import Journal
 
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.relay import lane as module
-from solo5_systemd.relay.lane import CHUNK, LIMIT, OVERHEAD, Lane
-from solo5_systemd.relay.record import Progress
+from solo5_systemd.relay import line_queue as module
+from solo5_systemd.relay.line_queue import CHUNK, LIMIT, OVERHEAD, Lane
+from solo5_systemd.relay.state import Progress
 
 NOTICE = b"!"
 

@@ -8,8 +8,8 @@ import pytest
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.record import Delivery, Progress, Record
-from solo5_systemd.relay.records import PAGE, Records
+from solo5_systemd.relay.state import Delivery, Progress, Record
+from solo5_systemd.relay.state_files import PAGE, Records
 
 RECORD = Record(
     task=TaskName("web"),

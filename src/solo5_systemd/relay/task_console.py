@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Place, removal_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.keeping import Kept, new_staging
-from solo5_systemd.relay.outlet import Outlet
-from solo5_systemd.relay.record import Delivery, Record
-from solo5_systemd.relay.refill import OpenJournal, Refill, matches
-from solo5_systemd.relay.staging import Staging
+from solo5_systemd.relay.fdstore_names import Kept, new_staging
+from solo5_systemd.relay.fifo_writer import Outlet, Staging
+from solo5_systemd.relay.journal_catchup import OpenJournal, Refill, matches
+from solo5_systemd.relay.state import Delivery, Record
 
 
 class Console:

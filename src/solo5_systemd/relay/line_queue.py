@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.relay.record import NOTHING, Progress
+from solo5_systemd.relay.state import NOTHING, Progress
 
 LIMIT = 1 << 18
 """Bytes of memory that a lane's lines take together; a single line may take more."""

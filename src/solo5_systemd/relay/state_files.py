@@ -14,7 +14,7 @@ from pathlib import Path
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.record import Record, document, parse
+from solo5_systemd.relay.state import Record, document, parse
 
 STATE = Path("/run/solo5/relay")
 

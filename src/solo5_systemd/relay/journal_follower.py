@@ -7,7 +7,7 @@ time lies before its place: with the files of two journalds, which write at once
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from solo5_systemd.relay.refill import ALL, SLICE, OpenJournal
+from solo5_systemd.relay.journal_catchup import ALL, SLICE, OpenJournal
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line, Place

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.relay.staging import Staging
+from solo5_systemd.relay.fifo_writer import Staging
 
 _LETTERS = {Stream.STDOUT: "o", Stream.STDERR: "e"}
 

@@ -14,14 +14,14 @@ from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.lines import Gap, Line, Place
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import clocks, keeping
-from solo5_systemd.relay.console import Console
-from solo5_systemd.relay.follower import Follower
-from solo5_systemd.relay.keeping import Kept
-from solo5_systemd.relay.outlet import Outlet
-from solo5_systemd.relay.record import Delivery, Record
-from solo5_systemd.relay.records import Records
-from solo5_systemd.relay.refill import SLICE, OpenJournal
+from solo5_systemd.relay import fdstore_names, journal_catchup
+from solo5_systemd.relay.fdstore_names import Kept
+from solo5_systemd.relay.fifo_writer import Outlet
+from solo5_systemd.relay.journal_catchup import SLICE, OpenJournal
+from solo5_systemd.relay.journal_follower import Follower
+from solo5_systemd.relay.state import Delivery, Record
+from solo5_systemd.relay.state_files import Records
+from solo5_systemd.relay.task_console import Console
 
 TICK = 0.02
 """Seconds between two looks into the journal when there was nothing new; a look takes some 30 microseconds."""
@@ -94,7 +94,7 @@ class Forwarder:
         for stream, fd in fds.items():
             mine = os.dup(fd)
             os.set_blocking(mine, False)
-            keeping.store_fifo(console.number, stream, mine)
+            fdstore_names.store_fifo(console.number, stream, mine)
             console.outlets[stream].open(mine)
         self._behind.add(console)
 
@@ -194,7 +194,7 @@ class Forwarder:
             task=task,
             unit=unit,
             since=since,
-            began=max(0, clocks.monotonic(since)),
+            began=max(0, journal_catchup.monotonic(since)),
             streams=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,
@@ -253,5 +253,5 @@ class Forwarder:
         self._behind.discard(console)
         self._ended.discard(console)
         console.close()
-        keeping.forget(console.number)
+        fdstore_names.forget(console.number)
         self._records.remove(console.task)
