@@ -27,14 +27,14 @@ from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.nomad.beats import Beats
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
-from solo5_systemd.nomad.statistics import Statistics
-from solo5_systemd.nomad.tasks import Known
+from solo5_systemd.nomad.stats.stream import Statistics
+from solo5_systemd.nomad.stats.ticker import Beats
+from solo5_systemd.nomad.task.registry import Known
 
 if TYPE_CHECKING:
-    from solo5_systemd.nomad.session import Session
+    from solo5_systemd.nomad.engine import Session
 
 TASKS = 500
 WARM, WATCHED = 5.0, 10.0

@@ -28,7 +28,7 @@ EXECUTE = {
 DETERMINED_LATER = {
     ("host/execution.py", "line[0]"): "the tender, or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
-    ("nomad/scopes.py", "sys.executable"): "Python itself",
+    ("nomad/scope/parent.py", "sys.executable"): "Python itself",
 }
 """Programs that are no constant, by file and expression: tenders have facts of their own, Python is what runs."""
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_name, task_service
+from solo5_systemd.nomad.logs.fifos import open_fifo
 
 from .conftest import eventually, ok, unit_property
 from .fifos import Reader

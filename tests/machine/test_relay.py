@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.fifo import open_fifo
 from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.nomad.logs.fifos import open_fifo
 from solo5_systemd.relay.main import IDLE_SECONDS
 
 from .conftest import Machine, Runner, eventually, ok, sh, unit_property

@@ -6,17 +6,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
-from solo5_systemd.nomad.bulletins import Bulletins
-from solo5_systemd.nomad.config import PluginConfig, plugin_config
-from solo5_systemd.nomad.events import Events
+from solo5_systemd.nomad.config.plugin import PluginConfig, plugin_config
+from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.events.service_signals import Bulletins
+from solo5_systemd.nomad.events.stream import Events
 from solo5_systemd.nomad.fingerprint import Fingerprint, disabled, fingerprint, unreachable
-from solo5_systemd.nomad.health import fingerprints
-from solo5_systemd.nomad.housekeeping import Housekeeping
+from solo5_systemd.nomad.fingerprint_stream import fingerprints
+from solo5_systemd.nomad.gc.loops import Housekeeping
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
-from solo5_systemd.nomad.session import Session
-from solo5_systemd.nomad.tasks import Known, Tasks
-from solo5_systemd.nomad.usage import mhz_per_core
+from solo5_systemd.nomad.stats.message import mhz_per_core
+from solo5_systemd.nomad.task.registry import Known, Tasks
 from solo5_systemd.unit.exec_start import release_of
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ import json
 from dataclasses import dataclass
 
 from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.engine.task import Task
+from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import TaskName, log_namespace, task_name
-from solo5_systemd.nomad.choices import Logging, choice
-from solo5_systemd.nomad.ready import Watched, watched
+from solo5_systemd.nomad.config.ready import Watched, watched
+from solo5_systemd.nomad.config.values import Logging, choice
 from solo5_systemd.workload import UnitKind
 
 VERSION = 2
@@ -94,3 +95,29 @@ def _refuse_later(version: int) -> None:
             f"the task's stored state is of version {version}: expected at most {VERSION}, which this driver knows.",
             "A later driver has started the task: with that one it is taken up again, with this one started anew.",
         )
+
+
+# Is a unit the one that a stored handle speaks of? Adopted on proof, never by name alone.
+
+
+def adopt(stored: DriverState, boot: str, found: Task | None) -> Task:
+    """The task, running or ended.
+
+    Args:
+        stored: what the handle says.
+        boot: the kernel's boot id now.
+        found: what PID 1 has under the task's name; None for nothing.
+
+    Raises:
+        NoSuchTaskError: it is gone, or another run has its name; Nomad then starts the task anew.
+    """
+    if stored.boot != boot:
+        raise NoSuchTaskError(f"task {stored.task} ended with the host's last boot.")
+    if found is None:
+        raise NoSuchTaskError(f"task {stored.task} is gone: systemd has no unit {stored.unit}, nor how it ended.")
+    if found.invocation != stored.invocation:
+        raise NoSuchTaskError(
+            f"task {stored.task} is gone: {stored.unit} is another run now ({found.invocation or 'none'}; "
+            f"expected {stored.invocation})."
+        )
+    return found

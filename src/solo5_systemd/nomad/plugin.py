@@ -8,10 +8,10 @@ from solo5_systemd import __version__
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
-from solo5_systemd.nomad.descriptors import raise_limit
 from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.errors import explain
+from solo5_systemd.nomad.process import raise_limit
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.refusals import explain
 from solo5_systemd.nomad.service import BasePlugin, DriverService
 
 COOKIE = MagicCookie(

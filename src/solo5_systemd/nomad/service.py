@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad import about, exits
+from solo5_systemd.nomad import about
+from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.schema import plugin_schema, task_schema
-from solo5_systemd.nomad.statistics import Statistics
-from solo5_systemd.nomad.tasks import Known
+from solo5_systemd.nomad.stats.stream import Statistics
+from solo5_systemd.nomad.task import exit_result
+from solo5_systemd.nomad.task.registry import Known
 
 NO_SHELL = (
     "a unikernel has no shell and no processes: nothing can be executed in it. Its console is in `nomad alloc logs`, "
@@ -96,7 +97,9 @@ class DriverService:
 
     async def wait_task(self, request: wire.WaitTaskRequest) -> wire.WaitTaskResponse:
         end = await self._driver.tasks.wait(request.task_id)
-        return wire.WaitTaskResponse(result=exits.exit_result(end.outcome), err=exits.exit_error(end.outcome))
+        return wire.WaitTaskResponse(
+            result=exit_result.exit_result(end.outcome), err=exit_result.exit_error(end.outcome)
+        )
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
         patience = request.timeout.ToNanoseconds() / 1e9
@@ -168,7 +171,7 @@ def _status(known: Known) -> wire.TaskStatus:
         state=wire.EXITED if ended else wire.RUNNING,
         started_at=_timestamp(known.state.started),
         completed_at=_timestamp(ended.time if ended else 0),
-        result=exits.exit_result(ended.outcome) if ended else wire.ExitResult(),
+        result=exit_result.exit_result(ended.outcome) if ended else wire.ExitResult(),
     )
 
 

@@ -22,9 +22,9 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.nomad.config import plugin_config
+from solo5_systemd.nomad.config.plugin import plugin_config
+from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.options import task_options
 from solo5_systemd.relay.state import document, parse
 from solo5_systemd.relay.state_files import Records
 from solo5_systemd.settings import parse_settings

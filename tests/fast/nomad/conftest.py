@@ -12,7 +12,7 @@ from tests.fast.host.test_facts import GOOD
 from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.facts import Host
-from solo5_systemd.nomad.report import Enters, encode
+from solo5_systemd.nomad.scope.protocol import Enters, encode
 from solo5_systemd.settings import Settings
 
 Becomes = Callable[[str], None]
@@ -37,9 +37,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr("solo5_systemd.wiring.machine", connect)
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
     monkeypatch.setattr("solo5_systemd.settings_files.read_settings", Settings)
-    monkeypatch.setattr("solo5_systemd.nomad.housekeeping.NETWORKS", tmp_path / "nomad.toml")
-    monkeypatch.setattr("solo5_systemd.nomad.endings.RETRY", 0)
-    monkeypatch.setattr("solo5_systemd.nomad.tasks.RETRY", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.gc.loops.NETWORKS", tmp_path / "nomad.toml")
+    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY", 0)
     return made
 
 

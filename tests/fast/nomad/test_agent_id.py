@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.nomad import agent as module
-from solo5_systemd.nomad.agent import agent_id
+from solo5_systemd.nomad import process as module
+from solo5_systemd.nomad.process import agent_id
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import pytest
 from tests.fakes.images import preflight
 from tests.fakes.tasks import LEASE
 
-from solo5_systemd.nomad import announcements
-from solo5_systemd.nomad.announcements import LAST_LINES, LONGEST_LINE, Announcement
+from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad.events.messages import LAST_LINES, LONGEST_LINE, Announcement
 
 END = Announcement(message="The guest aborted", annotations={"outcome": "aborted"})
 
@@ -15,27 +15,27 @@ END = Announcement(message="The guest aborted", annotations={"outcome": "aborted
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    said = announcements.checked(preflight(nics, disks)).message
+    said = messages.checked(preflight(nics, disks)).message
     assert said == (
         "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB are the guest's; " + devices
     )
 
 
 def test_all_addresses_are_one_event() -> None:
-    told = announcements.leased([LEASE, LEASE])
+    told = messages.leased([LEASE, LEASE])
     assert told.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
     assert told.annotations["nic.service.address"] == "10.89.0.2/24"
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
-    told = announcements.with_last_lines(END, [str(number) for number in range(20)])
+    told = messages.with_last_lines(END, [str(number) for number in range(20)])
     assert told.message == "The guest aborted. Last on its console: “15”, “16”, “17”, “18”, “19”"
     assert told.message.count("“") == LAST_LINES
     assert told.annotations == END.annotations
 
 
 def test_an_end_without_last_words_quotes_nothing() -> None:
-    assert announcements.with_last_lines(END, []) == END
+    assert messages.with_last_lines(END, []) == END
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_an_end_without_last_words_quotes_nothing() -> None:
     ],
 )
 def test_a_quoted_line_is_bounded_and_steers_no_terminal(line: str, shown: str) -> None:
-    assert announcements.printable(line) == shown
+    assert messages.printable(line) == shown

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from solo5_systemd.nomad.beats import Beats
+from solo5_systemd.nomad.stats.ticker import Beats
 
 
 class Clock(asyncio.SelectorEventLoop):

@@ -16,9 +16,10 @@ from solo5_systemd.engine.task import Entered, Progress, Silence
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad import announcements, child
-from solo5_systemd.nomad.ready import Port, Rule
-from solo5_systemd.nomad.report import Begins, Enters, Said, decode
+from solo5_systemd.nomad.config.ready import Port, Rule
+from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad.scope import child
+from solo5_systemd.nomad.scope.protocol import Begins, Enters, Said, decode
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 
@@ -79,8 +80,8 @@ def test_each_step_is_told_in_the_words_of_an_event_and_then_that_the_tender_is_
     engine = Engine()
     assert told(monkeypatch, engine)[:-1] == [
         Begins(doing="checking"),
-        announcements.checked(preflight()),
-        announcements.leased([LEASE]),
+        messages.checked(preflight()),
+        messages.leased([LEASE]),
         Enters(invocation="ab" * 16, control_group="/web.scope"),
     ]
     assert (engine.workloads, engine.calls) == ([WORKLOAD], [("scope", os.getpid())])

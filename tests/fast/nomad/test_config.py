@@ -9,8 +9,16 @@ from tests.fast.nomad.values import packed
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName
-from solo5_systemd.nomad.choices import Logging
-from solo5_systemd.nomad.config import TIGHTENING, Ceilings, Collection, Dangling, Defaults, PluginConfig, plugin_config
+from solo5_systemd.nomad.config.plugin import (
+    TIGHTENING,
+    Ceilings,
+    Collection,
+    Dangling,
+    Defaults,
+    PluginConfig,
+    plugin_config,
+)
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.unit.properties import SETTABLE
 from solo5_systemd.workload import UnitKind
 

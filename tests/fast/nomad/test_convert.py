@@ -13,12 +13,12 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest
-from solo5_systemd.nomad import convert
-from solo5_systemd.nomad.choices import Logging
-from solo5_systemd.nomad.config import Ceilings, Defaults, PluginConfig
-from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.options import TaskOptions, task_options
+from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
+from solo5_systemd.nomad.config.task import TaskOptions, task_options
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload import convert
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.policy import Policy
 from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.workload import MIB, UnitKind, Workload

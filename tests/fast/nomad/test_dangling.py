@@ -11,8 +11,8 @@ from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config import Dangling
-from solo5_systemd.nomad.dangling import DanglingTasks
+from solo5_systemd.nomad.config.plugin import Dangling
+from solo5_systemd.nomad.gc.forgotten import DanglingTasks
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
 

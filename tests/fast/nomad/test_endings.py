@@ -7,11 +7,11 @@ import pytest
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.choices import Logging
-from solo5_systemd.nomad.endings import Endings
+from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.engine import Session
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.scopes import Scopes
-from solo5_systemd.nomad.session import Session
+from solo5_systemd.nomad.scope.parent import Scopes
+from solo5_systemd.nomad.wait import Endings
 from solo5_systemd.workload import UnitKind
 
 STATE = DriverState(

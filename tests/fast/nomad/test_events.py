@@ -7,8 +7,8 @@ from tests.fakes.background import Background, yields
 from tests.fakes.clock import passed, taken
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
-from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.events import KEPT, PATIENCE, SETTLING, Events
+from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.stream import KEPT, PATIENCE, SETTLING, Events
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()

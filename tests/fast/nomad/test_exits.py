@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.nomad.exits import announcement, exit_error, exit_result
+from solo5_systemd.nomad.task.exit_result import announcement, exit_error, exit_result
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]

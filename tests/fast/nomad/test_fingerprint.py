@@ -8,7 +8,7 @@ from tests.fast.host.test_facts import GOOD, HVT, SPT, dependency
 
 from solo5_systemd.host.facts import Host, Kernel
 from solo5_systemd.names import NetworkName
-from solo5_systemd.nomad.config import PluginConfig
+from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,
     UNDETECTED,

@@ -13,10 +13,10 @@ from tests.fast.nomad.values import TASK_ID
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.choices import Logging
+from solo5_systemd.nomad.config.ready import Endpoint, OnLoss, Watched
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
-from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.ready import Endpoint, OnLoss, Watched
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.workload import UnitKind
 
 STATES = Path(__file__).parent / "states"

@@ -13,7 +13,7 @@ from tests.fast.nomad.values import packed
 
 from solo5_systemd.errors import HostError, SettingsError
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
-from solo5_systemd.nomad.health import fingerprints
+from solo5_systemd.nomad.fingerprint_stream import fingerprints
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 
@@ -36,8 +36,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.health.PERIOD", 0.001)
-    monkeypatch.setattr("solo5_systemd.nomad.health.SICK_PERIOD", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.PERIOD", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.SICK_PERIOD", 0.001)
 
 
 async def description(stream: Stream) -> str:

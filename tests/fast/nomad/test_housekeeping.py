@@ -12,7 +12,7 @@ from tests.fast.nomad.values import packed, task_config
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config import Collection, Dangling, PluginConfig
+from solo5_systemd.nomad.config.plugin import Collection, Dangling, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
@@ -29,7 +29,7 @@ def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Periods that are over at once."""
-    monkeypatch.setattr("solo5_systemd.nomad.housekeeping.FOLLOW_PERIOD", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.gc.loops.FOLLOW_PERIOD", 0)
 
 
 async def begun(nomad: Agent) -> None:

@@ -4,8 +4,8 @@ import pytest
 from tests.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad.config import TIGHTENING as USUALLY_ALLOWED
-from solo5_systemd.nomad.properties import USUAL, merged
+from solo5_systemd.nomad.config.plugin import TIGHTENING as USUALLY_ALLOWED
+from solo5_systemd.nomad.workload.properties import USUAL, merged
 
 TIGHTENING = (*USUALLY_ALLOWED, "IOReadBandwidthMax")
 OPERATOR = (("TasksMax", "8"), ("IOReadBandwidthMax", "/dev/sda 10M"), ("SystemCallFilter", "~fork"))

@@ -7,10 +7,10 @@ from tests.fast.nomad.values import ALLOCATION, task_config
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad import kept
-from solo5_systemd.nomad.config import Collection, PluginConfig
-from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.kept import remove_gone
+from solo5_systemd.nomad.config.plugin import Collection, PluginConfig
+from solo5_systemd.nomad.task import postmortem
+from solo5_systemd.nomad.task.postmortem import remove_gone
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
 KEEPING = PluginConfig(collection=Collection(tasks=False))
@@ -48,7 +48,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
 
     async with agent() as nomad:
         nomad.driver.config = KEEPING
-        monkeypatch.setattr(kept, "remove_earlier", refused)
+        monkeypatch.setattr(postmortem, "remove_earlier", refused)
         unit = await run(nomad, machine, 1)
         assert machine.units.loaded.keys() == {unit}
         assert nomad.driver.tasks.claims().names == frozenset()

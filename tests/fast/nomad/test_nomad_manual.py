@@ -10,14 +10,14 @@ from tests.fast.host.test_facts import GOOD
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.nomad import announcements
-from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.config import TIGHTENING, PluginConfig
+from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig
+from solo5_systemd.nomad.config.ready import Rule
+from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.start_progress import SLOW
 from solo5_systemd.nomad.fingerprint import fingerprint
-from solo5_systemd.nomad.progress import SLOW
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
-from solo5_systemd.nomad.ready import Rule
-from solo5_systemd.nomad.schema import plugin_schema, task_schema
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.placeholders import placeholders
 from solo5_systemd.workload import Publish
@@ -72,17 +72,17 @@ TWO_NICS = Reservation(
     ),
 )
 EVENTS = [
-    announcements.started("solo5-task-web.service", "4058f4bd"),
-    announcements.slow("reserving addresses", SLOW[0]),
-    announcements.ready("tcp 10.89.0.2:80 answers", 1.2),
-    announcements.lost("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
-    announcements.regained("tcp 10.89.0.2:80 answers", 12),
-    announcements.repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
-    announcements.gap(12),
-    announcements.without_effect("SIGHUP"),
-    announcements.leased([LEASE]),
-    *announcements.unreached([Publish(host_port=80, port=80)], None),
-    *announcements.unreached([], TWO_NICS),
+    messages.started("solo5-task-web.service", "4058f4bd"),
+    messages.slow("reserving addresses", SLOW[0]),
+    messages.ready("tcp 10.89.0.2:80 answers", 1.2),
+    messages.lost("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
+    messages.regained("tcp 10.89.0.2:80 answers", 12),
+    messages.repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
+    messages.gap(12),
+    messages.without_effect("SIGHUP"),
+    messages.leased([LEASE]),
+    *messages.unreached([Publish(host_port=80, port=80)], None),
+    *messages.unreached([], TWO_NICS),
 ]
 
 

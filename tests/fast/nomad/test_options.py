@@ -12,8 +12,16 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.model import MacAddress, Protocol
-from solo5_systemd.nomad.choices import Logging
-from solo5_systemd.nomad.options import DEEPEST, LONGEST, DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
+from solo5_systemd.nomad.config.task import (
+    DEEPEST,
+    LONGEST,
+    DiskOptions,
+    NicOptions,
+    PortLabel,
+    TaskOptions,
+    task_options,
+)
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.workload import UnitKind
 
 HTTP = PortLabel(label="http")

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.tables import missing
 
+from solo5_systemd.nomad.config.schema import plugin_schema
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
-from solo5_systemd.nomad.schema import plugin_schema
 
 CONFIGURATION = "machine/nomad/test_configuration.py"
 DEFAULTS = f"{CONFIGURATION}::test_defaults_hold_where_the_job_leaves_an_option_out"

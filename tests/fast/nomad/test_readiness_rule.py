@@ -13,9 +13,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Protocol, Reservation
-from solo5_systemd.nomad import ports
-from solo5_systemd.nomad.options import task_options
-from solo5_systemd.nomad.ready import (
+from solo5_systemd.nomad.config.ready import (
     LONGEST_PATTERN,
     TIMES,
     Change,
@@ -29,6 +27,8 @@ from solo5_systemd.nomad.ready import (
     rule,
     watched,
 )
+from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.workload import ports
 
 HTTP = Port(protocol=Protocol.TCP, name="http")
 

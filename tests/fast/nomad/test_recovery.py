@@ -6,7 +6,7 @@ from tests.fast.nomad.test_handle import state
 
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.nomad.recovery import adopt
+from solo5_systemd.nomad.handle import adopt
 
 RUNNING, ENDED = running(), ended()
 STORED = replace(state(), invocation=RUNNING.invocation)

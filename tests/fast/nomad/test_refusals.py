@@ -17,8 +17,8 @@ from solo5_systemd.errors import (
     StoreFullError,
     TakenError,
 )
+from solo5_systemd.nomad.errors import explain
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
-from solo5_systemd.nomad.refusals import explain
 
 TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}
 NEVER: set[type[Solo5Error]] = {

@@ -3,8 +3,8 @@
 import pytest
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, TakenError
-from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.report import Begins, Enters, Said, decode, encode
+from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.scope.protocol import Begins, Enters, Said, decode, encode
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from tests.fast.nomad.values import packed
 
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.nomad.config import plugin_config
-from solo5_systemd.nomad.options import task_options
+from solo5_systemd.nomad.config.plugin import plugin_config
+from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
-from solo5_systemd.nomad.schema import plugin_schema, task_schema
 
 SCHEMAS = pytest.mark.parametrize("schema", [plugin_schema(), task_schema()], ids=["plugin", "task"])
 TYPES = {"string", "list(string)", "number", "bool"}

@@ -18,11 +18,11 @@ from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.nomad.announcements import Announcement
+from solo5_systemd.nomad.config.ready import Line, Rule
+from solo5_systemd.nomad.events.messages import Announcement
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.ready import Line, Rule
-from solo5_systemd.nomad.report import Begins, Said, encode
-from solo5_systemd.nomad.scopes import LONGEST_LINE, Scopes
+from solo5_systemd.nomad.scope.parent import LONGEST_LINE, Scopes
+from solo5_systemd.nomad.scope.protocol import Begins, Said, encode
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 

@@ -9,11 +9,11 @@ from tests.fast.nomad.values import TASK_ID, packed, task_config
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.service import BasePlugin
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))

@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad.signals import Freezing, action, is_kill, name, stop_signal
+from solo5_systemd.nomad.task.signals import Freezing, action, is_kill, name, stop_signal
 from solo5_systemd.workload import StopSignal
 
 

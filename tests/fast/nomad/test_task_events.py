@@ -16,11 +16,11 @@ from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import Repair
-from solo5_systemd.nomad import announcements
-from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.progress import SLOW
-from solo5_systemd.nomad.report import Begins, encode
-from solo5_systemd.nomad.throttle import BURST
+from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad.events.start_progress import SLOW
+from solo5_systemd.nomad.events.throttle import BURST
+from solo5_systemd.nomad.scope.protocol import Begins, encode
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
@@ -72,7 +72,7 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
 async def test_a_slow_start_says_which_step_it_is_at(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", [number / 20 for number in range(1, 200)])
+    monkeypatch.setattr("solo5_systemd.nomad.events.start_progress.SLOW", [number / 20 for number in range(1, 200)])
     machine.steps.hang_on = step
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
@@ -95,8 +95,7 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
 def steps() -> str:
     """What a scope's child does: the steps of a service's start."""
     return "\n".join(
-        f"say({encode(said)!r})"
-        for said in (announcements.checked(preflight("service")), announcements.leased([LEASE]), ENTERED)
+        f"say({encode(said)!r})" for said in (messages.checked(preflight("service")), messages.leased([LEASE]), ENTERED)
     )
 
 
@@ -117,7 +116,7 @@ async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: B
 async def test_a_scopes_slow_step_is_told_like_a_services(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.progress.SLOW", [number / 20 for number in range(1, 200)])
+    monkeypatch.setattr("solo5_systemd.nomad.events.start_progress.SLOW", [number / 20 for number in range(1, 200)])
     child(f"say({encode(Begins(doing='attaching its network'))!r}); time.sleep(60)")
     async with agent() as nomad, Background(nomad.start(task_config(unit="scope"))):
         said: list[str] = []

@@ -11,11 +11,11 @@ from tests.fast.nomad.values import TASK_ID, port, task_config
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.nomad import announcements
-from solo5_systemd.nomad.identity import name_of
-from solo5_systemd.nomad.options import TaskOptions, task_options
-from solo5_systemd.nomad.ports import guest_address, network_override, publish, taken_by_sibling
+from solo5_systemd.nomad.config.task import TaskOptions, task_options
+from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload.ports import guest_address, network_override, publish, taken_by_sibling
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.workload import Publish
 
 
@@ -158,7 +158,7 @@ def test_services_register_the_nic_that_the_ports_lead_to(
     assert override is not None
     assert (override.addr, dict(override.port_map), override.auto_advertise) == (address, {"http": 80}, False)
     assert guest_address(held) == wire.NetworkOverride(addr=address)
-    assert list(announcements.unreached((), held)) == []
+    assert list(messages.unreached((), held)) == []
 
 
 def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
@@ -166,7 +166,7 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     held = reservation("service", "lab", ports=("lab", "service"))
     assert network_override(held, task, options_of(task)) is None
     assert guest_address(held) is None
-    [event] = announcements.unreached((), held)
+    [event] = messages.unreached((), held)
     assert "ports lead to NICs service, lab," in event.message
 
 

@@ -12,11 +12,12 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad import grep, handle, probes
-from solo5_systemd.nomad.identity import name_of
+from solo5_systemd.nomad import handle
+from solo5_systemd.nomad.config.ready import Endpoint, OnLoss
+from solo5_systemd.nomad.errors import explain
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.ready import Endpoint, OnLoss
-from solo5_systemd.nomad.refusals import explain
+from solo5_systemd.nomad.readiness import probe, regex
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps
@@ -53,10 +54,10 @@ class Guest:
 @pytest.fixture
 async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
-    monkeypatch.setattr(probes, "problem", made.problem)
-    monkeypatch.setattr(probes, "line", made.line)
-    monkeypatch.setattr(grep, "check", made.check)
-    monkeypatch.setattr("solo5_systemd.nomad.readiness.AGAIN", 0.001)
+    monkeypatch.setattr(probe, "problem", made.problem)
+    monkeypatch.setattr(probe, "line", made.line)
+    monkeypatch.setattr(regex, "check", made.check)
+    monkeypatch.setattr("solo5_systemd.nomad.readiness.watch.AGAIN", 0.001)
     return made
 
 

@@ -12,8 +12,8 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_confi
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.identity import name_of
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.state import MainCode
 
@@ -85,7 +85,7 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.tasks.REMOVAL_PATIENCE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.registry.REMOVAL_PATIENCE", 0)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
@@ -153,7 +153,7 @@ async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, 
 async def test_a_task_of_an_earlier_boot_is_not_adopted(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.tasks.boot_id", lambda: "the next one")
+    monkeypatch.setattr("solo5_systemd.nomad.task.registry.boot_id", lambda: "the next one")
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError, match="ended with the host's last boot"):
             await nomad.recover(handle)
@@ -170,7 +170,7 @@ async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandl
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.listing.PAUSE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0)
     if step == "state":  # which is asked of one that has ended
         machine.units.end(UNIT, MainCode.EXITED, 0)
     machine.steps.errors[step] = HostError("systemd answered NoReply.")
@@ -185,8 +185,8 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
 async def test_an_outage_without_an_end_is_told_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.listing.PATIENCE", 0.05)
-    monkeypatch.setattr("solo5_systemd.nomad.listing.PAUSE", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0.05)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0.01)
     machine.steps.errors["runs"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):
@@ -200,7 +200,7 @@ async def test_an_outage_without_an_end_is_told_once_for_all(
 async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.listing.PATIENCE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0)
     async with agent() as nomad:
         machine.steps.errors["runs"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):

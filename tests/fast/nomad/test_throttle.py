@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.nomad.announcements import Announcement
-from solo5_systemd.nomad.throttle import BURST, PERIOD, Throttle
+from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.throttle import BURST, PERIOD, Throttle
 
 
 def said(text: object) -> Announcement:

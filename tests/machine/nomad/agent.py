@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
-from solo5_systemd.nomad.config import TIGHTENING
+from solo5_systemd.nomad.config.plugin import TIGHTENING
 from solo5_systemd.unit.limits import missing
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""The plugin's configuration and a task's options: their schema, decoded and checked."""

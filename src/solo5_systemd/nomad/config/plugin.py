@@ -1,0 +1,280 @@
+"""What an operator says in `plugin "solo5" { config { … } }`: one value, checked as a whole, with no effect."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.nomad.config.task import assignments, unpack
+from solo5_systemd.nomad.config.values import Logging, choice, choices, seconds
+from solo5_systemd.settings import POLICY_KEYS, network_policy, parse_settings, policy_table
+from solo5_systemd.unit.properties import SETTABLE, parse_property
+from solo5_systemd.workload import UnitKind
+
+WHERE = "plugin.solo5.config"
+
+TIGHTENING = (
+    "LimitAS",
+    "LimitCORE",
+    "LimitDATA",
+    "LimitFSIZE",
+    "LimitNOFILE",
+    "LimitNPROC",
+    "LimitSTACK",
+    "MemoryHigh",
+    "RuntimeMaxSec",
+    "SystemCallFilter",
+    "TasksMax",
+)
+"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks.
+
+Not the limits of devices: PID 1 looks at the path, and takes any name of a device for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What holds where a job does not say."""
+
+    tender: Target | None = None
+    unit: UnitKind = UnitKind.SERVICE
+    logging: Logging = Logging.NOMAD
+    quiet: bool = False
+    cpu_hard_limit: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+IMAGE_MB = 256
+"""Unikernels have a few MiB, and some fifty: what is larger costs the node's disk and time for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What no job may exceed; None: no ceiling."""
+
+    memory_mb: int | None = None
+    nics: int | None = None
+    blocks: int | None = None
+    ports: int | None = None
+    image_mb: int = IMAGE_MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dangling:
+    """What is done about tasks that Nomad has forgotten: times in seconds.
+
+    Attributes:
+        enabled: they are looked for.
+        period: so often.
+        creation_grace: for so long the driver must not have known a task before it is ended.
+        dry_run: they are told of, and not ended.
+    """
+
+    enabled: bool = True
+    period: float = 60.0
+    creation_grace: float = 300.0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """Garbage collection: times in seconds.
+
+    Attributes:
+        enabled: unused images are removed.
+        interval: between two looks at images.
+        image_age: for so long a removed image was not used.
+        tasks: DestroyTask removes the outcome of an ended service; False: it stays until `solo5ctl rm` or `gc`.
+        dangling: tasks that Nomad has forgotten.
+    """
+
+    enabled: bool = True
+    interval: float = 3600.0
+    image_age: float = 86400.0
+    tasks: bool = True
+    dangling: Dangling = field(default_factory=Dangling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginConfig:
+    """The whole configuration.
+
+    Attributes:
+        enabled: the driver offers itself at all.
+        image_paths: directories below which a job may name an image, besides its own.
+        block_paths: the same for the files and devices behind disks.
+        tender_paths: where tenders are looked for; empty: as /etc/solo5 says.
+        image_store_mb: what all stored images may take of the disk; None: as /etc/solo5 says.
+        log_namespace: the journal namespace of consoles; empty: as /etc/solo5 says.
+        networks: those that a job may join; empty: any.
+        network_settings: networks that are defined here, as tables of /etc/solo5/*.toml.
+        stats_interval: seconds; samples of a task are at least so far apart.
+        disable_log_collection: no console reaches Nomad's log files.
+        allowed_properties: unit properties that a job may set.
+        allowed_units: types of unit that a task may be; a scope has no sandbox of systemd's.
+        allowed_tenders: tenders that a task may run under; empty: any.
+        allow_missing_controllers: the node is healthy though cgroup v2 lacks a controller, and limits do not hold.
+    """
+
+    enabled: bool = True
+    image_paths: tuple[str, ...] = ()
+    block_paths: tuple[str, ...] = ()
+    tender_paths: tuple[str, ...] = ()
+    image_store_mb: int | None = None
+    log_namespace: str = ""
+    networks: tuple[NetworkName, ...] = ()
+    network_settings: dict[str, dict[str, object]] = field(default_factory=dict)
+    stats_interval: float = 1.0
+    disable_log_collection: bool = False
+    allowed_properties: tuple[str, ...] = TIGHTENING
+    allowed_units: tuple[UnitKind, ...] = (UnitKind.SERVICE,)
+    allowed_tenders: tuple[Target, ...] = ()
+    defaults: Defaults = field(default_factory=Defaults)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    collection: Collection = field(default_factory=Collection)
+    allow_missing_controllers: bool = False
+
+
+def plugin_config(data: bytes) -> PluginConfig:
+    """Decode the plugin's configuration.
+
+    Raises:
+        SettingsError: a key has a wrong value; the sentence has its path.
+    """
+    fields = unpack(data, WHERE, SettingsError)
+    fields.allow(
+        "enabled", "image_paths", "block_paths", "tender_paths", "image_store_mb", "log_namespace", "networks",
+        "network",
+        "stats_interval", "disable_log_collection", "allowed_properties", "allowed_units", "allowed_tenders",
+        "defaults", "ceilings", "gc", "allow_missing_controllers",
+    )  # fmt: skip
+    config = PluginConfig(
+        enabled=fields.boolean("enabled", default=True),
+        image_paths=_directories(fields, "image_paths"),
+        block_paths=_directories(fields, "block_paths"),
+        tender_paths=_directories(fields, "tender_paths"),
+        image_store_mb=fields.number("image_store_mb", low=1, high=1 << 30) if fields.has("image_store_mb") else None,
+        log_namespace=fields.parsed("log_namespace", log_namespace, ""),
+        networks=_networks(fields),
+        network_settings=_network_settings(fields),
+        stats_interval=_duration(fields, "stats_interval", 1.0, least=0.1),
+        disable_log_collection=fields.boolean("disable_log_collection", default=False),
+        allowed_properties=_property_names(fields),
+        allowed_units=choices(fields, "allowed_units", UnitKind) or (UnitKind.SERVICE,),
+        allowed_tenders=choices(fields, "allowed_tenders", Target),
+        defaults=_defaults(fields.table("defaults")),
+        ceilings=_ceilings(fields.table("ceilings")),
+        collection=_collection(fields.table("gc")),
+        allow_missing_controllers=fields.boolean("allow_missing_controllers", default=False),
+    )
+    _check_defaults(config, fields.table("defaults"))
+    return config
+
+
+def _check_defaults(config: PluginConfig, fields: Fields) -> None:
+    """Refuse a default that no task may have."""
+    unit, tender = config.defaults.unit, config.defaults.tender
+    if unit not in config.allowed_units:
+        raise fields.wrong("unit", str(unit), f"one of allowed_units ({', '.join(config.allowed_units)})")
+    if tender is not None and config.allowed_tenders and tender not in config.allowed_tenders:
+        raise fields.wrong("tender", str(tender), f"one of allowed_tenders ({', '.join(config.allowed_tenders)})")
+
+
+@contextmanager
+def _under(fields: Fields, key: str) -> Iterator[None]:
+    """Put the key's path before what is wrong with its value."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise SettingsError(f"{fields.path(key)}: {error.sentence}", error.hint) from error
+
+
+def _directories(fields: Fields, key: str) -> tuple[str, ...]:
+    paths = fields.texts(key, ())
+    for path in paths:
+        if not path.startswith("/"):
+            raise fields.wrong(key, path, f'absolute directories, such as {key} = ["/srv/solo5"]')
+    return paths
+
+
+def _networks(fields: Fields) -> tuple[NetworkName, ...]:
+    with _under(fields, "networks"):
+        return tuple(map(network_name, fields.texts("networks", ())))
+
+
+def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
+    """Checked as the tables of /etc/solo5/*.toml are, which is what they become."""
+    tables = fields.table("network")
+    plain = {name: _network(tables.table(name)) for name in tables}
+    parse_settings({"network": plain}, WHERE)
+    return plain
+
+
+def _network(fields: Fields) -> dict[str, object]:
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS)
+    texts = {key: fields.text(key) for key in ("ipv4", "gateway4", "bridge") if fields.has(key)}
+    mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
+    masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
+    policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
+    return {**texts, **mtu, **masquerade, **policy}
+
+
+def _property_names(fields: Fields) -> tuple[str, ...]:
+    names = fields.texts("allowed_properties", TIGHTENING)
+    for name in names:
+        if name not in SETTABLE:
+            raise fields.wrong("allowed_properties", name, f"some of {', '.join(sorted(SETTABLE))}")
+    return names
+
+
+def _defaults(fields: Fields) -> Defaults:
+    fields.allow("tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties")
+    properties = assignments(fields, "properties")
+    with _under(fields, "properties"):
+        for key, text in properties:
+            parse_property(key, text)
+    return Defaults(
+        tender=choice(fields, "tender", Target),
+        unit=choice(fields, "unit", UnitKind) or UnitKind.SERVICE,
+        logging=choice(fields, "logging", Logging) or Logging.NOMAD,
+        quiet=fields.boolean("quiet", default=False),
+        cpu_hard_limit=fields.boolean("cpu_hard_limit", default=False),
+        properties=properties,
+    )
+
+
+def _ceilings(fields: Fields) -> Ceilings:
+    keys = ("memory_mb", "nics", "blocks", "ports", "image_mb")
+    fields.allow(*keys)
+    set_ones = {key: fields.number(key, low=0, high=1 << 30) for key in keys if fields.has(key)}
+    return Ceilings(**set_ones)
+
+
+def _collection(fields: Fields) -> Collection:
+    fields.allow("enabled", "interval", "image_age", "tasks", "dangling_tasks")
+    return Collection(
+        enabled=fields.boolean("enabled", default=True),
+        interval=_duration(fields, "interval", 3600.0, least=1.0),
+        image_age=_duration(fields, "image_age", 86400.0, least=60.0),
+        tasks=fields.boolean("tasks", default=True),
+        dangling=_dangling(fields.table("dangling_tasks")),
+    )
+
+
+def _dangling(fields: Fields) -> Dangling:
+    fields.allow("enabled", "period", "creation_grace", "dry_run")
+    return Dangling(
+        enabled=fields.boolean("enabled", default=True),
+        period=_duration(fields, "period", 60.0, least=1.0),
+        creation_grace=_duration(fields, "creation_grace", 300.0, least=10.0),
+        dry_run=fields.boolean("dry_run", default=False),
+    )
+
+
+def _duration(fields: Fields, key: str, default: float, *, least: float) -> float:
+    value = fields.parsed(key, seconds, default)
+    if value < least:
+        raise fields.wrong(key, fields.text(key), f"at least {least:g} seconds")
+    return value

@@ -1,0 +1,219 @@
+"""What a job says in `task { config { … } }`, decoded from the msgpack that Nomad makes of it.
+
+Every key of `schema.task_schema` is there, with nil for what the job left out (hashicorp/hcl2, hcldec). A number may be
+an int, a float or a text: go-cty writes whatever it can write exactly.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from solo5_systemd.block.model import MAX_SECTOR_SIZE, SECTOR_SIZE
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.image.manifest import MAX_DEVICES, Target
+from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
+from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
+from solo5_systemd.network.port_conflicts import PORTS_MAX
+from solo5_systemd.nomad.config.ready import Rule, rule
+from solo5_systemd.nomad.config.values import Logging, choice
+from solo5_systemd.unit.log_fields import labels
+from solo5_systemd.workload import UnitKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortLabel:
+    """A port of the group's `network`, by its label; `protocols`: those that are published."""
+
+    label: str
+    protocols: tuple[Protocol, ...] = (Protocol.TCP, Protocol.UDP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicOptions:
+    nic: DeviceName
+    network: NetworkName | None = None
+    ip: IPv4Address | None = None
+    mac: MacAddress | None = None
+    ports: tuple[PortLabel, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions:
+    disk: DeviceName
+    source: str
+    sector_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """The task's `config`; None: the job does not say, and the plugin's default holds.
+
+    Attributes:
+        ports: those to publish; None: all that the group has.
+        ready: when a start counts as done; None: as soon as the unit runs.
+    """
+
+    unikernel: str
+    args: tuple[str, ...] = ()
+    nics: tuple[NicOptions, ...] = ()
+    ports: tuple[PortLabel, ...] | None = None
+    disks: tuple[DiskOptions, ...] = ()
+    tender: Target | None = None
+    unit: UnitKind | None = None
+    logging: Logging | None = None
+    quiet: bool | None = None
+    cpu_hard_limit: bool | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    ready: Rule | None = None
+
+
+LONGEST = 1 << 20
+"""Bytes of a configuration: half of what Linux takes for a command line; no other call is answered meanwhile."""
+
+DEEPEST = 32
+"""Levels of a configuration; the schema has four."""
+
+
+def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Fields:
+    """The top of a configuration, without what was left out.
+
+    Raises:
+        Solo5Error: (of class `error`) it is no msgpack map, too long or too deep.
+        DependencyError: msgpack is missing.
+    """
+    if len(data) > LONGEST:
+        raise error(f"{where} is {len(data)} bytes long: expected at most {LONGEST}.")
+    try:
+        import msgpack
+    except ImportError as lacking:
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(lacking) from lacking
+    try:
+        document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
+        return Fields(_said(document, DEEPEST), where, error=error)
+    except (ValueError, msgpack.exceptions.UnpackException) as broken:
+        why = str(broken).rstrip(".") or type(broken).__name__
+        raise error(f"{where} cannot be decoded from msgpack: {why}.") from broken
+
+
+def _said(value: object, depth: int) -> object:
+    """A value without its nils: to leave a key out and to set it to null are one."""
+    if not depth:
+        raise ValueError(f"it is more than {DEEPEST} levels deep")
+    if isinstance(value, Mapping):
+        return {key: _said(item, depth - 1) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_said(item, depth - 1) for item in value]
+    return value
+
+
+def task_options(data: bytes) -> TaskOptions:
+    """Decode a task's `config`.
+
+    Raises:
+        InvalidRequestError: a key is unknown, missing or of a wrong value; the sentence has its path.
+    """
+    fields = unpack(data, "config")
+    fields.allow(
+        "unikernel",
+        "args",
+        "nic",
+        "ports",
+        "block",
+        "tender",
+        "unit",
+        "logging",
+        "quiet",
+        "cpu_hard_limit",
+        "properties",
+        "labels",
+        "ready",
+    )
+    unikernel = fields.text("unikernel", "")
+    if not unikernel:
+        raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
+    return TaskOptions(
+        unikernel=unikernel,
+        args=fields.texts("args", ()),
+        nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
+        ports=_ports(fields),
+        disks=tuple(_disk(name, table) for name, table in _labelled(fields, "block")),
+        tender=choice(fields, "tender", Target),
+        unit=choice(fields, "unit", UnitKind),
+        logging=choice(fields, "logging", Logging),
+        quiet=fields.boolean("quiet") if fields.has("quiet") else None,
+        cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
+        properties=assignments(fields, "properties"),
+        labels=_labels(fields),
+        ready=rule(fields.table("ready")) if fields.has("ready") else None,
+    )
+
+
+def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+    """A block of free keys with text values.
+
+    Raises:
+        Solo5Error: a value is no text.
+    """
+    table = fields.table(key)
+    return tuple((name, table.text(name)) for name in table)
+
+
+def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
+    pairs = assignments(fields, "labels")
+    try:
+        return labels(pairs)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"config.labels: {error.sentence}", error.hint) from error
+
+
+def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:
+    table = fields.table(key)
+    if len(tuple(table)) > MAX_DEVICES:
+        raise fields.wrong(key, f"{len(tuple(table))} blocks", f"{MAX_DEVICES} or fewer, as a manifest has devices")
+    return tuple((_device(table, name), table.table(name)) for name in table)
+
+
+def _device(table: Fields, name: str) -> DeviceName:
+    try:
+        return device_name(name)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{table.where} {name!r}: {error.sentence}") from error
+
+
+def _nic(name: DeviceName, fields: Fields) -> NicOptions:
+    fields.allow("network", "ip", "mac", "ports")
+    return NicOptions(
+        nic=name,
+        network=fields.parsed("network", network_name) if fields.has("network") else None,
+        ip=fields.parsed("ip", ipv4_address) if fields.has("ip") else None,
+        mac=fields.parsed("mac", mac_address) if fields.has("mac") else None,
+        ports=_ports(fields) or (),
+    )
+
+
+def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
+    fields.allow("source", "sector_size")
+    size = fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE) if fields.has("sector_size") else None
+    return DiskOptions(disk=name, source=fields.text("source"), sector_size=size)
+
+
+def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:
+    if not fields.has("ports"):
+        return None
+    texts = fields.texts("ports")
+    if len(texts) > PORTS_MAX:  # before any work that grows with them
+        raise fields.wrong("ports", f"{len(texts)} labels", f"{PORTS_MAX} or fewer")
+    return tuple(_port(fields, text) for text in texts)
+
+
+def _port(fields: Fields, text: str) -> PortLabel:
+    """`LABEL`, which is both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
+    label, slash, protocol = text.partition("/")
+    if not label or (slash and protocol not in tuple(Protocol)):
+        expected = 'labels of the group\'s ports, alone or with /tcp or /udp, such as ports = ["http", "dns/udp"]'
+        raise fields.wrong("ports", text, expected)
+    return PortLabel(label=label, protocols=(Protocol(protocol),)) if slash else PortLabel(label=label)

@@ -1,0 +1,1 @@
+"""Task events, as `nomad alloc status` shows them."""

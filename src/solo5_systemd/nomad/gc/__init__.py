@@ -1,0 +1,1 @@
+"""Removal of tasks and networks that the agent no longer has."""

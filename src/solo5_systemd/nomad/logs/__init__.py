@@ -1,0 +1,1 @@
+"""Task logs: Nomad's FIFOs, written by the console relay."""

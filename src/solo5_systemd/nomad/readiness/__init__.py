@@ -1,0 +1,1 @@
+"""Readiness probes, and the watch over a ready task."""

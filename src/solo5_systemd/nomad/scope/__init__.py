@@ -1,0 +1,1 @@
+"""Tasks in scopes, whose tenders are children of the plugin."""

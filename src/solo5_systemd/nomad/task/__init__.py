@@ -1,0 +1,1 @@
+"""The life of one task: start, wait, recover, signal, exit result."""

@@ -1,0 +1,1 @@
+"""Nomad's TaskConfig as the engine's workload."""

@@ -1,0 +1,243 @@
+"""Nomad's TaskConfig and a job's options, as the engine's Workload: what can be honoured, or one sentence why not."""
+
+import posixpath
+from collections.abc import Iterator
+
+from solo5_systemd.block.model import DiskRequest
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.network.model import NicRequest
+from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.config.task import NicOptions, TaskOptions
+from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload import ports
+from solo5_systemd.nomad.workload.properties import merged
+from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.policy import Policy
+from solo5_systemd.settings import DEFAULT_NETWORK
+from solo5_systemd.text import name_for_unit
+from solo5_systemd.unit.confinement import USER
+from solo5_systemd.unit.properties import INFINITY
+from solo5_systemd.workload import MIB, Workload
+
+SHARED_SLICE = "solo5-shared.slice"
+"""Of tasks without reserved cores: its AllowedCPUs= follows Nomad's shared partition, with one call for all of them."""
+
+RESERVED_SLICE = "solo5-reserved.slice"
+
+QUIET = "--solo5:quiet"
+"""The word in front of all others by which Solo5's bindings print nothing but aborts."""
+
+
+def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> Workload:
+    """What to run.
+
+    Args:
+        task: Nomad's.
+        options: the job's `config`, decoded.
+        plugin: the operator's.
+        cores: how many cores this machine has, for hard limits.
+
+    Raises:
+        InvalidRequestError: the job asks for something that cannot be honoured.
+    """
+    _check_name(task.name)
+    _refuse_what_no_guest_has(task)
+    defaults = plugin.defaults
+    quiet = defaults.quiet if options.quiet is None else options.quiet
+    return Workload(
+        name=name_of(task.id),
+        image=host_path("unikernel", options.unikernel, task),
+        roots=image_roots(task, plugin),
+        arguments=((QUIET,) if quiet else ()) + options.args,
+        memory=_memory(task),
+        memory_max=_memory_max(task),
+        cpus=_hard_limit(task, options, plugin, cores),
+        cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
+        nics=tuple(_nic(nic) for nic in options.nics),
+        publish=tuple(ports.publish(task, options)),
+        disks=tuple(_disks(task, options, plugin)),
+        tender=options.tender or defaults.tender,
+        kind=options.unit or defaults.unit,
+        slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
+        properties=_properties(task, options, plugin),
+        log_fields=(*options.labels, *log_fields(task)),
+        policy=policy(plugin),
+        description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
+    )
+
+
+def logging_of(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Logging:
+    """Where the console goes; a job with `logs { disabled = true }` has /dev/null for its files."""
+    if plugin.disable_log_collection or task.stdout_path in ("", "/dev/null"):
+        return Logging.JOURNALD
+    return options.logging or plugin.defaults.logging
+
+
+def task_directory(task: wire.TaskConfig) -> str:
+    """The task's own directory: `local` and `secrets` are below it."""
+    return posixpath.join(task.alloc_dir, task.name)
+
+
+def shared_directory(task: wire.TaskConfig) -> str:
+    """The directory that all tasks of the allocation share: NOMAD_ALLOC_DIR."""
+    return posixpath.join(task.alloc_dir, "alloc")
+
+
+def image_roots(task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
+    """Where a job's image may lie: below what Nomad brought for the task, and below what the operator offers."""
+    return (task_directory(task), shared_directory(task), *plugin.image_paths)
+
+
+def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
+    """Where the image may be, the first that exists being meant: a bare name is also one of the operator's images.
+
+    Raises:
+        InvalidRequestError: `unikernel` is no path.
+    """
+    places = () if options.unikernel.startswith("/") else plugin.image_paths
+    offered = (posixpath.normpath(posixpath.join(place, options.unikernel)) for place in places)
+    return (host_path("unikernel", options.unikernel, task), *offered)
+
+
+def cpu_weight(shares: int) -> int:
+    """Nomad's `cpu`, in MHz, as CPUWeight= (1–10000): a tenth, so that two tasks' shares keep their proportion."""
+    return max(1, min(10000, round(shares / 10)))
+
+
+def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
+    """Yield what every journal line of the task carries: `journalctl NOMAD_JOB_NAME=web`.
+
+    Nomad refuses nothing but NUL in the names of job, group and task.
+    """
+    yield "NOMAD_NAMESPACE", name_for_unit(task.namespace)
+    yield "NOMAD_JOB_NAME", name_for_unit(task.job_name)
+    yield "NOMAD_JOB_ID", name_for_unit(task.job_id)
+    yield "NOMAD_GROUP_NAME", name_for_unit(task.task_group_name)
+    yield "NOMAD_TASK_NAME", name_for_unit(task.name)
+    yield "NOMAD_ALLOC_ID", task.alloc_id
+    yield "NOMAD_ALLOC_DIR", shared_directory(task)
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that Nomad makes a directory of, and that is not one of the allocation's own."""
+    if name in ("", ".", "..", "alloc") or "/" in name:
+        raise InvalidRequestError(
+            f"task name {name!r} leads out of the task's directory: expected a name that is one of a directory.",
+            "Rename the task.",
+        )
+
+
+def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
+    if task.user not in ("", USER):
+        raise InvalidRequestError(
+            f"task {task.name} asks for user {task.user!r}: every task runs as a user of its own.",
+            "Leave user out.",
+        )
+    if task.mounts and "CSI_ENDPOINT" in task.env:
+        raise InvalidRequestError(
+            f"task {task.name} has a csi_plugin block: a unikernel has no socket that Nomad could call.",
+            "Run the CSI plugin by a driver for containers.",
+        )
+    for what, asked in (("a volume_mount", task.mounts), ("a device", task.devices)):
+        if asked:
+            where = asked[0].task_path or asked[0].host_path
+            raise InvalidRequestError(
+                f"task {task.name} asks for {what} ({where}): a unikernel has no file system to mount it in.",
+                'Give it a disk: config { block "NAME" { source = "…" } }',
+            )
+    if task.HasField("network_isolation_spec") and task.network_isolation_spec.mode != wire.NetworkIsolationSpec.HOST:
+        raise InvalidRequestError(
+            f"task {task.name} is in a group with a network namespace of its own: its tap would be in another.",
+            'Use network { mode = "host" }; each guest has an address of its own all the same.',
+        )
+    if task.HasField("dns"):
+        raise InvalidRequestError(
+            f"task {task.name} is in a group with network.dns: a unikernel has no resolv.conf.",
+            "Pass name servers among args, such as --resolver=ADDRESS.",
+        )
+
+
+def policy(plugin: PluginConfig) -> Policy:
+    """Return what the operator permits."""
+    ceilings = plugin.ceilings
+    return Policy(
+        networks=plugin.networks,
+        units=plugin.allowed_units,
+        tenders=plugin.allowed_tenders,
+        memory=_bytes(ceilings.memory_mb),
+        nics=ceilings.nics,
+        disks=ceilings.blocks,
+        ports=ceilings.ports,
+        image=_bytes(ceilings.image_mb),
+    )
+
+
+def _bytes(mb: int | None) -> int | None:
+    return None if mb is None else mb * MIB
+
+
+# --- resources ---------------------------------------------------------------------------------------------------
+
+
+def _memory(task: wire.TaskConfig) -> int:
+    mb = task.resources.allocated_resources.memory.memory_mb
+    if mb <= 0:
+        raise InvalidRequestError(f"resources.memory is {mb}: expected the task's memory in MB.")
+    return mb * MIB
+
+
+def _max_mb(task: wire.TaskConfig) -> int:
+    return task.resources.allocated_resources.memory.memory_max_mb
+
+
+def _memory_max(task: wire.TaskConfig) -> int | None:
+    """Nomad's `memory_max`: 0 is unset, -1 no limit."""
+    mb = _max_mb(task)
+    if mb < 0:
+        return INFINITY
+    return mb * MIB if mb else None
+
+
+def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> float | None:
+    """PercentTicks is the task's part of all the machine's processor time."""
+    asked = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
+    part = task.resources.linux_resources.PercentTicks
+    return part * cores if asked and part > 0 else None
+
+
+def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
+    found = merged(options.properties, plugin.defaults.properties, plugin.allowed_properties)
+    if not (cpus := task.resources.linux_resources.cpuset_cpus):
+        return found
+    return (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
+
+
+# --- devices -----------------------------------------------------------------------------------------------------
+
+
+def _nic(nic: NicOptions) -> NicRequest:
+    return NicRequest(nic=nic.nic, network=nic.network or DEFAULT_NETWORK, ipv4=nic.ip, mac=nic.mac)
+
+
+def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
+    own, shared = task_directory(task), shared_directory(task)
+    for disk in options.disks:
+        yield DiskRequest(
+            disk=disk.disk,
+            path=host_path(f'block "{disk.disk}".source', disk.source, task),
+            sector_size=disk.sector_size,
+            roots=(own, shared, *plugin.block_paths),
+            allocation=(own, shared),
+        )
+
+
+def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
+    """A relative path is the task directory's.
+
+    Raises:
+        InvalidRequestError: it is no path.
+    """
+    if "\0" in path:
+        raise InvalidRequestError(f"config.{what} {path!r} is no path: it contains a NUL byte.")
+    return posixpath.normpath(posixpath.join(task_directory(task), path))

@@ -1,0 +1,171 @@
+"""Ports of a job: what a task publishes, where it is ready, and the address that its services register."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import IPv4Address
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
+from solo5_systemd.nomad.config.ready import Endpoint, Port, no_nic
+from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.workload import Publish
+
+
+def allocated(task: wire.TaskConfig) -> Iterator[wire.PortMapping]:
+    """Yield the ports of the group, then those of the task's own `resources` (deprecated since Nomad 0.12).
+
+    The latter reach a driver without their `to` (plugins/drivers/utils.go, ResourcesToProto).
+    """
+    yield from task.resources.ports
+    for network in task.resources.allocated_resources.networks:
+        for port in (*network.reserved_ports, *network.dynamic_ports):
+            yield wire.PortMapping(label=port.label, value=port.value, host_ip=network.ip)
+
+
+def wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[DeviceName | None, PortLabel]]:
+    """Return each label to publish with its NIC; None: the primary one. Without any list, all labels."""
+    if lists_none(options):
+        return [(None, PortLabel(label=port.label)) for port in allocated(task)]
+    by_nic = [(nic.nic, label) for nic in options.nics for label in nic.ports]
+    return [*by_nic, *((None, label) for label in options.ports or ())]
+
+
+def lists_none(options: TaskOptions) -> bool:
+    """Return whether the job leaves it to the driver which ports are published."""
+    return options.ports is None and not any(nic.ports for nic in options.nics)
+
+
+def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
+    """Yield what the task publishes.
+
+    Raises:
+        InvalidRequestError: a label that neither group nor task has.
+    """
+    implied = lists_none(options)
+    for nic, label in wanted(task, options):
+        port = _mapping(task, label.label)
+        for protocol in label.protocols:
+            yield Publish(
+                nic=nic,
+                host_ip=_host_ip(port),
+                host_port=port.value,
+                port=guest_port(port),
+                protocol=protocol,
+                implied=implied,
+            )
+
+
+def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
+    """Return the NIC and the guest's port of a `ready` rule; None: the primary NIC.
+
+    Raises:
+        InvalidRequestError: a label that neither group nor task has.
+    """
+    if port.name.isascii() and port.name.isdigit():
+        return None, int(port.name)
+    nic = next((nic for nic, label in wanted(task, options) if label.label == port.name), None)
+    return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))
+
+
+def endpoint(port: Port, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
+    """Return the address and port of a `ready` rule.
+
+    Raises:
+        InvalidRequestError: the guest has no address, or neither group nor task has such a label.
+    """
+    if reservation is None or not reservation.leases:
+        raise no_nic(port)
+    nic, number = ready_port(port, task, options)
+    lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
+    return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
+
+
+def guest_port(port: wire.PortMapping) -> int:
+    """Return `to`, or the host's own number where it is not set (0, or -1 for "the same")."""
+    return port.to if port.to > 0 else port.value
+
+
+def network_override(
+    reservation: Reservation | None, task: wire.TaskConfig, options: TaskOptions
+) -> wire.NetworkOverride | None:
+    """Return the guest's address and ports for services with `address_mode = "driver"`; None without such an address.
+
+    It is not advertised by itself: other hosts reach the guest by the host's ports, not by its address here.
+    """
+    address = guest_address(reservation)
+    if address is not None:
+        for _, label in wanted(task, options):
+            address.port_map[label.label] = guest_port(_mapping(task, label.label))
+    return address
+
+
+def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
+    """Return the address of the NIC that the task's ports lead to; the client keeps the ports of a recovered task.
+
+    Nomad registers one address for all ports of a task. None where ports lead to several NICs: whichever it were, a
+    service of the other NIC's port would be registered where it does not listen.
+    """
+    nics = published_nics(reservation) if reservation is not None else ()
+    if reservation is None or not reservation.leases or len(nics) > 1:
+        return None
+    lease = reservation.lease(nics[0]) if nics else _primary(reservation)
+    return wire.NetworkOverride(addr=str(lease.ipv4.ip))
+
+
+def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:
+    """Return the NICs that published ports lead to, in the order of their leases."""
+    reached = {port.nic for port in reservation.ports}
+    return tuple(lease.nic for lease in reservation.leases if lease.nic in reached)
+
+
+def taken_by_sibling(
+    task: wire.TaskConfig, publishes: Sequence[Publish], held: Sequence[PortRequest], sibling: str
+) -> InvalidRequestError | None:
+    """Return why a task cannot start beside another one of its allocation; None where no port is in both.
+
+    Args:
+        task: the one that starts.
+        publishes: its ports.
+        held: the ports of the other one.
+        sibling: the other one's name in the job.
+    """
+    taken = {(port.host_ip, port.host_port, port.protocol) for port in held}
+    numbers = {each.host_port for each in publishes if (each.host_ip, each.host_port, each.protocol) in taken}
+    labels = [port.label for port in allocated(task) if port.value in numbers]
+    if not labels:
+        return None
+    return InvalidRequestError(
+        f"port {labels[0]} is published to task {sibling} of the same allocation: "
+        "expected each port of a group at one task.",
+        f'List what each task has: config {{ ports = ["{labels[0]}"] }} in one, config {{ ports = [] }} in the other.',
+    )
+
+
+def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wire.PortMapping:
+    ports = tuple(allocated(task))
+    for port in ports:
+        if port.label == label:
+            return port
+    has = ", ".join(port.label for port in ports) or "none"
+    raise InvalidRequestError(
+        f"{key} names {label!r}: expected one of the group's ports ({has}).",
+        f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
+    )
+
+
+def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
+    """Return the node's address that the scheduler chose; None, also for the wildcard: every one."""
+    if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
+        return None
+    if ":" in port.host_ip:
+        raise InvalidRequestError(
+            f"port {port.label} is on the host's address {port.host_ip}: expected an IPv4 address.",
+            "Choose another host_network for the port.",
+        )
+    return ipv4_address(port.host_ip)
+
+
+def _primary(reservation: Reservation) -> Lease:
+    """Return the lease of the NIC named `service`, as MirageOS calls its first, or else the first."""
+    return next((lease for lease in reservation.leases if lease.nic == "service"), reservation.leases[0])
