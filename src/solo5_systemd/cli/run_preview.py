@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.task_output import lease_text, port, reservation_json
 from solo5_systemd.cli.unit_file_output import directive, plain_value
-from solo5_systemd.cli.verbs.run import warn
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def preview(workload: Workload, session: Session, *, json: bool) -> int:
     """
 
     async def story(engine: "Runtime") -> int:
-        await warn(engine, workload, session.screen)
+        await session.warn_unenforced(engine, workload)
         plan = await engine.preview(workload)
         if json:
             session.screen.json(_json(plan))

@@ -4,7 +4,6 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.verbs.run import warn
 from solo5_systemd.host.execution import execute
 from solo5_systemd.workload import Workload
 
@@ -22,7 +21,7 @@ def become(workload: Workload, session: Session) -> NoReturn:
     line: list[str] = []
 
     async def story(engine: "Runtime") -> int:
-        await warn(engine, workload, session.screen)
+        await session.warn_unenforced(engine, workload)
         line.extend((await engine.start_scope(workload, os.getpid())).line)
         return 0
 

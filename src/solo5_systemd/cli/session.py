@@ -11,6 +11,7 @@ from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.workload import Workload
 
 Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
 Story = Callable[["Runtime"], Coroutine[Any, Any, int]]
@@ -63,6 +64,15 @@ class Session:
     async def _tell(self, story: Story) -> int:
         async with self._connect() as engine:
             return await story(engine)
+
+    async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
+        """Write one sentence to stderr if the kernel will not enforce a limit of the workload: no cgroup controller."""
+        limits = await engine.unenforced(workload)
+        if limits:
+            names, controllers = (", ".join(dict.fromkeys(words)) for words in (limits, limits.values()))
+            self.screen.say(
+                f"warning: {names} will not hold: cgroup v2 has no {controllers} here; see solo5ctl doctor."
+            )
 
     async def each(self, names: Sequence[TaskName], act: Callable[[TaskName], Awaitable[None]]) -> int:
         """Do one thing for several tasks at once; a failure of one does not keep the others from it."""

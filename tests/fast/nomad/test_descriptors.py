@@ -9,15 +9,15 @@ SCRIPT = """
 import resource, subprocess, sys
 NOFILE = resource.RLIMIT_NOFILE
 resource.setrlimit(NOFILE, (64, 512))
-from solo5_systemd.nomad import descriptors
-descriptors.raise_limit()
+from solo5_systemd.nomad import process
+process.raise_limit()
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 inherited = resource.prlimit(child.pid, NOFILE)
-descriptors.restore_limit(child.pid)
+process.restore_limit(child.pid)
 print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
 child.communicate()
 try:
-    descriptors.restore_limit(child.pid)
+    process.restore_limit(child.pid)
 except ProcessLookupError:
     print("ended")
 """

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
@@ -18,17 +17,6 @@ from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
-
-
-# `solo5ctl run` on a host whose cgroup v2 hierarchy lacks controllers: name the limits that will not hold.
-
-
-async def warn(engine: "Runtime", workload: Workload, screen: Screen) -> None:
-    """Write one sentence to stderr if the kernel will not enforce a limit of the workload."""
-    limits = await engine.unenforced(workload)
-    if limits:
-        names, controllers = (", ".join(dict.fromkeys(words)) for words in (limits, limits.values()))
-        screen.say(f"warning: {names} will not hold: cgroup v2 has no {controllers} here; see solo5ctl doctor.")
 
 
 EPILOG = """\
@@ -148,9 +136,8 @@ def _workload(arguments: Namespace) -> Workload:
 
 async def _start(engine: "Runtime", workload: Workload, arguments: Namespace, session: Session) -> int:
     from solo5_systemd.cli import run_foreground  # asyncio
-    from solo5_systemd.cli.verbs.run import warn
 
-    await warn(engine, workload, session.screen)
+    await session.warn_unenforced(engine, workload)
 
     if arguments.replace:
         await run_foreground.make_room(engine, workload.name)
