@@ -1,4 +1,4 @@
-# bash completion for solo5ctl(1). It needs nothing but bash, and asks solo5ctl only for names.
+# bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
 _solo5ctl_verbs="run ps inspect logs stop kill rm wait stats metrics freeze thaw image network doctor gc"
 
@@ -36,7 +36,7 @@ _solo5ctl_positionals() { # VERB FIRST
     for ((index = $2; index < COMP_CWORD; index++)); do
         if [[ ${COMP_WORDS[index]} == -* ]]; then
             _solo5ctl_takes_value "$1" "${COMP_WORDS[index]}" && ((index++))
-            # bash splits words at "=" and ":"; what belongs together is skipped together
+            # bash splits words at "=" and ":" (COMP_WORDBREAKS): skip all parts of one value
             while [[ ${COMP_WORDS[index + 1]-} == [=:]* && index+1 -lt COMP_CWORD ]]; do ((index += 2)); done
         else
             ((count++))

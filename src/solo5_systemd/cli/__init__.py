@@ -1,1 +1,1 @@
-"""`solo5ctl`: the engine on a command line."""
+"""The command line program `solo5ctl`."""

@@ -1,7 +1,6 @@
-"""What people type, as values.
+"""Parsers of option values, for argparse's `type=`. The syntax follows podman-run(1) where podman has the option.
 
-The forms are those of podman-run(1) where podman has one. Each function is a type for argparse: it takes the text
-behind its option and answers with a value, or with one sentence that names option, text and what was expected.
+Each raises InvalidRequestError with one sentence that has the option, the text and what was expected.
 """
 
 import re
@@ -39,26 +38,26 @@ KILL_SIGNALS = (signals.SIGINT, signals.SIGTERM, signals.SIGKILL)
 
 
 def memory_size(text: str) -> int:
-    """Bytes, from `134217728`, `64M`, `64MiB` or `1g`; suffixes are to the base of 1024.
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
 
     Raises:
-        InvalidRequestError: malformed, zero, or beyond any machine.
+        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
     """
     match = _SIZE.fullmatch(text)
     size = int(match[1]) * _FACTORS[match[2].upper()] if match else 0
     if not 0 < size <= LARGEST_SIZE:
         raise InvalidRequestError(
-            f"--memory {text!r} is not a size: expected a whole number of bytes above zero, or one with a suffix, "
-            "such as 64M or 1G."
+            f"--memory {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or "
+            "1G."
         )
     return size
 
 
 def cpus(text: str) -> float:
-    """Processors' worth of time, from `1.5`.
+    """Return a CPU quota in processors, from `1.5`.
 
     Raises:
-        InvalidRequestError: malformed, or less than the kernel can hold a task to (1 ms in 100).
+        InvalidRequestError: malformed, or less than the smallest quota of cgroup v2 (1 ms in 100 ms).
     """
     if not _DECIMAL.fullmatch(text) or float(text) < 0.01:
         raise InvalidRequestError(f"--cpus {text!r} is not a number of processors: expected 0.01 or more, such as 1.5.")
@@ -66,75 +65,75 @@ def cpus(text: str) -> float:
 
 
 def cpu_weight(text: str) -> int:
-    """A CPUWeight= of systemd: 1 to 10000, of which 100 is the usual.
+    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
 
     Raises:
-        InvalidRequestError: malformed or outside.
+        InvalidRequestError: malformed or out of range.
     """
-    return _whole(text, "--cpu-weight", 1, 10_000)
+    return _integer(text, "--cpu-weight", 1, 10_000)
 
 
 def line_count(text: str) -> int:
-    """How many lines of the console's end.
+    """Return the number of last lines to show.
 
     Raises:
         InvalidRequestError: malformed.
     """
-    return _whole(text, "--tail", 0, 10**9)
+    return _integer(text, "--tail", 0, 10**9)
 
 
 def seconds(text: str) -> float:
-    """A time to wait.
+    """Return a timeout in seconds.
 
     Raises:
         InvalidRequestError: malformed.
     """
     if not _DECIMAL.fullmatch(text):
-        raise InvalidRequestError(f"--time {text!r} is not a time: expected seconds, such as 10 or 0.5.")
+        raise InvalidRequestError(f"--time {text!r} is not a timeout: expected seconds, such as 10 or 0.5.")
     return float(text)
 
 
 def interval(text: str) -> float:
-    """Seconds between two looks.
+    """Return a sampling interval in seconds.
 
     Raises:
-        InvalidRequestError: no number, or outside 0.1–86400.
+        InvalidRequestError: malformed, or outside 0.1–86400.
     """
     if not _DECIMAL.fullmatch(text) or not 0.1 <= float(text) <= 86400:
-        raise InvalidRequestError(f"--interval {text!r} is not a time: expected seconds from 0.1 on, such as 5.")
+        raise InvalidRequestError(f"--interval {text!r} is not an interval: expected 0.1 to 86400 seconds, such as 5.")
     return float(text)
 
 
 def stop_signal(text: str) -> StopSignal:
-    """The signal that asks a tender to end.
+    """Return the stop signal (KillSignal=) of a tender.
 
     Raises:
         InvalidRequestError: neither INT nor TERM.
     """
     number = _signal(text)
     if number not in (signals.SIGINT, signals.SIGTERM):
-        raise InvalidRequestError(f"--signal {text!r} does not ask a tender to end: expected INT or TERM.")
+        raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
     return StopSignal(signals.Signals(number).name)
 
 
 def kill_signal(text: str) -> int:
-    """The number of a signal that `kill` may send.
+    """Return the number of a signal that `kill` may send.
 
     Raises:
-        InvalidRequestError: any but INT, TERM and KILL.
+        InvalidRequestError: not INT, TERM or KILL.
     """
     number = _signal(text)
     if number not in KILL_SIGNALS:
         raise InvalidRequestError(
-            f"--signal {text!r} cannot be sent: expected INT, TERM or KILL, since a guest sees no signals, and any "
-            "other kills its tender without a word or does nothing.",
-            "To stop and continue a guest: solo5ctl freeze, solo5ctl thaw.",
+            f"--signal {text!r} cannot be sent: expected INT, TERM or KILL, the signals that a tender handles; guests "
+            "receive none.",
+            "To pause and resume a guest: solo5ctl freeze, solo5ctl thaw.",
         )
     return number
 
 
 def nic(text: str) -> NicRequest:
-    """NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS].
+    """Parse NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS].
 
     Raises:
         InvalidRequestError: malformed.
@@ -143,8 +142,7 @@ def nic(text: str) -> NicRequest:
     network, *options = rest.split(",")
     if not equals or not network:
         raise InvalidRequestError(
-            f"--net {text!r} does not name a network: expected NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS], "
-            "such as service=default."
+            f"--net {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS], such as service=default."
         )
     values = _options(options, ("ip", "mac"), f"--net {text!r}")
     return NicRequest(
@@ -156,16 +154,14 @@ def nic(text: str) -> NicRequest:
 
 
 def publish(text: str) -> Publish:
-    """[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp].
-
-    A NIC's name holds only letters and digits and an IPv4 address always dots, so that one is never taken for the
-    other.
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp].
 
     Raises:
         InvalidRequestError: malformed.
     """
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = ports.split(":") if ":" in ports else ("", "", "", "")
+    # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
     device = front.pop(0) if front and "." not in front[0] else None
     host_ip = front.pop(0) if front else None
     if front or not host_port or not port:
@@ -184,7 +180,7 @@ def publish(text: str) -> Publish:
 
 
 def disk(text: str) -> DiskRequest:
-    """NAME=FILE[,sector-size=N]; FILE may hold commas and blanks.
+    """Parse NAME=FILE[,sector-size=N]; FILE may contain commas and blanks.
 
     Raises:
         InvalidRequestError: malformed.
@@ -193,20 +189,20 @@ def disk(text: str) -> DiskRequest:
     path, comma, size = rest.rpartition(_SECTOR_SIZE) if _SECTOR_SIZE in rest else (rest, "", "")
     if not equals or not path:
         raise InvalidRequestError(
-            f"--block {text!r} does not name a file: expected NAME=FILE[,sector-size=N], such as storage=/srv/disk.img."
+            f"--block {text!r} has no file: expected NAME=FILE[,sector-size=N], such as storage=/srv/disk.img."
         )
     return DiskRequest(
         disk=device_name(name),
         path=path,
-        sector_size=_whole(size, f"--block {text!r}: sector-size", 512, 32768) if comma else None,
+        sector_size=_integer(size, f"--block {text!r}: sector-size", 512, 32768) if comma else None,
     )
 
 
 def unit_property(text: str) -> tuple[str, str]:
-    """KEY=VALUE, checked to be a property that a task may set.
+    """Parse KEY=VALUE, a settable unit property (unit/properties.py).
 
     Raises:
-        InvalidRequestError: malformed, or not for a task to set.
+        InvalidRequestError: malformed, or not settable.
     """
     key, equals, value = text.partition("=")
     if not equals:
@@ -216,25 +212,25 @@ def unit_property(text: str) -> tuple[str, str]:
 
 
 def log_field(text: str) -> tuple[str, str]:
-    """KEY=VALUE, KEY in the form of systemd.journal-fields(7).
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
 
     Raises:
-        InvalidRequestError: malformed, or one of the fields that we set.
+        InvalidRequestError: malformed, or a SOLO5_ field.
     """
     key, equals, value = text.partition("=")
     if not equals or not _JOURNAL_FIELD.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
         raise InvalidRequestError(
-            f"--log-field {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 capital letters, "
-            "digits and '_', beginning with a letter and not with SOLO5_."
+            f"--log-field {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, "
+            "digits and '_', starting with a letter and not with SOLO5_."
         )
     return key, value
 
 
 def journal_label(text: str) -> tuple[str, str]:
-    """KEY=VALUE, as a job's `labels`.
+    """Parse KEY=VALUE, as in a Nomad job's `labels`.
 
     Raises:
-        InvalidRequestError: malformed, or a name that the journal, Nomad or Solo5 uses.
+        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
     """
     key, equals, value = text.partition("=")
     if not equals:
@@ -245,32 +241,32 @@ def journal_label(text: str) -> tuple[str, str]:
         raise InvalidRequestError(f"--label {text!r}: {error.sentence}") from error
 
 
-def unlike(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
-    """The values, no two of which have the same key.
+def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
+    """Return the values if their keys are unique.
 
     Args:
-        values: in the order in which they were typed.
-        key: what must differ.
-        what: what the key is called, for the error.
+        values: in the order of the command line.
+        key: returns the key of a value.
+        what: the noun for the key in the error.
 
     Raises:
-        InvalidRequestError: two have.
+        InvalidRequestError: two values have the same key.
     """
     seen: dict[Hashable, T] = {}
     for value in values:
         if key(value) in seen:
-            raise InvalidRequestError(f"{what} {key(value)} is given twice: expected it once.")
+            raise InvalidRequestError(f"{what} {key(value)} is given twice: expected once.")
         seen[key(value)] = value
     return tuple(seen.values())
 
 
-def listening(port: Publish) -> str:
-    """The end that two published ports cannot share."""
+def host_endpoint(port: Publish) -> str:
+    """Return `ADDRESS:PORT/PROTOCOL` of the host's side, which no other published port may have."""
     return f"{port.host_ip or '0.0.0.0'}:{port.host_port}/{port.protocol}"  # noqa: S104 - shown, never bound
 
 
 def derived_name(image: str, suffix: str) -> TaskName:
-    """A task name for an image without one: its file's stem, and a suffix that tells it from the others."""
+    """Return the default task name: the file name's stem and a suffix that makes it unique."""
     stem = image.rpartition("/")[2].partition(".")[0]
     usable = re.sub(r"[^A-Za-z0-9_-]+", "-", stem, flags=re.ASCII).lstrip("-_")[:64]
     return task_name(f"{usable or 'unikernel'}-{suffix}")
@@ -282,7 +278,7 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
         key, equals, value = word.partition("=")
         if not equals or key not in known or key in values:
             raise InvalidRequestError(
-                f"{where} has {word!r} behind the name: expected each of "
+                f"{where} has {word!r} after the network: expected each of "
                 f"{', '.join(f'{name}=ADDRESS' for name in known)} at most once."
             )
         values[key] = value
@@ -291,18 +287,18 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 
 def _port(text: str, whole: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        raise InvalidRequestError(f"--publish {whole!r}: port {text!r} does not exist: expected 1 to 65535.")
+        raise InvalidRequestError(f"--publish {whole!r}: {text!r} is not a port: expected 1 to 65535.")
     return port_number(int(text))
 
 
-def _whole(text: str, what: str, low: int, high: int) -> int:
+def _integer(text: str, what: str, low: int, high: int) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not low <= int(text) <= high:
-        raise InvalidRequestError(f"{what} {text!r} is wrong: expected a whole number from {low} to {high}.")
+        raise InvalidRequestError(f"{what} {text!r} is out of range: expected an integer from {low} to {high}.")
     return int(text)
 
 
 def _signal(text: str) -> int:
-    """A signal's number, from `TERM`, `SIGTERM`, `term` or `15`; zero for what is none."""
+    """Return the number of `TERM`, `SIGTERM`, `term` or `15`; 0 for an unknown signal."""
     upper = text.upper().removeprefix("SIG")
     by_name = {signal.name.removeprefix("SIG"): signal.value for signal in signals.Signals}
     numbers = {str(number) for number in by_name.values()}

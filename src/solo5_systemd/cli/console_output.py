@@ -1,4 +1,4 @@
-"""A task's console, line by line: stdout to stdout, stderr to stderr."""
+"""Output of a task's console: its stdout to ours, its stderr to ours."""
 
 import json
 from collections.abc import Callable
@@ -17,15 +17,17 @@ Write = Callable[[Entry, Screen], None]
 
 
 def write_plain(entry: Entry, screen: Screen) -> None:
+    """Write the line alone."""
     screen.copy(entry.message, to_err=entry.stream is Stream.STDERR)
 
 
 def write_timed(entry: Entry, screen: Screen) -> None:
+    """Write the line after its journal timestamp (RFC 3339, UTC)."""
     screen.copy(entry.message, to_err=entry.stream is Stream.STDERR, prefix=f"{moment(entry.realtime)} ")
 
 
 def write_json(entry: Entry, screen: Screen) -> None:
-    """One object a line, so that a reader of a followed console need not wait for the end."""
+    """Write one JSON object on a line (JSON Lines), so that a followed console can be parsed as it grows."""
     message = entry.message.decode("utf-8", "replace")
     line = {"time": moment(entry.realtime), "stream": entry.stream.name.lower(), "message": message}
     screen.write(json.dumps(line) + "\n")
@@ -34,7 +36,19 @@ def write_json(entry: Entry, screen: Screen) -> None:
 async def copy_console(
     engine: "Runtime", task: Task, screen: Screen, write: Write, *, follow: bool, last: int | None = None
 ) -> int:
-    """Write what there is, and with `follow` what comes until the task has ended; the number of lines."""
+    """Write the console to the screen.
+
+    Args:
+        engine: a connected engine.
+        task: the task.
+        screen: the output.
+        write: the format of a line.
+        follow: go on until the task has ended.
+        last: start with this many last lines; None: with the first.
+
+    Returns:
+        the number of lines.
+    """
     count = 0
     async with aclosing(engine.console(task, follow=follow, last=last)) as entries:
         async for entry in entries:

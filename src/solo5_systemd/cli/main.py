@@ -1,61 +1,64 @@
-"""The entry of `solo5ctl`: choose the verb, and turn whatever goes wrong into a sentence and an exit status."""
+"""Entry point of `solo5ctl`: runs the verb, and maps exceptions to a message and an exit status."""
 
 import os
 import sys
 from collections.abc import Sequence
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import parse
-from solo5_systemd.cli.screen import abandon_output, process_screen
-from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.screen import discard_stdout, standard_screen
 from solo5_systemd.errors import Solo5Error
 
-INTERRUPTED = 128 + 2
-BROKEN_PIPE = 128 + 13
-INTERNAL = 125
+EXIT_SIGINT = 128 + 2
+EXIT_SIGPIPE = 128 + 13
+EXIT_INTERNAL_ERROR = 125
 
 
 def main() -> int:
-    return run(sys.argv[1:], Session(process_screen()))
+    """Run `solo5ctl` with this process's arguments; the console script's entry point."""
+    return run(sys.argv[1:], CommandContext(standard_screen()))
 
 
-def run(words: Sequence[str], session: Session) -> int:
-    """One call; the exit status is the verb's, or the error's (`errors.Solo5Error.exit_status`)."""
+def run(words: Sequence[str], context: CommandContext) -> int:
+    """Run one command line.
+
+    Returns:
+        The verb's exit status, or that of its error (`errors.Solo5Error.exit_status`).
+    """
     try:
         arguments = parse(words)
-        session.screen.colour &= not arguments.no_color
-        status: int = arguments.execute(arguments, session)
+        context.screen.colour &= not arguments.no_color
+        status: int = arguments.execute(arguments, context)
     except Solo5Error as error:
-        session.screen.complain(error)
+        context.screen.error(error)
         return error.exit_status
     except ImportError as error:
-        return _lacking(error, session)
+        return _missing_module(error, context)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_SIGINT
     except BrokenPipeError:
-        abandon_output()
-        return BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 - the one place where nothing may pass
-        return _internal(error, session)
+        discard_stdout()
+        return EXIT_SIGPIPE
+    except Exception as error:  # noqa: BLE001 - top level: reported as an internal error
+        return _internal_error(error, context)
     return status
 
 
-def _lacking(error: ImportError, session: Session) -> int:
-    """A verb's module needs one that is not installed; where it is one of ours, that is a fault."""
+def _missing_module(error: ImportError, context: CommandContext) -> int:
+    """Report a dependency that is not installed; a missing module of solo5_systemd is an internal error."""
     from solo5_systemd.dependencies import blamed
 
     try:
-        lacking = blamed(error)
+        missing = blamed(error)
     except ImportError:
-        return _internal(error, session)
-    session.screen.complain(lacking)
-    return lacking.exit_status
+        return _internal_error(error, context)
+    context.screen.error(missing)
+    return missing.exit_status
 
 
-def _internal(error: Exception, session: Session) -> int:
-    """A fault of ours: said in a line, and whole to those who ask for it."""
+def _internal_error(error: Exception, context: CommandContext) -> int:
+    """Report a bug in one line, or with its traceback if SOLO5_DEBUG is set."""
     if os.environ.get("SOLO5_DEBUG"):
         raise error
-    session.screen.say(
-        f"internal error: {type(error).__name__}: {error}\nTo see where, call it again with SOLO5_DEBUG=1 set."
-    )
-    return INTERNAL
+    context.screen.message(f"internal error: {type(error).__name__}: {error}\nFor a traceback, set SOLO5_DEBUG=1.")
+    return EXIT_INTERNAL_ERROR

@@ -1,6 +1,6 @@
-"""Which metrics there are. docs/metrics.md explains each; names and labels are stable.
+"""The metric families, documented in docs/metrics.md; names and labels are stable.
 
-A task's own series carry its name alone; `solo5_task_info` says once what else it is, to be joined by whoever asks.
+Series of a task have the label `task` only; further labels are on `solo5_task_info`, to be joined in a query.
 """
 
 from collections import Counter
@@ -15,51 +15,56 @@ from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.network.tap_counters import Counters, Traffic
 
 Values = Iterable[tuple[Labels, float | None]]
-"""None is not known, and left out."""
+"""Labels and value of each sample; samples with the value None (unknown) are omitted."""
 
 
 def families(
     tasks: Sequence[Task], samples: Mapping[TaskName, Sample], networks: Sequence[NetworkOverview]
 ) -> Iterator[Family]:
-    """All metrics, of tasks that live, what they use, and networks."""
-    yield Family(name="solo5_build_info", kind=Kind.GAUGE, help="The version.", values=[({"version": __version__}, 1)])
-    yield from _of_tasks(tasks)
-    for name, kind, text, read in _SAMPLED:
+    """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
+    yield Family(
+        name="solo5_build_info",
+        kind=Kind.GAUGE,
+        help="Version of solo5-systemd; always 1.",
+        values=[({"version": __version__}, 1)],
+    )
+    yield from _task_families(tasks)
+    for name, kind, text, read in _SAMPLE_METRICS:
         found = (({"task": task, **labels}, value) for task, now in samples.items() for labels, value in read(now))
         known = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=kind, help=text, values=known)
-    yield from _of_networks(networks)
+    yield from _network_families(networks)
 
 
-def _of_tasks(tasks: Sequence[Task]) -> Iterator[Family]:
+def _task_families(tasks: Sequence[Task]) -> Iterator[Family]:
     phases = Counter(task.phase for task in tasks)
     yield Family(
         name="solo5_tasks",
         kind=Kind.GAUGE,
-        help="Tasks by phase.",
+        help="Number of tasks by phase.",
         values=[({"phase": phase.value}, phases[phase]) for phase in Phase if phase is not Phase.ENDED],
     )
     yield Family(
         name="solo5_task_info",
         kind=Kind.GAUGE,
-        help="What a task is; always 1.",
-        values=[(_description(task), 1) for task in tasks],
+        help="Labels of a task; always 1.",
+        values=[(_info_labels(task), 1) for task in tasks],
     )
     yield Family(
         name="solo5_task_start_time_seconds",
         kind=Kind.GAUGE,
-        help="When the task was started, since the epoch.",
+        help="Start time of the task since the epoch.",
         values=[({"task": task.name}, task.started / 1e6) for task in tasks if task.started],
     )
     yield Family(
         name="solo5_task_nic_info",
         kind=Kind.GAUGE,
-        help="What a NIC holds of the network; always 1.",
-        values=[labelled for task in tasks for labelled in _nics(task)],
+        help="Labels of a NIC's lease; always 1.",
+        values=[labelled for task in tasks for labelled in _nic_labels(task)],
     )
 
 
-def _description(task: Task) -> Labels:
+def _info_labels(task: Task) -> Labels:
     fields = task.state.log_fields
     return {
         "task": task.name,
@@ -75,7 +80,7 @@ def _description(task: Task) -> Labels:
     }
 
 
-def _nics(task: Task) -> Iterator[tuple[Labels, float]]:
+def _nic_labels(task: Task) -> Iterator[tuple[Labels, float]]:
     for lease in task.reservation.leases if task.reservation else ():
         address = str(lease.ipv4.ip)
         yield (
@@ -84,42 +89,42 @@ def _nics(task: Task) -> Iterator[tuple[Labels, float]]:
         )
 
 
-def _of_networks(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
-    for name, text, read in _POOLS:
+def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
+    for name, text, read in _NETWORK_METRICS:
         values = [({"network": network.name}, read(network)) for network in networks if network.ipv4 is not None]
         yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)
 
 
-_POOLS: Sequence[tuple[str, str, Callable[[NetworkOverview], int]]] = (
-    ("solo5_network_leases", "Addresses that NICs hold.", lambda network: network.leases),
-    ("solo5_network_free_addresses", "Addresses that are still to be had.", lambda network: network.free),
-    ("solo5_network_up", "Whether the network's bridge is there.", lambda network: int(network.up)),
+_NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int]]] = (
+    ("solo5_network_leases", "Leased addresses.", lambda network: network.leases),
+    ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free),
+    ("solo5_network_up", "1 if the network's bridge exists, else 0.", lambda network: int(network.up)),
 )
 
 
-def _gauge(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Row":
+def _gauge(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Metric":
     return name, Kind.GAUGE, text, lambda now: [({}, read(now.usage))]
 
 
-def _counter(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Row":
+def _counter(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Metric":
     return name, Kind.COUNTER, text, lambda now: [({}, read(now.usage))]
 
 
-def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Row":
+def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Metric":
     def values(now: Sample) -> Values:
         return [({"device": device}, read(disk)) for device, disk in (now.usage.disks or {}).items()]
 
     return name, Kind.COUNTER, text, values
 
 
-def _by_nic(way: str, count: str, text: str, read: Callable[[Traffic], Counters]) -> "_Row":
+def _by_nic(way: str, count: str, text: str, read: Callable[[Traffic], Counters]) -> "_Metric":
     def values(now: Sample) -> Values:
         return [({"nic": nic}, getattr(read(traffic), count)) for nic, traffic in now.nics.items()]
 
     return f"solo5_task_network_{way}_{count}", Kind.COUNTER, text, values
 
 
-def _by_resource(name: str, kind: str, text: str) -> "_Row":
+def _by_resource(name: str, kind: str, text: str) -> "_Metric":
     def values(now: Sample) -> Values:
         return [({"resource": resource}, _stalled(each, kind)) for resource, each in (now.usage.pressure or {}).items()]
 
@@ -148,36 +153,34 @@ def _sent(traffic: Traffic) -> Counters:
     return traffic.sent
 
 
-_Row = tuple[str, Kind, str, Callable[[Sample], Values]]
+_Metric = tuple[str, Kind, str, Callable[[Sample], Values]]
 
-_SAMPLED: Sequence[_Row] = (
-    ("solo5_task_cpu_seconds", Kind.COUNTER, "Processor time, of guest and tender.", _modes),
-    _counter("solo5_task_cpu_periods", "Periods of the processor quota.", lambda u: u.cpu.periods),
-    _counter(
-        "solo5_task_cpu_throttled_periods", "Periods that the quota cut short.", lambda u: u.cpu.throttled_periods
-    ),
-    _counter("solo5_task_cpu_throttled_seconds", "Time lost to the quota.", lambda u: _seconds(u.cpu.throttled)),
-    _gauge("solo5_task_memory_rss_bytes", "Resident memory, of guest and tender.", lambda u: u.memory.rss),
+_SAMPLE_METRICS: Sequence[_Metric] = (
+    ("solo5_task_cpu_seconds", Kind.COUNTER, "CPU time of guest and tender.", _modes),
+    _counter("solo5_task_cpu_periods", "Elapsed periods of the CPU quota.", lambda u: u.cpu.periods),
+    _counter("solo5_task_cpu_throttled_periods", "Throttled periods.", lambda u: u.cpu.throttled_periods),
+    _counter("solo5_task_cpu_throttled_seconds", "Throttled time.", lambda u: _seconds(u.cpu.throttled)),
+    _gauge("solo5_task_memory_rss_bytes", "Resident memory of guest and tender.", lambda u: u.memory.rss),
     _gauge("solo5_task_memory_cache_bytes", "Page cache.", lambda u: u.memory.cache),
-    _gauge("solo5_task_memory_kernel_bytes", "The kernel's memory for the task.", lambda u: u.memory.kernel),
-    _gauge("solo5_task_memory_swap_bytes", "Memory that is swapped out.", lambda u: u.memory.swap),
-    _gauge("solo5_task_memory_usage_bytes", "All memory that counts for the limit.", lambda u: u.memory.current),
-    _gauge("solo5_task_memory_peak_bytes", "The most that counted for the limit so far.", lambda u: u.memory.peak),
-    _gauge("solo5_task_memory_limit_bytes", "The limit; none, no value.", lambda u: u.memory.limit),
-    _counter("solo5_task_oom_kills", "Processes killed for want of memory.", lambda u: u.memory.oom_kills),
+    _gauge("solo5_task_memory_kernel_bytes", "Kernel memory of the task.", lambda u: u.memory.kernel),
+    _gauge("solo5_task_memory_swap_bytes", "Swapped memory.", lambda u: u.memory.swap),
+    _gauge("solo5_task_memory_usage_bytes", "Memory charged to the cgroup.", lambda u: u.memory.current),
+    _gauge("solo5_task_memory_peak_bytes", "Highest memory usage so far.", lambda u: u.memory.peak),
+    _gauge("solo5_task_memory_limit_bytes", "Memory limit; absent without a limit.", lambda u: u.memory.limit),
+    _counter("solo5_task_oom_kills", "Processes killed by the OOM killer.", lambda u: u.memory.oom_kills),
     _gauge("solo5_task_processes", "Processes and threads.", lambda u: u.processes),
-    _by_disk("solo5_task_block_read_bytes", "Read from a device of the host.", lambda io: io.read_bytes),
-    _by_disk("solo5_task_block_written_bytes", "Written to a device of the host.", lambda io: io.written_bytes),
-    _by_disk("solo5_task_block_reads", "Read operations of a device of the host.", lambda io: io.reads),
-    _by_disk("solo5_task_block_writes", "Write operations of a device of the host.", lambda io: io.writes),
-    _by_nic("receive", "bytes", "Received by the guest.", _received),
+    _by_disk("solo5_task_block_read_bytes", "Bytes read from a host device.", lambda io: io.read_bytes),
+    _by_disk("solo5_task_block_written_bytes", "Bytes written to a host device.", lambda io: io.written_bytes),
+    _by_disk("solo5_task_block_reads", "Read operations on a host device.", lambda io: io.reads),
+    _by_disk("solo5_task_block_writes", "Write operations on a host device.", lambda io: io.writes),
+    _by_nic("receive", "bytes", "Bytes received by the guest.", _received),
     _by_nic("receive", "packets", "Frames received by the guest.", _received),
-    _by_nic("receive", "errors", "Frames for the guest that failed.", _received),
-    _by_nic("receive", "drops", "Frames for the guest that were thrown away: it did not read in time.", _received),
-    _by_nic("transmit", "bytes", "Sent by the guest.", _sent),
+    _by_nic("receive", "errors", "Receive errors of the guest.", _received),
+    _by_nic("receive", "drops", "Frames dropped because the guest did not read them in time.", _received),
+    _by_nic("transmit", "bytes", "Bytes sent by the guest.", _sent),
     _by_nic("transmit", "packets", "Frames sent by the guest.", _sent),
-    _by_nic("transmit", "errors", "Frames of the guest that failed.", _sent),
-    _by_nic("transmit", "drops", "Frames of the guest that the host threw away.", _sent),
-    _by_resource("solo5_task_pressure_waiting_seconds", "some", "Time in which a thread waited for the resource."),
-    _by_resource("solo5_task_pressure_stalled_seconds", "full", "Time in which every thread waited for the resource."),
+    _by_nic("transmit", "errors", "Transmit errors of the guest.", _sent),
+    _by_nic("transmit", "drops", "Frames of the guest dropped by the host.", _sent),
+    _by_resource("solo5_task_pressure_waiting_seconds", "some", "Time in which some thread waited for the resource."),
+    _by_resource("solo5_task_pressure_stalled_seconds", "full", "Time in which all threads waited for the resource."),
 )

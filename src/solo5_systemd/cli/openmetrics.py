@@ -1,7 +1,7 @@
-"""Metrics as text, in two dialects that differ in little: OpenMetrics 1.0, and the older one of Prometheus (0.0.4).
+"""Text exposition formats: OpenMetrics 1.0 and Prometheus 0.0.4.
 
-The older has its reader in node exporter's collector of text files. It names a counter with its `_total`, knows neither
-UNIT nor EOF, and takes a whole file for damaged where a type is none of its own, such as `info`.
+node_exporter's textfile collector parses Prometheus 0.0.4. In that format a counter's TYPE line has the `_total`, there
+is no UNIT and no EOF, and an unknown type such as `info` makes the parser reject the whole file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,23 +11,26 @@ from enum import StrEnum
 Labels = Mapping[str, str]
 
 UNITS = ("bytes", "seconds", "ratio")
-"""A metric's name ends with its unit, where it has one."""
+"""Suffixes of a metric's name that are its unit."""
 
 
 class Kind(StrEnum):
+    """The metric types in use; both formats have them."""
+
     COUNTER = "counter"
     GAUGE = "gauge"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One metric with all its labelled values.
+    """A metric family.
 
     Attributes:
         name: without a counter's `_total`.
-        kind: its type.
-        help: a sentence.
-        values: labels that are empty are left out, as Prometheus itself has it.
+        kind: the type.
+        help: one sentence.
+        values: labels and value of each sample. Empty labels are omitted: to Prometheus, an empty label is an absent
+            one.
     """
 
     name: str
@@ -37,12 +40,12 @@ class Family:
 
 
 def openmetrics(families: Iterable[Family]) -> str:
-    """A whole exposition, families without a value left out."""
+    """Return an OpenMetrics 1.0 exposition; families without samples are omitted."""
     return "".join(_openmetrics(family) for family in families if family.values) + "# EOF\n"
 
 
 def prometheus(families: Iterable[Family]) -> str:
-    """The same for readers of the older dialect."""
+    """Return a Prometheus 0.0.4 exposition; families without samples are omitted."""
     return "".join(_prometheus(family) for family in families if family.values)
 
 
@@ -69,6 +72,6 @@ def _sample_name(family: Family) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Escaped for quotes; what is no UTF-8 is replaced, since a reader would refuse the whole text."""
+    """Return text escaped for double quotes; lone surrogates are replaced, as parsers reject invalid UTF-8."""
     whole = text.encode("utf-8", "replace").decode()
     return whole.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

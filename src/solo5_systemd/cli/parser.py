@@ -1,4 +1,4 @@
-"""The words of `solo5ctl`: one parser for each verb, filled by the verb's own module when it is chosen."""
+"""Command line parser of `solo5ctl`; the module of a verb is imported when the verb is used."""
 
 import argparse
 import os
@@ -11,40 +11,40 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import task_name
 
 if TYPE_CHECKING:
-    from solo5_systemd.cli.session import Session
+    from solo5_systemd.cli.context import CommandContext
 
 VERBS = {
     "run": "start a unikernel",
     "ps": "list tasks",
-    "inspect": "show everything about tasks",
-    "logs": "show a task's console",
-    "stop": "ask tasks to end, then make them",
+    "inspect": "show details of tasks",
+    "logs": "show the console of a task",
+    "stop": "stop tasks",
     "kill": "send a signal to tasks",
-    "rm": "forget ended tasks",
-    "wait": "wait until tasks have ended",
-    "stats": "show what tasks use",
-    "metrics": "print metrics, for Prometheus and its like",
-    "freeze": "hold tasks still",
-    "thaw": "let frozen tasks go on",
-    "image": "show what an image needs, and whether it can run here",
-    "network": "show networks",
+    "rm": "remove ended tasks",
+    "wait": "wait for tasks to end and print their exit statuses",
+    "stats": "show resource usage of tasks",
+    "metrics": "print metrics in the OpenMetrics format",
+    "freeze": "freeze tasks",
+    "thaw": "thaw frozen tasks",
+    "image": "show the requirements of an image and whether it can run here",
+    "network": "list and inspect networks",
     "doctor": "check this machine",
-    "gc": "remove what belongs to nobody",
+    "gc": "remove orphaned resources",
 }
 
 
 class Verb(Protocol):
-    """What each verb's module offers."""
+    """The interface of a verb's module."""
 
     configure: Callable[["Parser"], None]
     """Add the verb's options."""
 
-    execute: Callable[[argparse.Namespace, "Session"], int]
-    """Do it; the exit status."""
+    execute: Callable[[argparse.Namespace, "CommandContext"], int]
+    """Run the verb and return the exit status."""
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
-    """argparse's own, which without a width imports shutil, and what that imports, for every option added."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's formatter with a width; without one, it imports shutil for every option added (startup time)."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
         super().__init__(prog, **{"width": _width(), **settings})
@@ -58,73 +58,71 @@ def _width() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of ours, and without guessing at shortened options."""
+    """An ArgumentParser that raises our errors and does not accept abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **settings})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse has to say.
-
-        Raises:
-            InvalidRequestError: always.
-        """
+        """Raise argparse's message as InvalidRequestError, instead of exiting with status 2."""
         where = self.prog.partition(" ")[2]
         sentence = f"{message.removeprefix('argument ')}."
         raise InvalidRequestError(f"{where}: {sentence}" if where else sentence, f"See: {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; a word that nobody knows is an error of the parser that met it."""
+        """Parse, and raise an error for unknown arguments here, so that it has this parser's prog (the verb)."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
     def add_task_names(self) -> None:
-        self.add_argument("names", metavar="NAME", nargs="+", type=task_name, help="a task's name")
+        """Add the positional argument NAME..., one or more names of tasks."""
+        self.add_argument("names", metavar="NAME", nargs="+", type=task_name, help="name of a task")
 
     def add_output_options(self, *, json: bool) -> None:
-        """The options of every verb that prints."""
+        """Add --no-color, and --json if the verb prints data."""
         if json:
-            self.add_argument("--json", action="store_true", help="print JSON, for programs")
+            self.add_argument("--json", action="store_true", help="print JSON")
         self.add_argument(
-            "--no-color", action="store_true", default=argparse.SUPPRESS, help="no colour, on a terminal either"
+            "--no-color", action="store_true", default=argparse.SUPPRESS, help="disable colour, also on a terminal"
         )
 
 
 class VerbParser(Parser):
-    """The parser of one verb, empty until it is used."""
+    """The parser of one verb; its options are loaded on first use."""
 
     def __init__(self, *, verb: str, **settings: Any) -> None:
         super().__init__(**settings)
         self._verb = verb
-        self._filled = False
+        self._loaded = False
 
-    def fill(self) -> None:
-        """Import the verb's module and let it add its options."""
-        if not self._filled:
-            self._filled = True
+    def load(self) -> None:
+        """Import the verb's module and call its `configure`; later calls have no effect."""
+        if not self._loaded:
+            self._loaded = True
             module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{self._verb}"))
             module.configure(self)
             self.set_defaults(execute=module.execute)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.fill()
+        """Load the verb's options, then parse."""
+        self.load()
         return super().parse_known_args(args, namespace)
 
 
 def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser]]:
-    """The parser with the chosen verbs, and the verbs' own by name."""
+    """Return the top parser with the chosen verbs, and the verbs' parsers by name."""
     top = Parser(
         prog="solo5ctl",
         description="Run Solo5 unikernels as ordinary systemd units.",
-        epilog="Each verb explains itself: solo5ctl VERB --help. The manual is solo5ctl(1).",
+        epilog="Help for one verb: solo5ctl VERB --help. Manual: solo5ctl(1).",
     )
     top.add_argument("--version", action="version", version=f"solo5ctl {__version__}")
-    top.add_argument("--no-color", action="store_true", help="no colour, on a terminal either")
+    top.add_argument("--no-color", action="store_true", help="disable colour, also on a terminal")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", parser_class=VerbParser)
     parsers = {
-        verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary.capitalize()}.")
+        verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         for verb, summary in VERBS.items()
         if verb in chosen
     }
@@ -132,12 +130,12 @@ def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The chosen verb's arguments, with its `execute`.
+    """Return the verb's arguments; `execute` is the verb's function.
 
     Raises:
-        InvalidRequestError: a word that no parser knows, or a malformed value.
+        InvalidRequestError: an unknown argument or a malformed value.
         SystemExit: after --help and --version.
     """
-    # Fifteen parsers, of which fourteen are for nothing, would be felt in `ps`.
+    # Only the parser of the given verb is built: all of them would slow down `ps`.
     top, _ = build(words[:1] if words and words[0] in VERBS else VERBS)
     return top.parse_args(words)

@@ -1,7 +1,4 @@
-"""Values as text for people: tables, sizes, times.
-
-Nothing here knows whether it writes to a terminal: colour is a function that the caller hands in.
-"""
+"""Tables, sizes and times as text; colour is added by the caller's `Paint` function."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +6,7 @@ from solo5_systemd.text import visible
 
 Row = Sequence[str]
 Paint = Callable[[str, str], str]
-"""(column, padded cell) to what is written."""
+"""Takes a column's header and a padded cell, returns the cell as it is written."""
 
 UNKNOWN = "-"
 MIB = 1 << 20
@@ -26,11 +23,12 @@ _SPANS = (
 
 
 def plain(_column: str, cell: str) -> str:
+    """Return the cell without colour."""
     return cell
 
 
 def table(header: Row, rows: Sequence[Row], paint: Paint = plain) -> str:
-    """Columns side by side, two blanks between them, as kubectl has it; the header alone where there is no row."""
+    """Return rows as aligned columns, two blanks apart, below the header; empty cells are `UNKNOWN`."""
     cells = [[visible(cell) or UNKNOWN for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *cells)) for i in range(len(header))]
     lines = [_line(header, widths, header, plain)]
@@ -45,19 +43,19 @@ def _line(row: Row, widths: Sequence[int], header: Row, paint: Paint) -> str:
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> str:
-    """One `name: value` a line, the colons below one another, as systemctl status has it."""
+    """Return `name: value` lines with aligned colons, as in systemctl status; empty values are `UNKNOWN`."""
     width = max((len(name) for name, _ in pairs), default=0)
     return "".join(f"{name.rjust(width)}: {visible(value) or UNKNOWN}\n" for name, value in pairs)
 
 
 def visible_line(line: bytes) -> bytes:
-    """A line of the console for a terminal; tabs stay."""
+    """Return a console line with control characters other than tab escaped, for a terminal."""
     text = line.decode("utf-8", "surrogateescape")
     return "\t".join(visible(part) for part in text.split("\t")).encode()
 
 
 def size(count: int) -> str:
-    """Bytes as people write them: `128M`, `1.5G`, `512`."""
+    """Return bytes in the largest unit of 1024: `128M`, `1.5G`, `512`."""
     for factor, suffix in _UNITS:
         if count >= factor:
             return f"{count / factor:.1f}".removesuffix(".0") + suffix
@@ -65,7 +63,7 @@ def size(count: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time in its largest unit: `3 minutes`."""
+    """Return a duration in its largest unit: `3 minutes`."""
     for length, unit in _SPANS:
         if seconds >= length:
             return _plural(int(seconds // length), unit)
@@ -77,15 +75,15 @@ def _plural(count: int, unit: str) -> str:
 
 
 def moment(microseconds: int) -> str:
-    """RFC 3339 in UTC, with microseconds, as `journalctl --since` and every JSON reader take it."""
-    from datetime import UTC, datetime  # no table needs it
+    """Return RFC 3339 in UTC with microseconds, which `journalctl --since` accepts."""
+    from datetime import UTC, datetime  # imported here for startup time: tables do not need it
 
     whole, rest = divmod(microseconds, 1_000_000)
     return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
 
 
 def json_text(value: object) -> str:
-    """One JSON document, ended by a newline; bytes that are no UTF-8 become escapes of lone surrogates."""
-    import json  # most calls print none, and `ps` is to be quick
+    """Return an indented JSON document and a newline; lone surrogates (bytes that are not UTF-8) are escaped."""
+    import json  # imported here for startup time: most calls print no JSON
 
     return json.dumps(value, indent=2) + "\n"

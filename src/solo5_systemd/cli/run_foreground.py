@@ -1,7 +1,7 @@
-"""A task in the foreground: its console copied, our signals passed on, its end made ours.
+"""`solo5ctl run` in the foreground: copies the console, forwards signals, exits with the task's status.
 
-Before the task has started, a signal abandons the start, which leaves nothing. From then on the first INT or TERM
-asks the task to stop and the second kills it. Should this process be killed instead, the task goes on.
+SIGINT or SIGTERM during the start cancels it, and everything is rolled back. Afterwards the first one stops the task
+and the second kills it. If this process is killed, the task keeps running.
 """
 
 import asyncio
@@ -21,54 +21,64 @@ from solo5_systemd.workload import StopSignal, Workload
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
-PASSED_ON: Mapping[signals.Signals, StopSignal] = {signals.SIGINT: StopSignal.INT, signals.SIGTERM: StopSignal.TERM}
+FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
+    signals.SIGINT: StopSignal.INT,
+    signals.SIGTERM: StopSignal.TERM,
+}
 
 
-async def make_room(engine: "Runtime", name: TaskName) -> None:
-    """Remove the task that has this name, running or not."""
+async def remove_existing(engine: "Runtime", name: TaskName) -> None:
+    """Remove the task of this name, if there is one, running or not."""
     with suppress(NoSuchTaskError):
         await engine.remove(name, force=True)
 
 
-async def attend(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
-    """Start a task and stay with it; its exit status.
+async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
+    """Start a task, copy its console until it ends, and return its exit status.
+
+    Args:
+        engine: a connected engine.
+        workload: the task to start.
+        screen: the output.
+        remove: remove the task when it has ended.
 
     Raises:
-        DependencyError: its console cannot be read; the task is removed again.
-        Solo5Error: it did not start, or was removed behind our back.
+        DependencyError: journalctl is missing; the task is removed again.
+        Solo5Error: the start failed, or the task was removed meanwhile.
     """
-    with _terminable():
+    with _cancelled_by_sigterm():
         started = await engine.start(workload)
-    with _received() as received:
+    with _signal_queue() as received:
         task = await engine.task(started.name)
         async with asyncio.TaskGroup() as group:
-            passing = group.create_task(_pass_on(received, engine, task, group))
+            passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
                 await copy_console(engine, task, screen, write_plain, follow=True)
-            except DependencyError:  # there is no journalctl: nothing of the task would be seen
-                await make_room(engine, task.name)
+            except DependencyError:  # without journalctl the task would run unseen
+                await remove_existing(engine, task.name)
                 raise
             passing.cancel()
         ended = await engine.wait(task.name)
     if remove:
         await engine.remove(task.name, force=False)
-    return _conclude(ended, screen)
+    return _report_outcome(ended, screen)
 
 
-def _conclude(task: Task, screen: Screen) -> int:
-    outcome = task.outcome or Outcome(ending=Ending.UNKNOWN, sentence="ended, and nobody knows how")
-    if not outcome.plain and outcome.ending is not Ending.TENDER_REFUSED:  # which the tender has said itself
-        screen.say(f"{task.name}: {outcome.verdict}")
+def _report_outcome(task: Task, screen: Screen) -> int:
+    outcome = task.outcome or Outcome(ending=Ending.UNKNOWN, sentence="ended with unknown status")
+    # A tender that refuses an image writes the reason to the console itself.
+    if not outcome.plain and outcome.ending is not Ending.TENDER_REFUSED:
+        screen.message(f"{task.name}: {outcome.verdict}")
     return outcome.shell_status
 
 
-async def _pass_on(
+async def _forward_signals(
     received: "asyncio.Queue[signals.Signals]", engine: "Runtime", task: Task, group: asyncio.TaskGroup
 ) -> None:
     signal = await received.get()
-    stopping = group.create_task(_stop(engine, task, PASSED_ON[signal]))
+    stopping = group.create_task(_stop(engine, task, FORWARDED_SIGNALS[signal]))
     await received.get()
-    with suppress(InvalidRequestError, NoSuchTaskError):  # it ended by the first
+    with suppress(InvalidRequestError, NoSuchTaskError):  # the first signal has ended it
         await engine.kill(task.name, signals.SIGKILL)
     await stopping
 
@@ -79,26 +89,26 @@ async def _stop(engine: "Runtime", task: Task, signal: StopSignal) -> None:
 
 
 @contextmanager
-def _received() -> Iterator["asyncio.Queue[signals.Signals]"]:
-    """INT and TERM as they come, instead of what they would do to us."""
+def _signal_queue() -> Iterator["asyncio.Queue[signals.Signals]"]:
+    """Handle SIGINT and SIGTERM by putting them into a queue."""
     queue: asyncio.Queue[signals.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    for signal in PASSED_ON:
+    for signal in FORWARDED_SIGNALS:
         loop.add_signal_handler(signal, queue.put_nowait, signal)
     try:
         yield queue
     finally:
-        for signal in PASSED_ON:
+        for signal in FORWARDED_SIGNALS:
             loop.remove_signal_handler(signal)
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """TERM abandons what is under way; asyncio.run() sees to INT."""
+def _cancelled_by_sigterm() -> Iterator[None]:
+    """Cancel the current asyncio task on SIGTERM; asyncio.run() does the same on SIGINT."""
     loop = asyncio.get_running_loop()
     this = asyncio.current_task()
     if this is None:
-        raise Solo5Error("a start needs a task of its own.")
+        raise Solo5Error("no asyncio task is running: expected to be called in one.")
     loop.add_signal_handler(signals.SIGTERM, this.cancel)
     try:
         yield

@@ -1,9 +1,9 @@
-"""`solo5ctl run --dry-run`: the plan, as text or JSON."""
+"""`solo5ctl run --dry-run`: prints the plan as text or JSON."""
 
 import shlex
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.task_output import lease_text, port, reservation_json
 from solo5_systemd.cli.unit_file_output import directive, plain_value
 from solo5_systemd.workload import Workload
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.start import Plan
 
 
-def preview(workload: Workload, session: Session, *, json: bool) -> int:
-    """Show what a start would do.
+def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:
+    """Print the plan of a start.
 
     Raises:
-        Solo5Error: it could not start.
+        Solo5Error: the preflight failed.
     """
 
-    async def story(engine: "Runtime") -> int:
-        await session.warn_unenforced(engine, workload)
+    async def command(engine: "Runtime") -> int:
+        await context.warn_unenforced(engine, workload)
         plan = await engine.preview(workload)
         if json:
-            session.screen.json(_json(plan))
+            context.screen.json(_json(plan))
         else:
-            session.screen.write(_text(plan))
+            context.screen.write(_text(plan))
         return 0
 
-    return session.engine(story)
+    return context.run(command)
 
 
 def _text(plan: "Plan") -> str:
@@ -48,7 +48,7 @@ def _section(title: str, lines: list[str]) -> str:
 
 
 def _json(plan: "Plan") -> dict[str, object]:
-    """Properties stand under the names and with the values that they have on D-Bus."""
+    """Return the plan as a JSON object; properties have their D-Bus names and values."""
     return {
         "unit": plan.unit.name,
         "properties": {each.name: plain_value(each.value) for each in plan.unit.properties},

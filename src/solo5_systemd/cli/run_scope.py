@@ -1,9 +1,9 @@
-"""`solo5ctl run --scope`: this process enters the task's scope and becomes its tender."""
+"""`solo5ctl run --scope`: moves this process into the task's scope unit and executes the tender."""
 
 import os
 from typing import TYPE_CHECKING, NoReturn
 
-from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.host.execution import execute
 from solo5_systemd.workload import Workload
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
 
-def become(workload: Workload, session: Session) -> NoReturn:
-    """Start the scope and execute the tender.
+def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
+    """Start the scope with this process in it, and execute the tender.
 
     Raises:
-        NotFoundError: the tender vanished in between.
+        NotFoundError: the tender was removed after the preflight.
         Solo5Error: the scope did not start.
     """
     line: list[str] = []
 
-    async def story(engine: "Runtime") -> int:
-        await session.warn_unenforced(engine, workload)
+    async def command(engine: "Runtime") -> int:
+        await context.warn_unenforced(engine, workload)
         line.extend((await engine.start_scope(workload, os.getpid())).line)
         return 0
 
-    session.engine(story)
+    context.run(command)
     execute(line)

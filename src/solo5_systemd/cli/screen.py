@@ -1,4 +1,4 @@
-"""Where `solo5ctl` writes: two byte streams, each a terminal or not."""
+"""Standard output and standard error of `solo5ctl`."""
 
 import os
 import sys
@@ -20,7 +20,11 @@ class Screen:
     Args:
         out: standard output.
         err: standard error.
-        environment: NO_COLOR (no-color.org) and TERM are looked at.
+        environment: NO_COLOR (no-color.org) and TERM=dumb disable colour.
+
+    Attributes:
+        is_terminal: `out` is a terminal.
+        colour: write SGR sequences to `out`.
     """
 
     def __init__(self, out: BinaryIO, err: BinaryIO, environment: Mapping[str, str]) -> None:
@@ -31,42 +35,47 @@ class Screen:
         self.colour = self.is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
     def write(self, text: str) -> None:
+        """Write text to standard output."""
         _put(self._out, text.encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
+        """Write a JSON document to standard output."""
         self.write(json_text(value))
 
     def redraw(self, text: str) -> None:
-        """Replace what stands on the terminal; elsewhere, follow it."""
+        """Clear the terminal and write; without a terminal, append."""
         self.write(_CLEAR + text if self.is_terminal else text)
 
     def paint(self, text: str, colour: str) -> str:
+        """Return text in a colour of `_COLOURS`, or unchanged if colour is disabled or empty."""
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colour and colour else text
 
     def copy(self, line: bytes, *, to_err: bool, prefix: str = "") -> None:
-        """One line of a console: as it is, except where a terminal would obey it."""
+        """Write one console line: raw bytes, or with control characters escaped on a terminal."""
         stream, is_terminal = (self._err, self._err_is_terminal) if to_err else (self._out, self.is_terminal)
         _put(stream, prefix.encode() + (visible_line(line) if is_terminal else line) + b"\n")
 
-    def say(self, sentence: str) -> None:
-        """Write a remark, beside what was asked for; what it quotes does not steer a terminal."""
+    def message(self, sentence: str) -> None:
+        """Write a message to standard error, control characters escaped."""
         lines = "\n".join(map(visible, sentence.split("\n")))
         _put(self._err, f"solo5ctl: {lines}\n".encode())
 
-    def complain(self, error: Solo5Error) -> None:
-        self.say(f"{error.sentence}\n{error.hint}" if error.hint else error.sentence)
+    def error(self, error: Solo5Error) -> None:
+        """Write an error's sentence and hint to standard error."""
+        self.message(f"{error.sentence}\n{error.hint}" if error.hint else error.sentence)
 
     def now(self) -> int:
-        """Microseconds since the epoch."""
+        """Return the time in microseconds since the epoch."""
         return time.time_ns() // 1000
 
 
-def process_screen() -> Screen:
+def standard_screen() -> Screen:
+    """Return the screen of this process's stdout, stderr and environment."""
     return Screen(sys.stdout.buffer, sys.stderr.buffer, os.environ)
 
 
-def abandon_output() -> None:
-    """Nobody reads standard output any more: let what the interpreter still flushes at its end go nowhere."""
+def discard_stdout() -> None:
+    """Redirect stdout to /dev/null after EPIPE, so that the interpreter's flush at exit does not raise again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""A task as people read it, and as programs do. The keys of the JSON form are stable: solo5ctl(1) lists them."""
+"""Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterator
 
@@ -29,10 +29,10 @@ _ENDINGS = {
 
 
 def status(task: Task, now: int) -> str:
-    """The column STATUS, in podman's words.
+    """Return the column STATUS, in podman's format.
 
     Args:
-        task: whose.
+        task: the task.
         now: microseconds since the epoch.
     """
     match task.phase:
@@ -55,21 +55,23 @@ def _ended(task: Task, now: int) -> str:
 
 
 def ports(reservation: Reservation | None) -> str:
-    """The column PORTS, in podman's form."""
+    """Return the column PORTS, in podman's format."""
     return ", ".join(port(each) for each in reservation.ports) if reservation else ""
 
 
 def port(request: PortRequest) -> str:
+    """Return a published port as `HOSTIP:HOSTPORT->PORT/PROTOCOL`."""
     host = request.host_ip or "0.0.0.0"  # noqa: S104 - shown, never bound
     return f"{host}:{request.host_port}->{request.port}/{request.protocol}"
 
 
 def addresses(reservation: Reservation | None) -> str:
+    """Return the column ADDRESS: the IPv4 addresses of all leases."""
     return ", ".join(str(lease.ipv4.ip) for lease in reservation.leases) if reservation else ""
 
 
 def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
-    """What `inspect` shows."""
+    """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now)
     if task.outcome is not None:
@@ -103,6 +105,7 @@ def _outcome_fields(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def lease_text(lease: Lease) -> str:
+    """Return a lease in one line."""
     return (
         f"on {lease.network}: {lease.ipv4}, gateway {lease.gateway4}, MAC {lease.mac}, "
         f"MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
@@ -110,7 +113,7 @@ def lease_text(lease: Lease) -> str:
 
 
 def task_json(task: Task) -> dict[str, object]:
-    """What is unknown is absent."""
+    """Return a task as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "name": task.name,
         "phase": task.phase.value,
@@ -130,15 +133,16 @@ def task_json(task: Task) -> dict[str, object]:
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
-    return known | reservation_json(task.reservation) | {"log_fields": _foreign_fields(task)}
+    return known | reservation_json(task.reservation) | {"log_fields": _user_fields(task)}
 
 
-def _foreign_fields(task: Task) -> dict[str, str]:
-    """The journal fields that whoever started the task asked for."""
+def _user_fields(task: Task) -> dict[str, str]:
+    """Return the journal fields of --label, --log-field and Nomad: all without the prefix SOLO5_."""
     return {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:
+    """Return an outcome as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "ending": outcome.ending.value,
         "sentence": outcome.sentence,
@@ -154,6 +158,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 
 def reservation_json(reservation: Reservation | None) -> dict[str, object]:
+    """Return the keys `nics` and `ports`; both are empty lists without a reservation."""
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
     return {"nics": [_lease_json(each) for each in leases], "ports": [_port_json(each) for each in published]}

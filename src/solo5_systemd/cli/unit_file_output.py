@@ -1,7 +1,6 @@
-"""Unit properties in the words of unit files, as systemd.directives(7) has them, from their D-Bus form.
+"""Converts D-Bus unit properties to unit file directives (systemd.directives(7)).
 
-What people read in `--dry-run` is what they would write in a unit: `TimeoutStopSec=10s`, not `TimeoutStopUSec` and
-ten million.
+`--dry-run` prints `TimeoutStopSec=10s`, not `TimeoutStopUSec` and 10000000.
 """
 
 import re
@@ -20,9 +19,9 @@ _SIZES = re.compile(r"Memory(Max|High|Low|Min|SwapMax)|Limit(AS|CORE|DATA|FSIZE|
 
 
 def directive(entry: Property) -> str:
-    """One property as a line of a unit file.
+    """Return a property as a line of a unit file.
 
-    A value of a shape that is not known is shown as Python has it: a preview may be ugly, never wrong.
+    A value with an unknown D-Bus signature is printed with `str`.
     """
     name, value = entry.name, entry.value
     special = _SPECIAL.get(name)
@@ -35,7 +34,7 @@ def directive(entry: Property) -> str:
 
 
 def plain_value(value: object) -> object:
-    """A D-Bus value with nothing in it that JSON lacks: bytes become text."""
+    """Return a D-Bus value that JSON can represent: bytes are decoded to text."""
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, list | tuple):
@@ -56,7 +55,7 @@ def _time(microseconds: int) -> str:
 
 
 def _size(value: Any) -> str:
-    """With a suffix where nothing is lost by it."""
+    """Return bytes with a suffix of 1024 if that is exact, else as a number."""
     if value == INFINITY:
         return "infinity"
     lossless = any(value >= factor and value % factor == 0 for factor in (1 << 10, 1 << 20, 1 << 30, 1 << 40))
@@ -76,7 +75,7 @@ def _words(value: Any) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd.syntax(7) quotes it."""
+    """Return a word quoted as in systemd.syntax(7), if it needs quotes."""
     if _BARE.fullmatch(word):
         return word
     escaped = "".join(c if c.isprintable() and c not in '"\\' else _ESCAPES.get(c, f"\\u{ord(c):04x}") for c in word)
@@ -87,13 +86,13 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 def _listed(value: Any) -> str:
-    """(bas): an allow-list, or what is taken away behind a `~`."""
+    """Format (bas): an allow list, or a deny list after `~`."""
     allow, names = value
     return ("" if allow else "~") + " ".join(names)
 
 
 def _lenient(value: Any) -> str:
-    """(bs): whether a failure is ignored, written as `-`, and the value."""
+    """Format (bs): ignore failure (written as `-`), value."""
     ignored, text = value
     return ("-" if ignored else "") + str(text)
 
@@ -103,7 +102,7 @@ def _pairs(separator: str) -> Callable[[Any], str]:
 
 
 def _binds(value: Any) -> str:
-    """a(ssbt): source, destination, ignore a missing source, mount flags."""
+    """Format a(ssbt): source, destination, ignore a missing source (`-`), mount flags."""
     return " ".join(
         ("-" if optional else "") + _quoted(source if source == there else f"{source}:{there}")
         for source, there, optional, _ in value
@@ -111,13 +110,13 @@ def _binds(value: Any) -> str:
 
 
 def _processors(value: Any) -> str:
-    """ay: a bit mask, written as the processors whose bits are set."""
+    """Format ay: a bit mask, as the indices of its set bits."""
     mask = int.from_bytes(value, "little")
     return " ".join(str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
 def _addresses(value: Any) -> str:
-    """a(iayu): family, address, length of the prefix; `any` stands for both families' whole."""
+    """Format a(iayu): family, address, prefix length; `any` is 0.0.0.0/0 and ::/0."""
     networks = [ip_network((bytes(address), length)) for _, address, length in value]
     if len(networks) == 2 and not any(network.prefixlen for network in networks):
         return "any"
@@ -125,7 +124,7 @@ def _addresses(value: Any) -> str:
 
 
 def _commands(value: Any) -> str:
-    """a(sasb): path, words, whether a failure is ignored."""
+    """Format a(sasb): path, argv, ignore failure (`-`)."""
     return "; ".join(("-" if lenient else "") + _words(words) for _, words, lenient in value)
 
 

@@ -1,4 +1,4 @@
-"""What a task uses, as a row and as JSON; what the kernel does not tell is empty there, and absent here."""
+"""Resource usage of a task as a table row and as JSON; unknown values are empty cells and absent keys."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -8,25 +8,25 @@ from solo5_systemd.cli.render import UNKNOWN, size
 from solo5_systemd.engine.task import Sample
 
 HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
-WIDER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")
+WIDE_HEADER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")
 
-ORDERS: Mapping[str, Callable[[Sample | None, Sample], float]] = {
+SORT_KEYS: Mapping[str, Callable[[Sample | None, Sample], float]] = {
     "cpu": lambda before, now: _percent(before, now) or 0,
     "memory": lambda _, now: now.usage.memory.rss or 0,
     "net": lambda _, now: sum(_received_and_sent(now)),
     "block": lambda _, now: (now.usage.io.read_bytes or 0) + (now.usage.io.written_bytes or 0),
 }
-"""What rows may be sorted by, besides their names: the largest first."""
+"""Sort keys of `stats --sort` besides `name`; all sort in descending order."""
 
 
 def row(name: str, before: Sample | None, now: Sample, *, wide: bool = False) -> tuple[str, ...]:
-    """One line of `stats`, its columns docker's and podman's.
+    """Return a row of `stats`, with the columns of docker stats.
 
     Args:
-        name: the task's.
-        before: the sample before this one, which a percentage needs.
-        now: the sample.
-        wide: the columns of `WIDER` as well.
+        name: the name of the task.
+        before: the previous sample, from which the CPU percentage is computed; None: no percentage.
+        now: the current sample.
+        wide: add the columns of `WIDE_HEADER`.
     """
     usage, percent = now.usage, _percent(before, now)
     narrow = (
@@ -37,20 +37,20 @@ def row(name: str, before: Sample | None, now: Sample, *, wide: bool = False) ->
         _pair(usage.io.read_bytes, usage.io.written_bytes),
         "" if usage.processes is None else str(usage.processes),
     )
-    return (*narrow, *_wider(usage)) if wide else narrow
+    return (*narrow, *_wide_columns(usage)) if wide else narrow
 
 
 def usage_json(name: str, before: Sample | None, now: Sample) -> dict[str, object]:
-    """Bytes and microseconds under the kernel's words."""
+    """Return a sample as a JSON object, in bytes and microseconds, with the kernel's names."""
     usage, percent = now.usage, _percent(before, now)
-    return _known(
+    return _without_none(
         {
             "name": name,
             "cpu_percent": None if percent is None else round(percent, 2),
-            "cpu": _known(asdict(usage.cpu)),
-            "memory": _known(asdict(usage.memory)),
-            "io": _known(asdict(usage.io)),
-            "disks": [{"device": device} | _known(asdict(disk)) for device, disk in (usage.disks or {}).items()],
+            "cpu": _without_none(asdict(usage.cpu)),
+            "memory": _without_none(asdict(usage.memory)),
+            "io": _without_none(asdict(usage.io)),
+            "disks": [{"device": device} | _without_none(asdict(disk)) for device, disk in (usage.disks or {}).items()],
             "nics": [{"nic": nic} | asdict(traffic) for nic, traffic in now.nics.items()],
             "processes": usage.processes,
             "pressure": {name: _pressure(each) for name, each in (usage.pressure or {}).items()},
@@ -66,7 +66,7 @@ def _received_and_sent(now: Sample) -> tuple[int, int]:
     return sum(nic.received.bytes for nic in now.nics.values()), sum(nic.sent.bytes for nic in now.nics.values())
 
 
-def _wider(usage: Usage) -> tuple[str, ...]:
+def _wide_columns(usage: Usage) -> tuple[str, ...]:
     return (
         _seconds(usage.cpu.total),
         _seconds(usage.cpu.throttled),
@@ -77,7 +77,7 @@ def _wider(usage: Usage) -> tuple[str, ...]:
 
 
 def _waiting(pressure: Mapping[str, Pressure]) -> str:
-    """Of the last ten seconds, how much some of the task waited for processor, memory and disks."""
+    """Return PSI `some avg10` of cpu, memory and io in percent."""
     stalls = (pressure.get(resource, Pressure()).some for resource in ("cpu", "memory", "io"))
     averages = [stall.avg10 if stall else None for stall in stalls]
     cells = (UNKNOWN if average is None else f"{average:.0f}" for average in averages)
@@ -97,8 +97,12 @@ def _size(count: int | None) -> str:
 
 
 def _pressure(pressure: Pressure) -> dict[str, object]:
-    return {kind: _known(asdict(stall)) for kind in ("some", "full") if (stall := getattr(pressure, kind)) is not None}
+    return {
+        kind: _without_none(asdict(stall))
+        for kind in ("some", "full")
+        if (stall := getattr(pressure, kind)) is not None
+    }
 
 
-def _known(values: dict[str, object]) -> dict[str, object]:
+def _without_none(values: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None and value not in ({}, [])}

@@ -8,9 +8,9 @@ from io import BytesIO
 import pytest
 from tests.fakes.engine import FakeRuntime
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.session import Session
 
 
 class Stream(BytesIO):
@@ -38,7 +38,7 @@ class Solo5ctl:
     ) -> Result:
         out, err = Stream(terminal=terminal), Stream(terminal=terminal)
         screen = Screen(out, err, environment or {})
-        status = run(words, Session(screen, connect=self._connect, root=root))
+        status = run(words, CommandContext(screen, connect=self._connect, root=root))
         return Result(status, out.getvalue().decode(), err.getvalue().decode())
 
     @asynccontextmanager

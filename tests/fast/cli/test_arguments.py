@@ -128,12 +128,12 @@ def value_or_sentence(parse: Callable[[str], object], text: str) -> object:
 
 def test_two_of_one_kind_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="NIC service is given twice"):
-        typed.unlike([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
+        typed.unique([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
 
 
 def test_one_port_for_two_protocols_is_two_ports() -> None:
     tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
-    assert typed.unlike([tcp, udp], typed.listening, "published port") == (tcp, udp)
+    assert typed.unique([tcp, udp], typed.host_endpoint, "published port") == (tcp, udp)
 
 
 @pytest.mark.parametrize(

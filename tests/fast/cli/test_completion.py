@@ -30,7 +30,7 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     top, verbs = build()
     yield "", top
     for verb, parser in verbs.items():
-        parser.fill()
+        parser.load()
         yield verb, parser
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

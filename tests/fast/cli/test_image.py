@@ -7,7 +7,7 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.cli.verbs import image
-from solo5_systemd.cli.verbs.image import Report
+from solo5_systemd.cli.verbs.image import ImageReport
 from solo5_systemd.errors import HostError
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.names import DeviceName
@@ -19,8 +19,8 @@ DEVICES = (
 )
 
 
-def report(target: Target, *problems: HostError) -> Report:
-    return Report(
+def report(target: Target, *problems: HostError) -> ImageReport:
+    return ImageReport(
         facts=ImageFacts(
             manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
             entry=0x100000,
@@ -32,11 +32,11 @@ def report(target: Target, *problems: HostError) -> Report:
     )
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, found: Report) -> None:
-    async def look(_path: str) -> Report:
+def looked(monkeypatch: pytest.MonkeyPatch, found: ImageReport) -> None:
+    async def look(_path: str) -> ImageReport:
         return found
 
-    monkeypatch.setattr(image, "_look", look)
+    monkeypatch.setattr(image, "_check_image", look)
 
 
 def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,12 +44,12 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
     result = solo5ctl("image", "web.hvt", root=False)
     assert (result.status, result.out) == (
         0,
-        "   Target: hvt, ABI version 2\n"
-        "      NIC: service\n"
-        "     Disk: storage\n"
-        "   Memory: 14M to 4162M, 10M or more of it the tender's\n"
-        "   Tender: /x/solo5 (version 0.12.1)\n"
-        "Runs here: yes\n",
+        "  Target: hvt, ABI version 2\n"
+        "     NIC: service\n"
+        "    Disk: storage\n"
+        "  Memory: 14M to 4162M, 10M or more of it for the tender\n"
+        "  Tender: /x/solo5 (version 0.12.1)\n"
+        "Runnable: yes\n",
     )
 
 
@@ -57,8 +57,8 @@ def test_an_image_that_cannot_says_why_and_is_126(solo5ctl: Solo5ctl, monkeypatc
     looked(monkeypatch, report(Target.SPT, HostError("a is missing.", "Do b."), HostError("c.")))
     result = solo5ctl("image", "web.spt")
     assert result.status == 126
-    assert result.out.endswith("Runs here: no\n  Because: a is missing. Do b.\n  Because: c.\n")
-    assert "   Memory: 10M or more, 8M or more of it the tender's\n" in result.out
+    assert result.out.endswith("Runnable: no\n Problem: a is missing. Do b.\n Problem: c.\n")
+    assert "  Memory: 10M or more, 8M or more of it for the tender\n" in result.out
 
 
 def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

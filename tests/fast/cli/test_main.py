@@ -11,7 +11,7 @@ from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd import __version__
 from solo5_systemd.cli import parser
-from solo5_systemd.cli.session import Session
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.verbs import ps
 
 
@@ -22,7 +22,7 @@ def test_every_verb_explains_itself(solo5ctl: Solo5ctl, verb: str, capsys: pytes
     assert left.value.code == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: solo5ctl {verb} ")
-    assert parser.VERBS[verb].capitalize() in text
+    assert parser.VERBS[verb][1:] in text
 
 
 def test_help_lists_every_verb(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_an_unknown_verb_is_a_sentence_and_125(solo5ctl: Solo5ctl) -> None:
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def execute(_arguments: Namespace, _session: Session) -> int:
+    def execute(_arguments: Namespace, _context: CommandContext) -> int:
         raise error
 
     monkeypatch.setattr(ps, "execute", execute)
@@ -74,7 +74,7 @@ def test_an_interrupt_is_130_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pyt
 
 def test_a_reader_that_left_is_141_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     abandoned: list[bool] = []
-    monkeypatch.setattr("solo5_systemd.cli.main.abandon_output", lambda: abandoned.append(True))
+    monkeypatch.setattr("solo5_systemd.cli.main.discard_stdout", lambda: abandoned.append(True))
     fail(monkeypatch, BrokenPipeError())
     result = solo5ctl("ps")
     assert (result.status, result.out, result.err, abandoned) == (141, "", "", [True])
@@ -127,15 +127,15 @@ def test_a_reader_that_left_early_sees_no_traceback() -> None:
     code = (
         "import os, sys\n"
         "from solo5_systemd.cli.main import run\n"
-        "from solo5_systemd.cli.session import Session\n"
-        "from solo5_systemd.cli.screen import process_screen\n"
+        "from solo5_systemd.cli.context import CommandContext\n"
+        "from solo5_systemd.cli.screen import standard_screen\n"
         "from tests.fakes.engine import FakeRuntime\n"
         "from contextlib import asynccontextmanager\n"
         "@asynccontextmanager\n"
         "async def connect(): yield FakeRuntime()\n"
         "reading, writing = os.pipe()\n"
         "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
-        "sys.exit(run(['ps'], Session(process_screen(), connect=connect)))\n"
+        "sys.exit(run(['ps'], CommandContext(standard_screen(), connect=connect)))\n"
     )
     done = process(code=code)
     assert (done.returncode, done.stderr) == (141, "")

@@ -72,10 +72,10 @@ def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
 def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("network", "inspect", "default", "lab").out
     assert f"     Lease: 10.89.0.2 {LEASE.mac} web/service\n" in text
-    assert "     Range: chosen when a task needs it\n" in text
+    assert "     Range: assigned on first use\n" in text
     assert " Reaches: lab\n" in text
     assert "    Host: 53/udp\n" in text
-    assert "Refused: 10.89.0.2 17 packets, for too many connections\n" in text
+    assert "Refused: 10.89.0.2 17 packets over the connection limit\n" in text
     assert "Dropped: 10.89.0.2 5 fragments\n" in text
     (document,) = json.loads(solo5ctl("network", "inspect", "--json", "default").out)
     assert document["leases"] == [

@@ -188,15 +188,15 @@ def test_limits_that_will_not_hold_are_named_once(solo5ctl: Solo5ctl, way: str) 
     result = solo5ctl("run", *f"{way}{LIMITED} a.spt".split())
     assert (result.status, len(solo5ctl.engine.workloads)) == (0, 1)
     assert result.err == (
-        "solo5ctl: warning: MemoryMax, TasksMax, IOWeight will not hold: cgroup v2 has no memory, pids, io "
-        "here; see solo5ctl doctor.\n"
+        "solo5ctl: warning: limits not enforced: MemoryMax, TasksMax, IOWeight; cgroup v2 controllers not available: "
+        "memory, pids, io; see solo5ctl doctor.\n"
     )
 
 
 def test_limits_of_a_scope_that_will_not_hold_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.cli.run_scope.execute", lambda line: None)
     solo5ctl.engine.enabled = ()
-    assert "CPUQuota will not hold" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
+    assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 
 
 @pytest.mark.parametrize(("enabled", "words"), [((), ""), (("cpu", "cpuset", "io", "memory", "pids"), LIMITED)])
@@ -210,10 +210,10 @@ def test_nothing_is_said_where_no_limit_is_set_or_all_hold(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--detach --scope a", "--detach and --scope exclude each other"),
-        ("--detach --rm a", "--rm and --detach exclude each other"),
-        ("--scope --rm a", "--rm and --scope exclude each other"),
-        ("--json a", "--json prints a plan or a task"),
+        ("--detach --scope a", "--detach and --scope are mutually exclusive"),
+        ("--detach --rm a", "--rm and --detach are mutually exclusive"),
+        ("--scope --rm a", "--rm and --scope are mutually exclusive"),
+        ("--json a", "--json requires --dry-run or --detach"),
         ("--net a=x --net a=y i", "NIC a is given twice"),
         ("--block a=x --block a=y i", "disk a is given twice"),
         ("-p 80:80 -p 0.0.0.0:80:81 i", "published port 0.0.0.0:80/tcp is given twice"),

@@ -10,7 +10,7 @@ from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
-from solo5_systemd.cli.usage_table import HEADER, WIDER, row, usage_json
+from solo5_systemd.cli.usage_table import HEADER, WIDE_HEADER, row, usage_json
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.names import DeviceName, TaskName
@@ -43,7 +43,7 @@ def rounds(*names: TaskName) -> Iterator[Mapping[TaskName, Sample]]:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
-    monkeypatch.setattr(stats, "FIRST", 0)
+    monkeypatch.setattr(stats, "FIRST_INTERVAL_S", 0)
     monkeypatch.setattr(stats, "interval", lambda _: 0.0)
     engine = FakeRuntime(running("web"), ended("old"))
     engine.rounds = rounds(WEB)
@@ -56,7 +56,7 @@ def test_a_row_has_what_is_known() -> None:
 
 
 def test_the_unknown_is_shown_as_such_and_never_as_zero() -> None:
-    assert row("web", None, UNKNOWN, wide=True) == ("web", *[""] * (len(HEADER) + len(WIDER) - 1))
+    assert row("web", None, UNKNOWN, wide=True) == ("web", *[""] * (len(HEADER) + len(WIDE_HEADER) - 1))
     assert usage_json("web", None, UNKNOWN) == {"name": "web"}
     limited = replace(UNKNOWN, usage=Usage(time=1.0, memory=Memory(limit=64 << 20)))
     assert row("web", None, limited)[2] == "- / 64M"

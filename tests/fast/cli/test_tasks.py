@@ -119,7 +119,7 @@ def test_one_unknown_name_does_not_keep_the_others_from_it(solo5ctl: Solo5ctl, v
 def test_what_changes_the_machine_needs_root(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
     assert result.status == 125
-    assert result.err.startswith("solo5ctl: only root can do this")
+    assert result.err.startswith("solo5ctl: this verb requires root.")
     assert len(result.err.splitlines()) == 2
 
 
@@ -154,7 +154,7 @@ def test_logs_options(solo5ctl: Solo5ctl) -> None:
 
 def test_an_empty_console_is_explained_to_whom_the_journal_may_be_closed(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("logs", "old").err == ""
-    assert solo5ctl("logs", "old", root=False).err.startswith("solo5ctl: no line to show: only root")
+    assert solo5ctl("logs", "old", root=False).err.startswith("solo5ctl: no console lines: expected root")
     solo5ctl.engine.lines = [line("hello")]
     assert solo5ctl("logs", "old", root=False).err == ""
 

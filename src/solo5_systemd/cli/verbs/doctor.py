@@ -1,14 +1,14 @@
-"""`solo5ctl doctor`: each fact about this machine that matters, and what to do about it."""
+"""`solo5ctl doctor`: checks this machine, and lists orphans."""
 
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.session import Session
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.facts import Fact, Verdict, facts
@@ -23,30 +23,33 @@ _COLOURS = {Verdict.OK: "green", Verdict.LIMITED: "yellow", Verdict.BROKEN: "red
 
 
 def configure(parser: Parser) -> None:
+    """Add the options."""
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    found = (*facts(asyncio.run(probe())), *_orphans(session))
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl doctor` and return the exit status."""
+    found = (*facts(asyncio.run(probe())), *_orphans(context))
     if arguments.json:
-        session.screen.json([_json(fact) for fact in found])
+        context.screen.json([_json(fact) for fact in found])
     else:
-        session.screen.write(_text(found, session.screen))
+        context.screen.write(_text(found, context.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
 
 
-def _orphans(session: Session) -> Iterator[Fact]:
-    """What belongs to nobody; a machine that cannot be asked is told of by the facts before."""
+def _orphans(context: CommandContext) -> Iterator[Fact]:
+    """Yield a fact for each orphan, or one that says that there is none or that the check failed."""
     found: list[Orphan] = []
 
-    async def story(engine: "Runtime") -> int:
+    async def command(engine: "Runtime") -> int:
         found.extend(await engine.orphans())
         return 0
 
     try:
-        session.engine(story, needs_root=False)
+        context.run(command, needs_root=False)
     except Solo5Error as error:
-        yield Fact(name="orphans", value="cannot be looked for", verdict=Verdict.LIMITED, advice=str(error))
+        # Not BROKEN: what the engine lacks is a fact of its own.
+        yield Fact(name="orphans", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
         return
     yield from map(_orphan, found)
     if not found:
@@ -59,7 +62,7 @@ def _orphan(orphan: Orphan) -> Fact:
 
 
 def _text(found: Sequence[Fact], screen: Screen) -> str:
-    """A table, each line followed by what is to be done about it."""
+    """Return a table, each row followed by its advice."""
     rows = [(fact.name, fact.verdict, fact.value) for fact in found]
     header, *lines = table(HEADER, rows, lambda column, cell: _paint(column, cell, screen)).splitlines()
     advice = [f"\n    {visible(fact.advice)}" if fact.advice else "" for fact in found]

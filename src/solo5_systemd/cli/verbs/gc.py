@@ -1,10 +1,10 @@
-"""`solo5ctl gc`."""
+"""`solo5ctl gc`: removes orphaned resources."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.session import Session
 from solo5_systemd.text import visible
 
 if TYPE_CHECKING:
@@ -12,17 +12,20 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
+    """Add the options."""
+    parser.add_argument("--dry-run", action="store_true", help="list orphaned resources without removing them")
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl gc` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         removed = await engine.collect(dry_run=arguments.dry_run)
         if arguments.json:
-            session.screen.json(list(removed))
+            context.screen.json(list(removed))
         else:
-            session.screen.write("".join(f"{visible(line)}\n" for line in removed))
+            context.screen.write("".join(f"{visible(line)}\n" for line in removed))
         return 0
 
-    return session.engine(story)
+    return context.run(command)

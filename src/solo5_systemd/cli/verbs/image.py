@@ -1,12 +1,12 @@
-"""`solo5ctl image`: what an image needs, and whether it can run here. It only reads, and needs no root."""
+"""`solo5ctl image`: shows an image's requirements and whether it can run here. Read-only, without root."""
 
 import asyncio
 from argparse import Namespace
 from dataclasses import dataclass
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
-from solo5_systemd.cli.session import Session
 from solo5_systemd.errors import ImageError, Solo5Error
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.tenders import TenderPath
@@ -18,8 +18,14 @@ from solo5_systemd.workload import MIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """An image, and this machine's answer to it; `problems` empty: it can run here."""
+class ImageReport:
+    """An image's requirements and the result of the check.
+
+    Attributes:
+        facts: read from the ELF file.
+        tender: the installed tender for it; None: there is none.
+        problems: why it cannot run here; empty: it can.
+    """
 
     facts: ImageFacts
     tender: Tender | None
@@ -27,33 +33,35 @@ class Report:
 
     @property
     def least_memory(self) -> int:
-        """The smallest `--memory`, in bytes."""
+        """The lowest value of `--memory`, in bytes."""
         least = least_guest_memory(self.facts)
         return (least + overhead(self.facts.manifest, least)) * MIB
 
     @property
     def most_memory(self) -> int | None:
-        """The largest `--memory`, in bytes; None: the machine's own."""
+        """The highest value of `--memory`, in bytes; None: no limit of the tender."""
         manifest = self.facts.manifest
         most = HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM)
         return most * MIB if manifest.target is Target.HVT else None
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="the unikernel: a file")
+    """Add the options."""
+    parser.add_argument("image", metavar="IMAGE", help="path of the image")
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    report = asyncio.run(_look(arguments.image))
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl image` and return the exit status."""
+    report = asyncio.run(_check_image(arguments.image))
     if arguments.json:
-        session.screen.json(_json(report))
+        context.screen.json(_json(report))
     else:
-        session.screen.write(fields(_fields(report)))
+        context.screen.write(fields(_fields(report)))
     return ImageError.exit_status if report.problems else 0
 
 
-async def _look(path: str) -> Report:
+async def _check_image(path: str) -> ImageReport:
     facts = read_facts(path)
     manifest = facts.manifest
     problems: list[Solo5Error] = []
@@ -66,21 +74,22 @@ async def _look(path: str) -> Report:
         groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
     except Solo5Error as error:
         problems.append(error)
-    return Report(facts=facts, tender=tender, problems=tuple(problems))
+    return ImageReport(facts=facts, tender=tender, problems=tuple(problems))
 
 
-def _fields(report: Report) -> list[tuple[str, str]]:
+def _fields(report: ImageReport) -> list[tuple[str, str]]:
     manifest = report.facts.manifest
     most = f" to {_mib(report.most_memory)}" if report.most_memory else " or more"
     least = f"{overhead(manifest, least_guest_memory(report.facts))}M"
     tender = f"{report.tender.path} (version {report.tender.version})" if report.tender else ""
+    tender_memory = f"{least} or more of it for the tender"
     return [
         ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
         *((_KINDS[device.kind], device.name) for device in manifest.devices),
-        ("Memory", f"{_mib(report.least_memory)}{most}, {least} or more of it the tender's"),
+        ("Memory", f"{_mib(report.least_memory)}{most}, {tender_memory}"),
         ("Tender", tender),
-        ("Runs here", "no" if report.problems else "yes"),
-        *(("Because", str(problem)) for problem in report.problems),
+        ("Runnable", "no" if report.problems else "yes"),
+        *(("Problem", str(problem)) for problem in report.problems),
     ]
 
 
@@ -91,7 +100,7 @@ def _mib(count: int) -> str:
 _KINDS = {DeviceKind.NET_BASIC: "NIC", DeviceKind.BLOCK_BASIC: "Disk"}
 
 
-def _json(report: Report) -> dict[str, object]:
+def _json(report: ImageReport) -> dict[str, object]:
     manifest = report.facts.manifest
     document: dict[str, object] = {
         "target": manifest.target.value,

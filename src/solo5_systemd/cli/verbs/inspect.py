@@ -1,11 +1,11 @@
-"""`solo5ctl inspect`."""
+"""`solo5ctl inspect`: shows details of tasks."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
-from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.task_output import task_fields, task_json
 
 if TYPE_CHECKING:
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
+    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl inspect` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         tasks = [await engine.task(name) for name in arguments.names]
         if arguments.json:
-            session.screen.json([task_json(task) for task in tasks])
+            context.screen.json([task_json(task) for task in tasks])
         else:
-            now = session.screen.now()
-            session.screen.write("\n".join(fields(list(task_fields(task, now))) for task in tasks))
+            now = context.screen.now()
+            context.screen.write("\n".join(fields(list(task_fields(task, now))) for task in tasks))
         return 0
 
-    return session.engine(story, needs_root=False)
+    return context.run(command, needs_root=False)

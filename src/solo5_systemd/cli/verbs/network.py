@@ -1,12 +1,12 @@
-"""`solo5ctl network`: ls and inspect."""
+"""`solo5ctl network`: lists and inspects networks."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, table
-from solo5_systemd.cli.session import Session
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
@@ -20,57 +20,57 @@ HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
 
 def configure(parser: Parser) -> None:
+    """Add the options."""
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="network_verb", parser_class=Parser)
     ls = verbs.add_parser("ls", help="list networks", description="List networks.")
-    ls.add_argument("-q", "--quiet", action="store_true", help="names only")
+    ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
     ls.add_output_options(json=True)
     ls.set_defaults(act=_list)
-    inspect = verbs.add_parser(
-        "inspect", help="show everything about networks", description="Show everything about networks."
-    )
-    inspect.add_argument("networks", metavar="NETWORK", nargs="+", type=network_name, help="a network's name")
+    inspect = verbs.add_parser("inspect", help="show details of networks", description="Show details of networks.")
+    inspect.add_argument("networks", metavar="NETWORK", nargs="+", type=network_name, help="name of a network")
     inspect.add_output_options(json=True)
     inspect.set_defaults(act=_inspect)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    act: Callable[[Namespace, Session], int] = arguments.act
-    return act(arguments, session)
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl network` and return the exit status."""
+    act: Callable[[Namespace, CommandContext], int] = arguments.act
+    return act(arguments, context)
 
 
-def _list(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def _list(arguments: Namespace, context: CommandContext) -> int:
+    async def command(engine: "Runtime") -> int:
         networks = await engine.networks()
         if arguments.json:
-            session.screen.json([_json(network) for network in networks])
+            context.screen.json([_json(network) for network in networks])
         elif arguments.quiet:
-            session.screen.write("".join(f"{network.name}\n" for network in networks))
+            context.screen.write("".join(f"{network.name}\n" for network in networks))
         else:
-            session.screen.write(table(HEADER, [_row(network) for network in networks]))
+            context.screen.write(table(HEADER, [_row(network) for network in networks]))
         return 0
 
-    return session.engine(story)
+    return context.run(command)
 
 
-def _inspect(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def _inspect(arguments: Namespace, context: CommandContext) -> int:
+    async def command(engine: "Runtime") -> int:
         known = {network.name: network for network in await engine.networks()}
-        wanted = [_known(name, known) for name in arguments.networks]
-        tasks = await engine.tasks(ended=False)  # an ended task holds nothing
+        wanted = [_lookup(name, known) for name in arguments.networks]
+        tasks = await engine.tasks(ended=False)  # an ended task has no lease
         if arguments.json:
-            session.screen.json([_json(network) | {"leases": _leases_json(network, tasks)} for network in wanted])
+            context.screen.json([_json(network) | {"leases": _leases_json(network, tasks)} for network in wanted])
         else:
-            session.screen.write("\n".join(fields(_fields(network, tasks)) for network in wanted))
+            context.screen.write("\n".join(fields(_fields(network, tasks)) for network in wanted))
         return 0
 
-    return session.engine(story)
+    return context.run(command)
 
 
-def _known(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> NetworkOverview:
+def _lookup(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> NetworkOverview:
     if name not in known:
         raise InvalidRequestError(
             f"no network is named {name!r}: expected one of {', '.join(sorted(known))}.",
-            f"Name it in /etc/solo5, as [network.{name}]: see solo5.toml(5).",
+            f"Define it in /etc/solo5 as [network.{name}]: see solo5.toml(5).",
         )
     return known[name]
 
@@ -90,20 +90,20 @@ def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, 
     refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
     return [
         ("Name", network.name),
-        ("Bridge", f"{network.bridge} ({'up' if network.up else 'made when a task needs it'})"),
-        ("Range", str(network.ipv4) if network.ipv4 else "chosen when a task needs it"),
+        ("Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"),
+        ("Range", str(network.ipv4) if network.ipv4 else "assigned on first use"),
         ("Gateway", str(network.gateway4 or "")),
         ("MTU", str(network.mtu)),
         ("Masquerade", _yes(network.masquerade)),
         ("Isolated", _yes(network.policy.isolated)),
         ("Routed", _yes(network.policy.routed)),
-        ("Reaches", ", ".join(network.policy.reach) or "no other network"),
-        ("Host", ", ".join(map(str, network.policy.host)) or "no port"),
+        ("Reaches", ", ".join(network.policy.reach) or "none"),
+        ("Host", ", ".join(map(str, network.policy.host)) or "none"),
         ("Metadata", _yes(network.policy.metadata)),
-        ("Connections", f"{network.policy.connections} for each guest"),
+        ("Connections", f"{network.policy.connections} per guest"),
         ("Fragments", _yes(network.policy.fragments)),
         *(("Lease", f"{lease.ipv4.ip} {lease.mac} {task}/{lease.nic}") for task, lease in _leases(network, tasks)),
-        *(("Refused", f"{address} {count} packets, for too many connections") for address, count in refused),
+        *(("Refused", f"{address} {count} packets over the connection limit") for address, count in refused),
         *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
     ]
 
@@ -113,8 +113,8 @@ def _yes(value: bool) -> str:
 
 
 def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
-    held = [(task.name, lease) for task in tasks if task.reservation for lease in task.reservation.leases]
-    return [(name, lease) for name, lease in held if lease.network == network.name]
+    leases = [(task.name, lease) for task in tasks if task.reservation for lease in task.reservation.leases]
+    return [(name, lease) for name, lease in leases if lease.network == network.name]
 
 
 def _json(network: NetworkOverview) -> dict[str, object]:

@@ -1,13 +1,13 @@
-"""`solo5ctl ps`."""
+"""`solo5ctl ps`: lists tasks."""
 
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.task_output import addresses, ports, status, task_json
 from solo5_systemd.engine.task import Task
 
@@ -18,25 +18,28 @@ HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("-a", "--all", action="store_true", help="ended tasks too")
-    parser.add_argument("-q", "--quiet", action="store_true", help="names only")
+    """Add the options."""
+    parser.add_argument("-a", "--all", action="store_true", help="include ended tasks")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print names only")
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl ps` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         if arguments.quiet and not arguments.json:
             names = await engine.names(ended=arguments.all)
-            session.screen.write("".join(f"{name}\n" for name in names))
+            context.screen.write("".join(f"{name}\n" for name in names))
             return 0
         tasks = await engine.tasks(ended=arguments.all)
         if arguments.json:
-            session.screen.json([task_json(task) for task in tasks])
+            context.screen.json([task_json(task) for task in tasks])
         else:
-            session.screen.write(_text(tasks, session.screen))
+            context.screen.write(_text(tasks, context.screen))
         return 0
 
-    return session.engine(story, needs_root=False)
+    return context.run(command, needs_root=False)
 
 
 def _text(tasks: Iterable[Task], screen: Screen) -> str:
@@ -60,5 +63,5 @@ def _paint(column: str, cell: str, screen: Screen) -> str:
         return cell
     if cell.startswith("Up"):
         return screen.paint(cell, "green")
-    calm = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping"))
-    return cell if calm else screen.paint(cell, "red")
+    expected = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping"))
+    return cell if expected else screen.paint(cell, "red")

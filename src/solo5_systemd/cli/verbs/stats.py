@@ -1,4 +1,4 @@
-"""`solo5ctl stats`."""
+"""`solo5ctl stats`: shows resource usage of tasks."""
 
 import asyncio
 from argparse import Namespace
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.arguments import interval
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.session import Session
-from solo5_systemd.cli.usage_table import HEADER, ORDERS, WIDER, row, usage_json
+from solo5_systemd.cli.usage_table import HEADER, SORT_KEYS, WIDE_HEADER, row, usage_json
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
@@ -18,47 +18,56 @@ from solo5_systemd.names import TaskName, task_name
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
-FIRST = 1.0
-"""Seconds until the first is shown: a percentage of processor time needs two samples."""
+FIRST_INTERVAL_S = 1.0
+"""Upper limit of the first interval, so that `-i 60` shows a CPU percentage, which needs two samples, after 1 s."""
 
 Samples = Mapping[TaskName, Sample]
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("--no-stream", action="store_true", help="show it once")
+    """Add the options."""
+    parser.add_argument("--no-stream", action="store_true", help="print one sample and exit")
     parser.add_argument(
-        "-i", "--interval", metavar="SECONDS", type=interval, default=1.0, help="show it so often (default: 1)"
+        "-i", "--interval", metavar="SECONDS", type=interval, default=1.0, help="sampling interval (default: 1)"
     )
-    parser.add_argument("-s", "--sort", choices=("name", *ORDERS), default="name", help="the largest first")
-    parser.add_argument("-w", "--wide", action="store_true", help="more columns")
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", type=task_name, help="a task's name (default: all that run)"
+        "-s",
+        "--sort",
+        choices=("name", *SORT_KEYS),
+        default="name",
+        help="sort by this column; all but name in descending order",
+    )
+    parser.add_argument("-w", "--wide", action="store_true", help="show more columns")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", type=task_name, help="name of a task (default: all that have not ended)"
     )
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl stats` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         await _check(engine, arguments.names)
         before = await _sample(engine, arguments.names)
         if not before and (arguments.names or arguments.no_stream):
-            _show({}, {}, arguments, session.screen)
+            _show({}, {}, arguments, context.screen)
             return 0
-        pause = min(FIRST, arguments.interval)
+        pause = min(FIRST_INTERVAL_S, arguments.interval)
         while before or not arguments.names:
             await asyncio.sleep(pause)
             now = await _sample(engine, arguments.names)
-            _show(before, now, arguments, session.screen)
+            _show(before, now, arguments, context.screen)
             if arguments.no_stream:
                 return 0
             before, pause = now, arguments.interval
         return 0
 
-    return session.engine(story, needs_root=False)
+    return context.run(command, needs_root=False)
 
 
 async def _check(engine: "Runtime", names: Sequence[TaskName]) -> None:
-    """A name that is wrong is an error, a task that ends later is none."""
+    """Raise NoSuchTaskError for an unknown name; a task that ends later is no error."""
     known = await engine.names() if names else ()
     for name in names:
         if name not in known:
@@ -75,7 +84,7 @@ def _show(before: Samples, now: Samples, arguments: Namespace, screen: Screen) -
     if arguments.json:
         screen.json([usage_json(name, before.get(name), now[name]) for name in names])
         return
-    header = (*HEADER, *WIDER) if arguments.wide else HEADER
+    header = (*HEADER, *WIDE_HEADER) if arguments.wide else HEADER
     text = table(header, [row(name, before.get(name), now[name], wide=arguments.wide) for name in names])
     if arguments.no_stream:
         screen.write(text)
@@ -86,5 +95,5 @@ def _show(before: Samples, now: Samples, arguments: Namespace, screen: Screen) -
 def _sorted(before: Samples, now: Samples, order: str) -> Sequence[TaskName]:
     if order == "name":
         return list(now)
-    value = ORDERS[order]
+    value = SORT_KEYS[order]
     return sorted(now, key=lambda name: value(before.get(name), now[name]), reverse=True)

@@ -1,11 +1,11 @@
-"""`solo5ctl stop`."""
+"""`solo5ctl stop`: stops tasks."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli import arguments as typed
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.session import Session
 from solo5_systemd.names import TaskName
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal
 
@@ -14,23 +14,26 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
+    """Add the options."""
     parser.add_argument(
         "-t", "--time", metavar="SECONDS", type=typed.seconds, default=STOP_TIMEOUT,
-        help=f"how long to wait before the task is killed (default: {STOP_TIMEOUT:.0f})",
+        help=f"timeout before SIGKILL (default: {STOP_TIMEOUT:.0f})",
     )  # fmt: skip
     parser.add_argument(
         "-s", "--signal", metavar="SIGNAL", type=typed.stop_signal, default=StopSignal.TERM,
-        help="INT or TERM (default: TERM)",
+        help="stop signal, INT or TERM (default: TERM)",
     )  # fmt: skip
     parser.add_task_names()
     parser.add_output_options(json=False)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl stop` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         async def stop(name: TaskName) -> None:
             await engine.stop(name, signal=arguments.signal, patience=arguments.time)
 
-        return await session.each(arguments.names, stop)
+        return await context.for_each(arguments.names, stop)
 
-    return session.engine(story)
+    return context.run(command)

@@ -1,12 +1,12 @@
-"""`solo5ctl wait`."""
+"""`solo5ctl wait`: waits for tasks to end and prints their exit statuses."""
 
 import asyncio
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
-from solo5_systemd.cli.session import Session
 from solo5_systemd.cli.task_output import outcome_json
 from solo5_systemd.engine.task import Task
 
@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
+    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=True)
 
 
-def execute(arguments: Namespace, session: Session) -> int:
-    async def story(engine: "Runtime") -> int:
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl wait` and return the exit status."""
+
+    async def command(engine: "Runtime") -> int:
         tasks = await asyncio.gather(*(engine.wait(name) for name in arguments.names))
         if arguments.json:
-            session.screen.json([_json(task) for task in tasks])
+            context.screen.json([_json(task) for task in tasks])
         else:
-            session.screen.write("".join(f"{_status(task)}\n" for task in tasks))
+            context.screen.write("".join(f"{_status(task)}\n" for task in tasks))
         return 0
 
-    return session.engine(story, needs_root=False)
+    return context.run(command, needs_root=False)
 
 
 def _json(task: Task) -> dict[str, object]:

@@ -1,0 +1,106 @@
+"""The context in which a verb runs: its screen, and a connection to the engine."""
+
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from solo5_systemd.cli.screen import Screen
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.names import TaskName
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.workload import Workload
+
+Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
+EngineCommand = Callable[["Runtime"], Coroutine[Any, Any, int]]
+
+EXIT_SIGTERM = 128 + 15
+
+
+def connect() -> "AbstractAsyncContextManager[Runtime]":
+    """Return a context manager that connects to the engine.
+
+    Raises:
+        DependencyError: a required module is not installed.
+    """
+    try:
+        from solo5_systemd import settings_files, wiring  # imports D-Bus and asyncio, which `--help` does not need
+    except ImportError as error:
+        from solo5_systemd.dependencies import blamed
+
+        raise blamed(error) from error
+    return wiring.connect(settings_files.read_settings)
+
+
+class CommandContext:
+    """The context of one verb.
+
+    Args:
+        screen: the output.
+        connect: returns a context manager that connects to the engine.
+        root: the process has the effective UID 0; None: determine it.
+    """
+
+    def __init__(self, screen: Screen, *, connect: Connect = connect, root: bool | None = None) -> None:
+        self.screen = screen
+        self._connect = connect
+        self.root = os.geteuid() == 0 if root is None else root
+
+    def run(self, command: EngineCommand, *, needs_root: bool = True) -> int:
+        """Connect to the engine, run a command in an event loop, and return its exit status.
+
+        Raises:
+            HostError: root is required, and the process is not root.
+            Solo5Error: raised by the command.
+        """
+        if needs_root and not self.root:
+            raise HostError("this verb requires root.", "Run it with sudo.")
+        import asyncio  # imported here for startup time: a third of that of a short verb
+
+        try:
+            return asyncio.run(self._run_connected(command))
+        except asyncio.CancelledError:
+            return EXIT_SIGTERM
+        except BaseExceptionGroup as group:
+            raise _root_cause(group) from group
+
+    async def _run_connected(self, command: EngineCommand) -> int:
+        async with self._connect() as engine:
+            return await command(engine)
+
+    async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
+        """Write a warning to stderr if a cgroup controller for a limit of the workload is not available."""
+        limits = await engine.unenforced(workload)
+        if limits:
+            names, controllers = (", ".join(dict.fromkeys(words)) for words in (limits, limits.values()))
+            self.screen.message(
+                f"warning: limits not enforced: {names}; cgroup v2 controllers not available: {controllers}; see "
+                "solo5ctl doctor."
+            )
+
+    async def for_each(self, names: Sequence[TaskName], act: Callable[[TaskName], Awaitable[None]]) -> int:
+        """Await `act` for all tasks concurrently, and print the name of each that succeeded.
+
+        Returns:
+            0, or the highest exit status of the errors, which are written to stderr.
+        """
+        import asyncio
+
+        async def attempt(name: TaskName) -> int:
+            try:
+                await act(name)
+            except Solo5Error as error:
+                self.screen.error(error)
+                return error.exit_status
+            self.screen.write(f"{name}\n")
+            return 0
+
+        return max(await asyncio.gather(*map(attempt, dict.fromkeys(names))))
+
+
+def _root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first leaf of an exception group; the others are consequences of it."""
+    error = group.exceptions[0]
+    return _root_cause(error) if isinstance(error, BaseExceptionGroup) else error
