@@ -25,12 +25,12 @@ def json_document(content: bytes, what: str, *, error: type[Solo5Error] = Invali
         error: the class to raise.
 
     Raises:
-        Solo5Error: (of class `error`) it is no JSON, or nested too deep.
+        Solo5Error: (of class `error`) it is not JSON, or nested too deep.
     """
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as broken:
-        raise error(f"{what} cannot be read: it is no JSON.") from broken
+        raise error(f"{what} cannot be read: it is not JSON.") from broken
 
 
 class Fields:
@@ -65,9 +65,9 @@ class Fields:
                 raise self._error(f"{self.path(key)} is not a known key: expected one of {', '.join(sorted(known))}.")
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, "a text", default)
+        value = self._get(key, "a string", default)
         if not isinstance(value, str):
-            raise self.wrong(key, value, "a text")
+            raise self.wrong(key, value, "a string")
         return value
 
     def boolean(self, key: str, *, default: bool | None = None) -> bool:
@@ -94,10 +94,10 @@ class Fields:
         return self.integer(key, default, low=low, high=high)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        values = self.items(key, "a list of texts", default)
+        values = self.items(key, "a list of strings", default)
         texts = tuple(value for value in values if isinstance(value, str))
         if len(texts) != len(values):
-            raise self.wrong(key, list(values), "a list of texts")
+            raise self.wrong(key, list(values), "a list of strings")
         return texts
 
     def table(self, key: str) -> "Fields":
@@ -114,7 +114,7 @@ class Fields:
         return self._parse(key, self.text(key), parse)
 
     def each(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
-        """Each of a list of texts as `parsed` reads one; nothing where the key is missing."""
+        """Each of a list of strings as `parsed` reads one; nothing where the key is missing."""
         for text in self.texts(key, ()):
             yield self._parse(key, text, parse)
 

@@ -56,7 +56,7 @@ class Dependency:
         return DependencyError(f"{self.kind} {self.name} is missing: expected {expected}.", self.advice)
 
 
-REINSTALL = "Install the Debian package solo5-systemd again, which brings it: apt install --reinstall solo5-systemd"
+REINSTALL = "Reinstall the Debian package: apt install --reinstall solo5-systemd"
 """The advice for what a dependency needs itself."""
 
 _LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): (\S.*)")
@@ -193,7 +193,9 @@ def _missing(kind: Kind, name: str) -> DependencyError:
     each = _listed(kind, name)
     if each is not None:
         return each.missing()
-    return DependencyError(f"{kind} {name} is missing: expected it with a dependency of this package.", REINSTALL)
+    return DependencyError(
+        f"{kind} {name} is missing: expected it to be installed with a dependency of this package.", REINSTALL
+    )
 
 
 def _unusable(kind: Kind, name: str, why: str) -> DependencyError:

@@ -1,37 +1,35 @@
-"""Every error that a person may meet.
+"""The errors that an operator sees.
 
-An error is one sentence that names the value, what was expected and what to do; an optional hint says what to
-type next. The class says who can do something about it, and from the class each front door derives its own
-answer once: an exit status in `cli`, a D-Bus error name in `networkd`.
+An error is one sentence with the value, what was expected and what to do; an optional hint has a command to run. Its
+class determines the exit status of `solo5ctl` and the name of the D-Bus error.
 """
 
 from typing import ClassVar
 
 from solo5_systemd.text import visible
 
-LONGEST_SENTENCE, LONGEST_HINT = 2000, 1000
-"""Characters. A sentence quotes what was wrong, and that may be of any length; it begins with what, and ends with what
-was expected."""
+MAX_SENTENCE, MAX_HINT = 2000, 1000
+"""Characters. A quoted value may be of any length; a long sentence loses its middle and keeps what was expected."""
 
 
 class Solo5Error(Exception):
-    """The root: something that we can explain.
+    """The base class: an error with an explanation.
 
-    Whatever a sentence quotes, it is one printable line of bounded length: errors reach terminals, logs and events.
+    Sentence and hint are each one printable line of bounded length, since errors reach terminals, logs and events.
 
     Attributes:
-        sentence: one sentence, complete by itself.
-        hint: what to do or type next; empty where the sentence says it already.
+        sentence: one complete sentence.
+        hint: what to do or run next; may be empty.
     """
 
     exit_status: ClassVar[int] = 125
-    """`solo5ctl`'s exit status, in podman's convention: 125 ours, 126 cannot be run, 127 not found."""
+    """Exit status of `solo5ctl`, as podman's: 125 an error of solo5ctl, 126 cannot be executed, 127 not found."""
 
     dbus_name: ClassVar[str] = "org.solo5.Error.Failed"
 
     def __init__(self, sentence: str, hint: str = "") -> None:
-        self.sentence = _line(sentence, LONGEST_SENTENCE)
-        self.hint = _line(hint, LONGEST_HINT)
+        self.sentence = _line(sentence, MAX_SENTENCE)
+        self.hint = _line(hint, MAX_HINT)
         super().__init__(self.sentence)
 
     def __str__(self) -> str:
@@ -39,36 +37,37 @@ class Solo5Error(Exception):
 
 
 def _line(text: str, most: int) -> str:
-    """Return text as one printable line, its middle left out where it is long."""
-    return _ends(visible(_ends(text, most)), most)
+    """Return text as one printable line of at most `most` characters."""
+    return _elide(visible(_elide(text, most)), most)
 
 
-def _ends(text: str, most: int) -> str:
+def _elide(text: str, most: int) -> str:
+    """Return text with `…` for its middle if it is longer than `most` characters."""
     head = most * 2 // 3
     return text if len(text) <= most else f"{text[:head]}…{text[head + 1 - most :]}"
 
 
 class InvalidRequestError(Solo5Error):
-    """What was asked for can never work as written: a malformed value, a name out of bounds."""
+    """The request can never succeed as written: a malformed value, a name out of bounds."""
 
     dbus_name = "org.solo5.Error.InvalidRequest"
 
 
 class SettingsError(Solo5Error):
-    """A file below /etc/solo5 is wrong."""
+    """A file below /etc/solo5 is invalid."""
 
     dbus_name = "org.solo5.Error.Settings"
 
 
 class ImageError(Solo5Error):
-    """The image is not a unikernel that can run here."""
+    """The image is not a unikernel that this host can run."""
 
     exit_status = 126
     dbus_name = "org.solo5.Error.Image"
 
 
 class NotFoundError(Solo5Error):
-    """A file, a tender or an image is not there."""
+    """A file, a tender or an image does not exist."""
 
     exit_status = 127
     dbus_name = "org.solo5.Error.NotFound"
@@ -81,31 +80,31 @@ class NoSuchTaskError(Solo5Error):
 
 
 class TakenError(Solo5Error):
-    """A name, address, port or disk is in use by somebody else; another time it may be free."""
+    """A name, address, port or disk is in use; a later attempt may succeed."""
 
     dbus_name = "org.solo5.Error.Taken"
 
 
 class HostError(Solo5Error):
-    """This machine lacks something: a device, a service, space, permission."""
+    """The host lacks something: a device, a service, space, a permission."""
 
     dbus_name = "org.solo5.Error.Host"
 
 
 class StoreFullError(HostError):
-    """The image store has no room for an image; unused ones may be removed."""
+    """The image store is full; unused images can be removed."""
 
     dbus_name = "org.solo5.Error.StoreFull"
 
 
 class DependencyError(HostError):
-    """A module, library, program or socket that this package depends on is missing."""
+    """A module, library, program or socket that this package requires is missing or unusable."""
 
     dbus_name = "org.solo5.Error.Dependency"
 
 
 class StartError(Solo5Error):
-    """The unit was made and did not start; everything made for it is gone again."""
+    """The unit was created and did not start; everything that was created for it has been removed."""
 
     exit_status = 126
     dbus_name = "org.solo5.Error.Start"

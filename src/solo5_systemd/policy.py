@@ -78,22 +78,22 @@ def check(policy: Policy, made: Made) -> None:
 def _refusals(policy: Policy, made: Made) -> Iterator[InvalidRequestError]:
     if policy.units and made.unit not in policy.units:
         yield InvalidRequestError(
-            f"the task would be a {made.unit}: expected {' or '.join(policy.units)}, which this node allows.",
+            f"unit type {made.unit} is not allowed on this node: expected {' or '.join(policy.units)}.",
             f'The operator allows it by plugin.solo5.config.allowed_units, to which "{made.unit}" is added.',
         )
     if policy.tenders and made.tender not in policy.tenders:
         yield InvalidRequestError(
-            f"the image is built for tender {made.tender}: "
-            f"expected {' or '.join(policy.tenders)}, which this node allows.",
+            f"tender {made.tender}, which the image is built for, is not allowed on this node: "
+            f"expected {' or '.join(policy.tenders)}.",
             "The operator sets it in plugin.solo5.config.allowed_tenders.",
         )
     yield from _too_much(policy, made)
     for nic, network in made.nics.items():
         if policy.networks and network not in policy.networks:
             yield InvalidRequestError(
-                f"NIC {nic} would join network {network}: expected one of {', '.join(policy.networks)}, which this "
-                "node offers.",
-                f"Name one for NIC {nic}.",
+                f"network {network} of NIC {nic} is not allowed on this node: "
+                f"expected one of {', '.join(policy.networks)}.",
+                f"Set the network of NIC {nic}.",
             )
 
 
@@ -101,9 +101,7 @@ def _too_much(policy: Policy, made: Made) -> Iterator[InvalidRequestError]:
     limit = None if made.memory_max is None else made.memory_max // _MIB
     most = None if policy.memory is None else policy.memory // _MIB
     if most is not None and limit is None:
-        yield InvalidRequestError(
-            f"memory_max is without limit: expected at most {most}M, this node's ceiling.", _CEILINGS
-        )
+        yield InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
     for what, value, ceiling, unit in (
         ("memory", made.memory // _MIB, most, "M"),
         ("memory_max", limit or 0, most, "M"),

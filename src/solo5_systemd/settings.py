@@ -164,7 +164,7 @@ def _parse(fields: Fields) -> Settings:
 def _task_uids(text: str) -> range:
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text, re.ASCII)
     if not match or int(match[2]) < int(match[1]):
-        raise SettingsError(f"{text!r} is no range of users: expected two numbers such as 61184-63000.")
+        raise SettingsError(f"{text!r} is not a range of user IDs: expected two numbers such as 61184-63000.")
     uids = range(int(match[1]), int(match[2]) + 1)
     if uids[0] not in TASK_UIDS or uids[-1] not in TASK_UIDS:
         raise SettingsError(

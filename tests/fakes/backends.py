@@ -22,7 +22,7 @@ from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Holding, NetworkOverview, NicRequest, PortRequest, Preview, Repair, Reservation
 from solo5_systemd.network.tap_counters import Traffic
-from solo5_systemd.unit.exit_messages import LastWords, Remark
+from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
@@ -283,7 +283,7 @@ class FakeConsole:
         self.lines: list[Entry] = []
         self.on_the_way: list[Entry] = []
         self.said: dict[str, Sequence[str]] = {}
-        self.remarks: Sequence[Remark] = ()
+        self.remarks: Sequence[UnitMessage] = ()
         self.hung: set[str] = set()
         self.reader_dies = False
         self.log_namespace = ""
@@ -320,10 +320,10 @@ class FakeConsole:
         async with self._steps.step("complaints"):
             return self.said.get(unit, ())
 
-    async def last_words(self, state: UnitState) -> LastWords:
+    async def last_words(self, state: UnitState) -> ExitMessages:
         async with self._steps.step("read last words"):
             said = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
-        return LastWords(
+        return ExitMessages(
             guest=said[Stream.STDOUT],
             tender=said[Stream.STDERR],
             console=[_text(e) for e in self.lines],

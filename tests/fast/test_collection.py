@@ -55,7 +55,7 @@ async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine
 
 async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, runtime: Runtime) -> None:
     machine.networks.stray = ("tap s5-x",)
-    assert await runtime.collect(dry_run=False) == ("network leftover tap s5-x: no lease speaks of it", IMAGE)
+    assert await runtime.collect(dry_run=False) == ("network leftover tap s5-x: no matching lease", IMAGE)
     assert "collect networks" in machine.steps.taken
 
 
@@ -73,7 +73,7 @@ async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime:
     machine.units.loaded[running("lives").unit] = running("lives").state
     machine.users.held = {WEB: 61200, TaskName("lives"): 61201, starting: 61202}
     machine.users.starting = {starting}
-    told = "user of task web: its unit is gone"
+    told = "user of task web: its unit is not loaded"
     assert await runtime.collect(dry_run=True) == (told, IMAGE)
     assert len(machine.users.held) == 3
     assert await runtime.collect(dry_run=False) == (told, IMAGE)

@@ -1,7 +1,7 @@
 import pytest
 
 from solo5_systemd import errors
-from solo5_systemd.errors import BY_DBUS_NAME, LONGEST_HINT, LONGEST_SENTENCE, Solo5Error
+from solo5_systemd.errors import BY_DBUS_NAME, MAX_HINT, MAX_SENTENCE, Solo5Error
 
 ALL = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Solo5Error)]
 
@@ -49,4 +49,4 @@ def test_a_long_error_keeps_its_beginning_and_its_end(char: str) -> None:
     error = Solo5Error(f"it is {char * 100_000}: expected less.", char * 100_000)
     assert error.sentence.startswith("it is ")
     assert error.sentence.endswith(": expected less.")
-    assert (len(error.sentence), len(error.hint)) == (LONGEST_SENTENCE, LONGEST_HINT)
+    assert (len(error.sentence), len(error.hint)) == (MAX_SENTENCE, MAX_HINT)

@@ -177,7 +177,11 @@ def _nic(name: str) -> NicRequest:
         ({"disks": ()}, InvalidRequestError, "disk storage is not offered"),
         ({"nics": (_nic("service"), _nic("more"))}, InvalidRequestError, "NIC more is not declared"),
         ({"nics": (_nic("service"), _nic("service"))}, InvalidRequestError, "NIC service is offered 2 times"),
-        ({"tender": Target.SPT}, InvalidRequestError, "tender spt was asked for, and /srv/full is built for hvt."),
+        (
+            {"tender": Target.SPT},
+            InvalidRequestError,
+            "tender spt cannot run /srv/full: expected hvt, which it is built for.",
+        ),
         ({"memory": MIB}, InvalidRequestError, "memory 1M leaves the guest 0 MiB"),
         ({"memory_max": 64 * MIB}, InvalidRequestError, "memory_max 64M is less than memory 128M"),
         ({"memory": 1 << 60}, InvalidRequestError, "is more than this host has: expected at most"),
@@ -222,7 +226,11 @@ TWO_PORTS = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, po
     [
         # NICs that the image's manifest has, and no request
         (Policy(nics=1), {}, "the number of NICs is 2: expected at most 1, this node's ceiling."),
-        (Policy(networks=(LAB,)), {}, "NIC service would join network default: expected one of lab, which this node"),
+        (
+            Policy(networks=(LAB,)),
+            {},
+            "network default of NIC service is not allowed on this node: expected one of lab.",
+        ),
         # ... and those of which a request names one
         (
             Policy(networks=(LAB,)),
@@ -231,7 +239,7 @@ TWO_PORTS = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, po
                     NicRequest(nic=DeviceName(n), network=w) for n, w in (("admin", DEFAULT), ("service", LAB))
                 )
             },
-            "NIC admin would join network default: expected one of lab",
+            "network default of NIC admin is not allowed on this node: expected one of lab",
         ),
         # ports that the task lists, and those that only its group has
         (Policy(ports=1), {"publish": TWO_PORTS}, "the number of ports is 2: expected at most 1"),
@@ -251,16 +259,20 @@ TWO_PORTS = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, po
         (
             Policy(memory=64 * MIB),
             {"memory": 64 * MIB, "memory_max": INFINITY},
-            "memory_max is without limit: expected",
+            "memory_max is unlimited: expected",
         ),
         (Policy(image=4095), {}, "the size of the image in bytes is 4096: expected at most 4095"),
         # a tender that the image's manifest has, and a type of unit that a default has
         (
             Policy(tenders=(Target.HVT,)),
             {"image": "/srv/plain"},
-            "the image is built for tender spt: expected hvt, which",
+            "tender spt, which the image is built for, is not allowed on this node: expected hvt",
         ),
-        (Policy(units=("service",)), {"kind": UnitKind.SCOPE}, "the task would be a scope: expected service, which"),
+        (
+            Policy(units=("service",)),
+            {"kind": UnitKind.SCOPE},
+            "unit type scope is not allowed on this node: expected service.",
+        ),
     ],
 )
 async def test_policy_is_checked_against_what_will_be_made(
@@ -270,7 +282,7 @@ async def test_policy_is_checked_against_what_will_be_made(
     with pytest.raises(InvalidRequestError) as caught:
         await (runtime.start_scope(workload, 1) if workload.kind is UnitKind.SCOPE else runtime.start(workload))
     assert caught.value.sentence.startswith(words)
-    assert "plugin.solo5.config" in caught.value.hint or "Name one for NIC" in caught.value.hint
+    assert "plugin.solo5.config" in caught.value.hint or "Set the network of NIC" in caught.value.hint
     assert not CHANGES & set(machine.steps.taken)
     with pytest.raises(InvalidRequestError):
         await runtime.preview(workload)
@@ -354,7 +366,7 @@ async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_noth
     "result, unit, said, words",
     [
         ("failed", UNIT, ["older", "exec: no"], "task web did not start: its tender failed: exec: no"),
-        ("failed", UNIT, [], "task web did not start: its tender failed: systemd says only 'failed'"),
+        ("failed", UNIT, [], "task web did not start: its tender failed: job result 'failed'"),
         (
             "dependency",
             "solo5-network@web.service",

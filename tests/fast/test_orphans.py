@@ -57,15 +57,15 @@ def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
 
 
 def test_an_outcome_is_kept_for_a_unit_alone() -> None:
-    assert found(replace(EMPTY, outcomes=frozenset({WEB}))) == ["outcome of task web: its unit is gone"]
+    assert found(replace(EMPTY, outcomes=frozenset({WEB}))) == ["outcome of task web: its unit is not loaded"]
     assert found(replace(EMPTY, outcomes=frozenset({WEB}), units=(ended().state,))) == []
 
 
 @pytest.mark.parametrize(
     "state, reason",
     [
-        (HoldingState.RESERVED, "it was reserved, and nobody has picked it up"),
-        (HoldingState.ATTACHED, "its network's unit is gone"),
+        (HoldingState.RESERVED, "its reservation has expired"),
+        (HoldingState.ATTACHED, "its network unit is not active"),
     ],
 )
 def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: HoldingState, reason: str) -> None:
@@ -79,17 +79,17 @@ def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
 
 
 def test_what_the_kernel_alone_has_is_nobodys() -> None:
-    assert found(replace(EMPTY, strays=("tap s5-x",))) == ["network leftover tap s5-x: no lease speaks of it"]
+    assert found(replace(EMPTY, strays=("tap s5-x",))) == ["network leftover tap s5-x: no matching lease"]
 
 
 def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
     old = replace(EMPTY, consoles={WEB: 301.0})
-    assert found(old) == ["console of task web: its task is gone, and nobody reads what was left"]
+    assert found(old) == ["console of task web: its unit is not loaded, and its FIFOs are not read"]
     assert found(replace(old, consoles={WEB: 299.0})) == [], "its task may be about to start, or its lines to be read"
     assert found(replace(old, units=(ended().state,))) == []
 
 
 def test_a_user_is_nobodys_without_its_unit() -> None:
     scene = replace(EMPTY, users=frozenset({WEB}))
-    assert found(scene) == ["user of task web: its unit is gone"]
+    assert found(scene) == ["user of task web: its unit is not loaded"]
     assert found(replace(scene, units=(ended().state,))) == [], "it can be started again by systemctl"

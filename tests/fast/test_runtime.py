@@ -136,7 +136,7 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_says_so(
 ) -> None:
     async with Background(runtime.wait(WEB)) as waiting:
         machine.units.vanish(UNIT)
-        with pytest.raises(NoSuchTaskError, match="removed before its end could be read"):
+        with pytest.raises(NoSuchTaskError, match="removed before its outcome could be read"):
             await waiting
 
 
@@ -215,7 +215,7 @@ async def test_following_ends_where_the_task_is_removed(machine: Machine, runtim
 
 async def test_a_reader_that_dies_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.console.reader_dies = True
-    with pytest.raises(HostError, match="the journal's reader ended before task web did"):
+    with pytest.raises(HostError, match="the journal reader ended before task web"):
         await read(runtime, web, follow=True)
 
 

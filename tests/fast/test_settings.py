@@ -67,8 +67,8 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
             "tender_path is not a known key: expected one of image_store_mb, log_namespace, network, reserved_ports, "
             "task_uids, tender_paths.",
         ),
-        ('task_uids = "70000"', "task_uids: '70000' is no range of users"),
-        ('task_uids = "61300-61200"', "task_uids: '61300-61200' is no range of users"),
+        ('task_uids = "70000"', "task_uids: '70000' is not a range of user IDs"),
+        ('task_uids = "61300-61200"', "task_uids: '61300-61200' is not a range of user IDs"),
         ('task_uids = "61183-61200"', "task_uids: 61183-61200 is not within 61184-65519"),
         ('task_uids = "65519-65520"', "task_uids: 65519-65520 is not within 61184-65519"),
         ("image_store_mb = 0", "image_store_mb is 0: expected a whole number from 1 to 1073741824."),

@@ -60,7 +60,7 @@ async def test_who_does_not_listen_is_killed_and_that_was_asked_for(
     machine.units.heeds = ()
     task = await runtime.stop(WEB, signal=signal, patience=patience)
     assert machine.units.sent[-1] == (UNIT, 9, True)
-    assert task.state.asked_to_stop
+    assert task.state.stop_requested
     assert task.outcome is not None
     assert (task.outcome.ending, task.outcome.signal) == (Ending.STOPPED, 9)
 

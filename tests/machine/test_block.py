@@ -76,7 +76,7 @@ def test_a_task_that_is_started_without_its_locks_does_not_run(run: Runner, disk
     for request in (("start", unit), ("restart", unit)):
         assert sh("systemctl", *request).returncode == 1
         assert unit_property(unit, "ExecMainStatus") == "208"
-    assert "the locks on its disks ended with its first start" in inspect(first)["outcome"]["sentence"]
+    assert "its disk locks were released when its first run ended" in inspect(first)["outcome"]["sentence"]
     needs = (f"--property=Requires={unit}", f"--property=After={unit}")
     assert "dependency" in sh("systemd-run", *needs, "true").stderr
     second = run("disk.spt", "write=second", "read", "stay", options=("--block", f"storage={disk}"))
@@ -318,7 +318,7 @@ def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machin
     assert done.returncode == -signal.SIGKILL
     [left] = BOUND.glob("*/storage")
     assert os.path.samefile(left, disk)  # noqa: PTH121 - of two paths
-    line = f"bind mounts of disks {left.parent}: their start was killed"
+    line = f"bind mounts of disks {left.parent}: left by a start that was killed"
     assert line in ok("solo5ctl", "gc", "--dry-run")
     assert line in ok("solo5ctl", "gc")
     assert not list(BOUND.iterdir())

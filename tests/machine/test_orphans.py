@@ -78,7 +78,7 @@ def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None
     assert orphans() == [], "an ended service can be started again"
     ok("systemctl", "stop", f"solo5-outcome@{name}.target")
     assert orphans() == [f"user of task {name}"]
-    assert f"user of task {name}: its unit is gone" in ok("solo5ctl", "gc").splitlines()
+    assert f"user of task {name}: its unit is not loaded" in ok("solo5ctl", "gc").splitlines()
     assert (orphans(), file.exists(), record.exists()) == ([], False, False)
 
 

@@ -109,7 +109,7 @@ def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:
 def test_a_kill_that_systemd_was_asked_for_says_so(run: Runner) -> None:
     [name] = asleep(run, "spt")
     ok("solo5ctl", "kill", name)
-    assert waited(name)[name]["sentence"] == "killed by SIGKILL, as systemd was asked to"
+    assert waited(name)[name]["sentence"] == "killed by SIGKILL, which systemd sent on request"
 
 
 def test_what_systemd_said_is_waited_for_where_journald_is_just_being_restarted(run: Runner) -> None:
@@ -121,7 +121,7 @@ def test_what_systemd_said_is_waited_for_where_journald_is_just_being_restarted(
         time.sleep(1)  # and so it asks the one that is about to die
         os.kill(journald, signal.SIGKILL)
         [told] = json.loads(waiting.communicate(timeout=60)[0])
-    assert told["outcome"]["sentence"] == "killed by SIGKILL, as systemd was asked to"
+    assert told["outcome"]["sentence"] == "killed by SIGKILL, which systemd sent on request"
 
 
 def test_a_hung_tender_is_killed_by_who_waits_and_that_is_said(run: Runner) -> None:
@@ -219,7 +219,7 @@ def test_of_a_unit_that_was_taken_away_nothing_is_invented(run: Runner) -> None:
         ok("systemctl", "stop", f"solo5-task-{name}.service")
         _, said = waiting.communicate(timeout=60)
     assert waiting.returncode == 125
-    assert "removed before its end could be read" in said or "no task is named" in said
+    assert "removed before its outcome could be read" in said or "no task is named" in said
     assert name in ok("solo5ctl", "gc"), "its user is left"
 
 

@@ -85,7 +85,7 @@ class Service:
         """Return why a call failed: the service is absent, or lacks something, or else the bus's own words."""
         if error.name == _ABSENT:
             return HostError(
-                f"{self.unit} is not installed: expected it to be started by the system bus.",
+                f"{self.unit} is not installed: expected a service that the system bus can activate.",
                 "The package installs it; `solo5ctl doctor` shows what else is missing.",
             )
         return await self._lacking() or HostError(

@@ -53,11 +53,11 @@ async def call(
 def _check(what: str, text: str) -> None:
     fault = structure(text)
     if not fault and what in _FORMS and not _FORMS[what](text):
-        fault = "a blank, quote or other character that is written without quotes"
+        fault = "a blank, quote or other character that systemd writes unquoted"
     if fault:
         raise InvalidRequestError(
-            f"unit property {what} has {fault} in “{bounded(text, _SHOWN)}”: expected text that a unit file gives back "
-            "as it is."
+            f"unit property {what} has {fault} in “{bounded(text, _SHOWN)}”: expected text that "
+            "a unit file reproduces unchanged."
         )
 
 

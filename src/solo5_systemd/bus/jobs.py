@@ -147,7 +147,7 @@ class Jobs:
             except RemoteError as error:
                 # An earlier caller may have been cancelled between its call and the reply.
                 if not error.name.endswith(".AlreadySubscribed"):
-                    raise HostError(f"systemd answered {error.name}: {error.text}") from error
+                    raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
             self._subscribed = generation
             return generation
 

@@ -118,7 +118,7 @@ class Manager:
         with _translated():
             result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
         if result != "done":
-            raise HostError(f"{unit} did not start: systemd says {result!r}.", f"See: systemctl status {unit}")
+            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
     async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
         await self.require(slice_unit)
@@ -266,7 +266,7 @@ class Manager:
         except RemoteError as error:
             if error.name.rpartition(".")[2] in _ABSENT:
                 return None  # unloaded meanwhile, or a property that this systemd does not have yet
-            raise HostError(f"systemd answered {error.name}: {error.text}") from error
+            raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
         return reply[0].value
 
     async def _asked(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
@@ -392,4 +392,4 @@ def _translated() -> Iterator[None]:
         ours = _OURS.get(error.name.rpartition(".")[2])
         if ours is not None:
             raise ours(f"systemd refuses: {error.text.rstrip('.')}.") from error
-        raise HostError(f"systemd answered {error.name}: {error.text}") from error
+        raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error

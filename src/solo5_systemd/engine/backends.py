@@ -15,7 +15,7 @@ from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Holding, NetworkOverview, NicRequest, PortRequest, Preview, Repair, Reservation
 from solo5_systemd.network.tap_counters import Traffic
-from solo5_systemd.unit.exit_messages import LastWords
+from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
@@ -232,7 +232,7 @@ class Console(Protocol):
     async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
         """What the unit's own processes and PID 1 said of a failed start, newest last."""
 
-    async def last_words(self, state: UnitState) -> LastWords:
+    async def last_words(self, state: UnitState) -> ExitMessages:
         """The end of what was said in this run; nothing where the journal is not the caller's to read."""
 
     async def note_hung(self, state: UnitState) -> None:

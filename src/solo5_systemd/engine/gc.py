@@ -38,7 +38,7 @@ class Collector:
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
         return (
             *map(str, found),
-            *(f"bind mounts of disks {path}: their start was killed" for path in mounts),
+            *(f"bind mounts of disks {path}: left by a start that was killed" for path in mounts),
             *kept,
             *(f"image {sha256}" for sha256 in images),
         )

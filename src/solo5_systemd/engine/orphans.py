@@ -85,7 +85,7 @@ def _tasks(scene: Scene) -> Iterator[Orphan]:
 
 def _outcomes(scene: Scene) -> Iterator[Orphan]:
     for task in sorted(scene.outcomes - _loaded(scene)):
-        yield Orphan(kind=Kind.OUTCOME, subject=task, reason="its unit is gone")
+        yield Orphan(kind=Kind.OUTCOME, subject=task, reason="its unit is not loaded")
 
 
 def _leases(scene: Scene) -> Iterator[Orphan]:
@@ -95,27 +95,27 @@ def _leases(scene: Scene) -> Iterator[Orphan]:
             continue
         match holding.state:
             case HoldingState.RESERVED:
-                yield Orphan(kind=Kind.LEASE, subject=task, reason="it was reserved, and nobody has picked it up")
+                yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")
             case HoldingState.ATTACHED:
-                yield Orphan(kind=Kind.LEASE, subject=task, reason="its network's unit is gone")
+                yield Orphan(kind=Kind.LEASE, subject=task, reason="its network unit is not active")
             case HoldingState.RELEASING:
                 pass  # it is being given back
 
 
 def _strays(scene: Scene) -> Iterator[Orphan]:
     for stray in scene.strays:
-        yield Orphan(kind=Kind.STRAY, subject=stray, reason="no lease speaks of it")
+        yield Orphan(kind=Kind.STRAY, subject=stray, reason="no matching lease")
 
 
 def _consoles(scene: Scene) -> Iterator[Orphan]:
     for task, silence in sorted(scene.consoles.items()):
         if silence > CONSOLE_SILENCE and task not in _loaded(scene):
-            yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its task is gone, and nobody reads what was left")
+            yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its unit is not loaded, and its FIFOs are not read")
 
 
 def _users(scene: Scene) -> Iterator[Orphan]:
     for task in sorted(scene.users - _loaded(scene)):
-        yield Orphan(kind=Kind.USER, subject=task, reason="its unit is gone")
+        yield Orphan(kind=Kind.USER, subject=task, reason="its unit is not loaded")
 
 
 def _loaded(scene: Scene) -> frozenset[TaskName]:

@@ -16,9 +16,9 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.unit.outcome import Outcome, outcome, speaks_for_itself
+from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
 from solo5_systemd.unit.properties import Property, parse_property
-from solo5_systemd.unit.state import ActiveState, UnitState, child_state, known_run
+from solo5_systemd.unit.state import ActiveState, UnitState, child_state, state_of_run
 from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, Workload
 
 if TYPE_CHECKING:
@@ -176,11 +176,11 @@ class Runtime:
 
     async def _outcome(self, state: UnitState) -> Outcome:
         """The journal is read only where the unit alone does not tell it all."""
-        going_down = state.asked_to_stop and await self._units.going_down()
-        if speaks_for_itself(state):
-            return outcome(state, going_down=going_down)
+        shutting_down = state.stop_requested and await self._units.going_down()
+        if is_unambiguous(state):
+            return outcome(state, shutting_down=shutting_down)
         await self._backends.console.sync(state.task, state.log_namespace)
-        return outcome(state, await self._backends.console.last_words(state), going_down=going_down)
+        return outcome(state, await self._backends.console.last_words(state), shutting_down=shutting_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
         """All networks, configured or in use."""
@@ -228,7 +228,7 @@ class Runtime:
             except StopAsyncIteration as error:
                 if not ended.done():
                     raise HostError(
-                        f"the journal's reader ended before task {task.name} did.", "Look again: solo5ctl logs"
+                        f"the journal reader ended before task {task.name}.", "Retry: solo5ctl logs {task.name}"
                     ) from error
             finally:
                 for future in (ended, reading):
@@ -249,7 +249,7 @@ class Runtime:
         Raises:
             NoSuchTaskError: it was removed meanwhile, or another run has its unit.
         """
-        return await self._outlast(known_run(unit, invocation, pid))
+        return await self._outlast(state_of_run(unit, invocation, pid))
 
     async def outlast(self, task: Task) -> Task:
         """The same for a task as it was seen just now: PID 1 is asked nothing before it tells of a change.
@@ -262,7 +262,7 @@ class Runtime:
     async def _outlast(self, state: UnitState, *, seen: bool = False) -> Task:
         ended = await self._ends.ended(state, seen=seen)
         if ended is None:
-            raise NoSuchTaskError(f"task {state.task} was removed before its end could be read.")
+            raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
         return await self._view(ended)
 
     # --- act -------------------------------------------------------------------------------------------------
@@ -310,8 +310,7 @@ class Runtime:
         """
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
-                f"signal {number} cannot be sent: a tender knows INT and TERM, and KILL ends it; any other "
-                "either kills it without a word or does nothing.",
+                f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
                 "To stop and continue a guest: solo5ctl freeze, solo5ctl thaw",
             )
         state = await self._state(name)
@@ -376,17 +375,17 @@ class Runtime:
         which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
         await self._units.confine(where, [which])
 
-    async def child_outcome(self, name: TaskName, since: int, status: int, *, asked: bool) -> Outcome:
+    async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> Outcome:
         """How a scope's tender ended, as its parent has it.
 
         Args:
             name: the task's.
             since: microseconds since the epoch, when it started.
             status: as `subprocess` has it, negative for a signal.
-            asked: somebody requested the stop before.
+            stop_requested: a stop was requested before.
         """
         found = await self._units.state(name)
-        return await self._outcome(child_state(name, since, status, asked=asked, found=found))
+        return await self._outcome(child_state(name, since, status, stop_requested=stop_requested, found=found))
 
     async def shared_cpus(self, directory: str) -> str | None:
         """The processors of a cgroup that somebody else keeps, such as `0-2,5`; None where it names none."""

@@ -325,7 +325,8 @@ class Launcher:
         nics = _in_order(nics, manifest)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
-                f"tender {workload.tender} was asked for, and {workload.image} is built for {manifest.target}."
+                f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, "
+                "which it is built for."
             )
         ports = _ports(workload, nics)
         policy.check(workload.policy, _made(workload, image, nics, ports))
@@ -462,7 +463,7 @@ class Launcher:
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(name), "")
         said = await self._console.complaints(unit, namespace)
-        quoted = said[-1] if said else f"systemd says only {error.result!r}"
+        quoted = said[-1] if said else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
 
 

@@ -10,7 +10,7 @@ from solo5_systemd.journal.journald import HUNG
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.journal.reader import CONSOLES, JournalReader
 from solo5_systemd.procfs import boot_id
-from solo5_systemd.unit.exit_messages import LastWords, Remark
+from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 
 COUNT = 20
@@ -19,14 +19,14 @@ COUNT = 20
 BY_ROOT = "_UID=0"
 
 
-def last_words(state: UnitState) -> LastWords:
+def last_words(state: UnitState) -> ExitMessages:
     """What the journal has of this run's end.
 
     Raises:
         HostError: the journal cannot be read.
     """
     console = _last(state, COUNT, *CONSOLES, f"_SYSTEMD_UNIT={state.unit}", namespace=state.log_namespace)
-    return LastWords(
+    return ExitMessages(
         guest=[_text(line) for line in console if line.stream is Stream.STDOUT],
         tender=[_text(line) for line in console if line.stream is Stream.STDERR],
         console=[_text(line) for line in console],
@@ -35,10 +35,10 @@ def last_words(state: UnitState) -> LastWords:
     )
 
 
-def _remarks(state: UnitState) -> list[Remark]:
+def _remarks(state: UnitState) -> list[UnitMessage]:
     with closing(JournalReader((f"UNIT={state.unit}", "_PID=1", _this_boot()))) as reader:
         found = reader.last_with_ids(COUNT)
-    return [Remark(_text(line), identity) for line, identity in reversed(found) if _is_of(line, state)]
+    return [UnitMessage(_text(line), identity) for line, identity in reversed(found) if _is_of(line, state)]
 
 
 def _last(state: UnitState, count: int, *matches: str, namespace: str = "") -> list[Line]:

@@ -12,7 +12,7 @@ from solo5_systemd.journal.journald import note_hung, open_stream
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_of_unit
 from solo5_systemd.processes import reaped
-from solo5_systemd.unit.exit_messages import LastWords
+from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
@@ -78,12 +78,12 @@ class Journal:
         by_processes = [e async for e in _read(its_own)]
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
-    async def last_words(self, state: UnitState) -> LastWords:
+    async def last_words(self, state: UnitState) -> ExitMessages:
         from solo5_systemd.journal.exit_messages import last_words  # most tasks' ends need none
 
         with suppress(HostError):
             return await asyncio.to_thread(last_words, state)
-        return LastWords()
+        return ExitMessages()
 
     async def note_hung(self, state: UnitState) -> None:
         note_hung(state)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RETRY = 1.0
 """Seconds between two attempts to ask a bus that is away."""
 
-GONE = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its end could be read")
+GONE = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Endings:
 
     async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> End:
         asked = state.task in self._asked
-        outcome = await engine.child_outcome(state.task, state.started, status, asked=asked)
+        outcome = await engine.child_outcome(state.task, state.started, status, stop_requested=asked)
         return End(outcome=outcome, time=_now())
 
 

@@ -1,1 +1,1 @@
-"""How a workload becomes a systemd unit, and how a unit's end becomes an outcome. All of it pure."""
+"""Translate a workload to a transient unit, and an ended unit to an outcome. Pure: no I/O."""

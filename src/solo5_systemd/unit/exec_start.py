@@ -1,9 +1,8 @@
-"""ExecStart= of a command line in which a dollar is text, for each systemd.
+"""ExecStart= of a command line without variable expansion, for each release of systemd.
 
-PID 1 puts variables of the unit in the place of `$NAME`. Two things keep it from that, and each survives a
-daemon-reload on one side of version 254 only. Before, a dollar is doubled; the flag `no-env-expand` is written into the
-unit's file under a name that systemd does not read, and the unit becomes one of "bad-setting". Since, the flag is
-written as systemd reads it; a doubled dollar is doubled again at each reload.
+PID 1 expands `$NAME`. There are two ways to prevent it, and each survives a daemon-reload on one side of version 254
+only. Before 254, `$$` works; the flag `no-env-expand` is serialized under a name that systemd does not parse, and the
+unit becomes "bad-setting". Since 254, the flag is serialized correctly; `$$` is doubled again at each reload.
 """
 
 import re
@@ -16,7 +15,7 @@ FLAG_SINCE = 254
 
 
 def exec_start(line: Iterable[str]) -> Property:
-    """Return ExecStart= of a command line, dollars doubled."""
+    """Return ExecStart= of a command line, with each `$` doubled."""
     words = list(line)
     return Property("ExecStart", "a(sasb)", [(words[0], [word.replace("$", "$$") for word in words], False)])
 
@@ -27,17 +26,17 @@ def has_dollars(entry: Property) -> bool:
 
 
 def release_of(version: str) -> int:
-    """Return the number in PID 1's version, such as 257 of `257.7-1~deb13u1` or 258 of `v258~rc1`; 0: it has none."""
+    """Return the release in PID 1's version: 257 of `257.7-1~deb13u1`, 258 of `v258~rc1`; 0 without a number."""
     match = re.search("[0-9]+", version)
     return int(match[0]) if match else 0
 
 
 def for_release(entry: Property, release: int) -> Property:
-    """Return what `exec_start` made as this systemd keeps it over a daemon-reload.
+    """Return the form of an `exec_start` that survives a daemon-reload of this systemd.
 
     Args:
-        entry: the property.
-        release: systemd's, such as 257.
+        entry: the property that `exec_start` returned.
+        release: of systemd, such as 257.
     """
     if release < FLAG_SINCE:
         return entry

@@ -1,11 +1,11 @@
-"""Which limits of a task need which controller of cgroup v2 (systemd.resource-control(5))."""
+"""The cgroup v2 controllers that the limits of a task need (systemd.resource-control(5))."""
 
 from collections.abc import Collection, Iterator
 
 from solo5_systemd.workload import DEFAULT_MEMORY, Workload
 
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-"""Those that the limits of every task need. `io` is not among them: only a property of its own can ask for it."""
+"""The controllers that every task needs. `io` is left out: only a unit property of the task can require it."""
 
 _CONTROLLER = {
     **dict.fromkeys(("MemoryHigh", "MemoryLow", "MemoryMax", "MemoryMin", "MemorySwapMax"), "memory"),
@@ -17,16 +17,16 @@ _CONTROLLER = {
 
 
 def missing(controllers: Collection[str] | None) -> tuple[str, ...]:
-    """Return those of `CONTROLLERS` that the unified hierarchy lacks; None stands for no unified hierarchy."""
+    """Return the `CONTROLLERS` that the unified hierarchy lacks; None: there is no unified hierarchy."""
     return tuple(name for name in CONTROLLERS if name not in (controllers or ()))
 
 
 def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, str]:
-    """Return the limits that a workload sets and the kernel will not enforce, each with the controller that it needs.
+    """Return the limits of a workload that the kernel will not enforce, each with its missing controller.
 
     Args:
         workload: its memory counts as a limit unless it is the default.
-        controllers: those of the unified hierarchy.
+        controllers: of the unified hierarchy.
     """
     needed = ((name, _CONTROLLER[name]) for name in _limits(workload) if name in _CONTROLLER)
     return {name: controller for name, controller in needed if controller not in controllers}

@@ -1,7 +1,11 @@
-"""A task's labels: further journal fields, which a job's author may choose within bounds.
+"""LogExtraFields= of a task, and its labels: the journal fields that a job's author may choose.
 
-journald appends the fields of a stream to those that it sets itself, so a second MESSAGE= or SYSLOG_FACILITY= would
-forge an entry. Names that journald, systemd or this project reads are therefore refused.
+Every line of a task carries fields of its stream (facility, priority), not only those that journald looks up when it
+reads the line: of a task that has just ended some of these are missing (43 of 900 last lines had no invocation ID).
+The facility is part of the stream, so `SYSLOG_FACILITY=` finds every line of every task.
+
+journald appends the fields of a stream to its own, so a second MESSAGE= or SYSLOG_FACILITY= would forge an entry.
+Field names that journald, systemd or this package read are therefore refused.
 """
 
 import re
@@ -9,33 +13,22 @@ from collections.abc import Iterable
 
 from solo5_systemd.errors import InvalidRequestError
 
-# How a task's lines are marked in the journal, on every one of them.
-#
-# journald looks up most of what it adds to a line when it comes to it, and of a task that has just ended some of that
-# is gone (of 900 last lines, 43 had no invocation). The facility is the stream's own: it is never missing, and the
-# journal finds all lines of all tasks by it.
-
-RATE_INTERVAL = 2_000_000
-"""Microseconds."""
+RATE_INTERVAL_US = 2_000_000
+"""LogRateLimitIntervalSec= of a task, in microseconds."""
 
 RATE_BURST = 2000
-"""Lines of each stream of a task that journald takes in an interval, and several times as many while it has room: four
-with 4 GiB that it may still use, six with 1 TiB. The relay forwards 30 000 lines a second."""
+"""LogRateLimitBurst= of a task: lines per stream and interval. journald multiplies it by the space that it may still
+use (burst_modulate() of systemd): 4 times with 4 GiB, 6 times with 1 TiB. The relay forwards 30 000 lines a second."""
 
 FACILITY = 21
-"""syslog's local5, as SYSLOG_FACILITY= has it: `journalctl --facility=local5` shows the consoles of all tasks."""
+"""SYSLOG_FACILITY= of all consoles, local5: `journalctl --facility=local5` shows the lines of all tasks."""
 
 STDOUT_PRIORITY = 6
 STDERR_PRIORITY = 4
-"""syslog's "warning": what the tender's stderr is tagged with, and how it is known from the console (6, "info")."""
-
-
-# LogExtraFields= of a task, each value one word: systemd (252 to 257) writes it into the unit's file without quotes.
-#
-# There a blank would end the value, and what follows could be another field of the author's choice.
+"""PRIORITY= of the console (info) and of the tender's stderr (warning), by which the two are distinguished."""
 
 LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
-"""The field of the journal namespace that a task's console is in. systemd has LogNamespace= for services alone."""
+"""The field with the journal namespace of a task's console; a scope has no LogNamespace= to read it from."""
 
 _ESCAPES = {" ": r"\x20", "\\": r"\x5c"}
 _ESCAPED = re.compile(r"[ \\]")
@@ -43,54 +36,57 @@ _UNESCAPED = re.compile(r"\\x(20|5c)")
 
 
 def assignment(name: str, value: str) -> bytes:
-    r"""Return one field as every line in the journal has it: a blank is `\x20`, a backslash `\x5c`."""
+    r"""Return one element of LogExtraFields=, with blanks as `\x20` and backslashes as `\x5c`.
+
+    systemd (252 to 257) writes the value unquoted into the unit file, where a blank would begin another field.
+    """
     word = _ESCAPED.sub(lambda match: _ESCAPES[match[0]], value)
     return f"{name}={word}".encode()
 
 
 def log_fields(assignments: Iterable[bytes]) -> dict[str, str]:
-    """Return the fields of a unit by their names, values as they were before `assignment`."""
+    """Return the fields of LogExtraFields= by name, with the escapes of `assignment` undone."""
     texts = (bytes(item).decode("utf-8", "replace").partition("=") for item in assignments)
     return {name: _UNESCAPED.sub(lambda match: chr(int(match[1], 16)), word) for name, equals, word in texts if equals}
 
 
-MOST = 32
-LONGEST_VALUE = 256
-"""Bytes of UTF-8. All labels together fit into an extended attribute, which is where those of a scope are."""
+MAX_LABELS = 32
+MAX_VALUE_BYTES = 256
+"""Bytes of UTF-8. All labels of a scope have to fit into an extended attribute."""
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _RESERVED = re.compile(
     r"(SOLO5|NOMAD|SYSLOG|CODE|COREDUMP|OBJECT|USER_UNIT|USER_INVOCATION_ID|UNIT|INVOCATION_ID|MESSAGE|PRIORITY"
     r"|ERRNO|DOCUMENTATION|TID|JOB|JOURNAL|CURRENT_USE|MAX_USE|DISK|EXIT|LIMIT|AVAILABLE|N_DROPPED|N_RESTARTS)(_.*)?"
 )
-"""Of systemd.journal-fields(7) and of the messages of PID 1 and journald, whole words; and our own and Nomad's."""
+"""Prefixes of systemd.journal-fields(7), of messages of PID 1 and journald, of Nomad and of this package."""
 
 
 def label(name: str, value: str) -> tuple[str, str]:
-    """Check one label.
+    """Check one label, and return it.
 
     Raises:
-        InvalidRequestError: the name is no free journal field, or the value is too long or not printable.
+        InvalidRequestError: the name is reserved or malformed, or the value is too long or not printable.
     """
     if not _NAME.fullmatch(name) or _RESERVED.fullmatch(name):
         raise InvalidRequestError(
-            f"label {name[:80]!r} is no free journal field: expected at most 64 capital letters, digits and '_', "
+            f"label {name[:80]!r} is not a free journal field: expected at most 64 capital letters, digits and '_', "
             "beginning with a letter and with no prefix of Nomad's, Solo5's or the journal's own fields."
         )
-    if not value.isprintable() or len(value.encode("utf-8", "surrogateescape")) > LONGEST_VALUE:
+    if not value.isprintable() or len(value.encode("utf-8", "surrogateescape")) > MAX_VALUE_BYTES:
         raise InvalidRequestError(
-            f"label {name} is {value[:80]!r}: expected printable text of at most {LONGEST_VALUE} bytes."
+            f"label {name} is {value[:80]!r}: expected printable text of at most {MAX_VALUE_BYTES} bytes."
         )
     return name, value
 
 
 def labels(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Check all labels of a task.
+    """Check all labels of a task, and return them.
 
     Raises:
-        InvalidRequestError: one is not allowed, or there are too many.
+        InvalidRequestError: one is refused, or there are more than MAX_LABELS.
     """
     found = tuple(label(name, value) for name, value in pairs)
-    if len(found) > MOST:
-        raise InvalidRequestError(f"the task has {len(found)} labels: expected at most {MOST}.")
+    if len(found) > MAX_LABELS:
+        raise InvalidRequestError(f"the task has {len(found)} labels: expected at most {MAX_LABELS}.")
     return found

@@ -1,8 +1,8 @@
-"""How a task ended: one closed set, decided from the unit and the last words of its run.
+"""The outcome of a task: one of a closed set, derived from the unit's properties and the journal of its run.
 
-A tender's exit status 1 means many things (reference: solo5's tenders/common and tenders/hvt), and so does a SIGKILL.
-They are told apart by what PID 1 has on record (was a stop requested first?) and by who said what at the end
-(`unit.words`). docs/outcomes.md has a row for each ending.
+A tender's exit status 1 has several causes (solo5's tenders/common and tenders/hvt), and so has SIGKILL. PID 1's
+timestamps (was a stop requested first?) and the last lines of guest, tender and PID 1 (`unit.exit_messages`)
+distinguish them. docs/outcomes.md has a row for each ending.
 """
 
 import signal as signals
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from solo5_systemd.unit.exit_messages import LastWords, signal_name, tender_message
+from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
 from solo5_systemd.workload import UnitKind
 
 
 class Ending(StrEnum):
-    """Every way in which a task can end."""
+    """The closed set of outcomes; each value is the `ending` of `--json` and of Nomad's event."""
 
     EXITED = "exited"
     ABORTED = "aborted"
@@ -37,16 +37,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a task ended.
+    """The outcome of one run.
 
     Attributes:
-        ending: which of the closed set.
-        exit_code: the tender's exit status, None where it was killed or never ran.
+        ending: its place in the closed set.
+        exit_code: the tender's exit status; None if a signal killed it or it never ran.
         signal: the signal that ended it, also where hvt caught it and exited with 1; None otherwise.
-        sentence: for people.
-        futile: why a retry, of the same task on the same host, cannot help; empty where it can.
-        memory_peak: bytes, of guest and tender together; None where systemd has not kept it (it does from 256 on).
-        last_lines: the console's end, for those ends that need an explanation.
+        sentence: the outcome in one sentence, for the operator.
+        futile: why a retry of the same task on the same host cannot help; empty if it can.
+        memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
+        last_lines: the last lines of the console, for outcomes that need an explanation.
     """
 
     ending: Ending
@@ -59,27 +59,27 @@ class Outcome:
 
     @property
     def retry(self) -> bool:
-        """A retry can help."""
+        """Return whether a retry can help."""
         return not self.futile
 
     @property
     def clean(self) -> bool:
-        """The guest ended with 0, or somebody asked for the end."""
+        """Return whether the guest exited with 0, or the stop was requested."""
         return self.ending in REQUESTED or (self.ending is Ending.EXITED and self.exit_code == 0)
 
     @property
     def plain(self) -> bool:
-        """Exit code and signal say it all."""
+        """Return whether exit code and signal are enough, so that Nomad needs no exit message."""
         return self.clean or (self.ending is Ending.EXITED and self.retry)
 
     @property
     def verdict(self) -> str:
-        """The sentence, and after a failure why a retry cannot help, where it cannot."""
+        """Return the sentence, with the reason why a retry cannot help after a failure that would recur."""
         return self.sentence if self.clean or self.retry else f"{self.sentence}; a retry cannot help: {self.futile}"
 
     @property
     def shell_status(self) -> int:
-        """What `solo5ctl run` and `wait` exit with: the guest's own status, 128+N for a signal, 126 for a refusal."""
+        """Return the exit status of `solo5ctl run` and `wait`: the guest's, 128+N for a signal, 126 for a refusal."""
         if self.ending in (Ending.TENDER_REFUSED, Ending.NOT_STARTED):
             return 126
         if self.signal is not None:
@@ -89,146 +89,147 @@ class Outcome:
 
 REQUESTED = (Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
-WELL = "nothing failed"
-WANTED = "somebody wanted it to end"
-_MORE_MEMORY = "it would need as much again: give it more memory"
+NOT_FAILED = "nothing failed"
+STOP_REQUESTED = "the stop was requested"
+_MORE_MEMORY = "its memory has to be raised"
 _EXPLAINED: Mapping[int, tuple[str, str]] = {
-    63: (" (it was asked for its help)", "its arguments ask for that"),
-    64: (" (it does not accept its arguments)", "its arguments have to change"),
+    63: (" (--help or --version in its arguments)", "its arguments have to change"),
+    64: (" (invalid arguments)", "its arguments have to change"),
 }
-"""Statuses that MirageOS gives a meaning: what to say beside them, and why a retry is futile."""
+"""Exit statuses of mirage-runtime: the explanation to append, and why a retry cannot help."""
 
 EXIT_STDIN = 208
-"""What a service of ours with disks exits with when it is started without their locks; systemd.exec(5)."""
+"""Exit status of a task with disks that is started without its disk locks (systemd.exec(5))."""
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
 _LIMITS = ("timeout", "watchdog")
 _STOP_SIGNALS = (signals.SIGINT, signals.SIGTERM)
-_ROOM = 1 << 20
-"""Bytes below its limit from which on a cgroup's peak shows that it was not its own limit that was met."""
+_PEAK_MARGIN = 1 << 20
+"""Bytes. A MemoryPeak= further than this below MemoryMax= means that another limit caused the OOM kill."""
 
 
-def speaks_for_itself(state: UnitState) -> bool:
-    """A unit's record tells its outcome whole: an exit with 0, or a stop that came first."""
+def is_unambiguous(state: UnitState) -> bool:
+    """Return whether the outcome follows from the unit alone, without the journal: an exit with 0, or a stop."""
     if state.main_code == MainCode.EXITED:
         return state.main_status == 0 or (_stop_caught(state) and state.result not in _LIMITS)
-    if state.main_code in (MainCode.KILLED, MainCode.DUMPED) and state.asked_to_stop:
+    if state.main_code in (MainCode.KILLED, MainCode.DUMPED) and state.stop_requested:
         plain = state.main_status in _STOP_SIGNALS and state.result not in _LIMITS
         return plain or state.main_status == signals.SIGKILL
     return state.main_code == MainCode.NONE
 
 
-def outcome(state: UnitState, words: LastWords = LastWords(), *, going_down: bool = False) -> Outcome:
-    """The outcome of a unit that is over.
+def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutting_down: bool = False) -> Outcome:
+    """Return the outcome of a unit that is over.
 
     Args:
-        state: the unit; of a scope whose caller is not asked nothing is known, and that is what is said.
-        words: the end of what was said; without it some ends cannot be told apart, and the likelier one is told.
-        going_down: the host is being shut down.
+        state: the unit. A scope has no exit status; its outcome is UNKNOWN.
+        messages: the last lines of the run; without them an ambiguous end gets the more likely outcome.
+        shutting_down: PID 1's SystemState is `stopping`.
     """
-    told = _told(state, words)
-    if told.ending is Ending.STOPPED and state.asked_to_stop and going_down:
-        told = replace(told, ending=Ending.HOST_SHUTDOWN, sentence="stopped, since the host goes down", futile="")
-    return replace(told, memory_peak=state.memory_peak, last_lines=tuple(words.console))
+    found = _outcome(state, messages)
+    if found.ending is Ending.STOPPED and state.stop_requested and shutting_down:
+        found = replace(found, ending=Ending.HOST_SHUTDOWN, sentence="stopped by the host's shutdown", futile="")
+    return replace(found, memory_peak=state.memory_peak, last_lines=tuple(messages.console))
 
 
-def _told(state: UnitState, words: LastWords) -> Outcome:
+def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:
     by_sigkill = state.main_code != MainCode.EXITED and state.main_status == signals.SIGKILL
-    if state.result == "oom-kill" or (words.oom_killed and by_sigkill):
+    if state.result == "oom-kill" or (messages.oom_killed and by_sigkill):
         return _out_of_memory(state)
     if state.kind is UnitKind.SCOPE and state.main_code == MainCode.NONE:
-        return Outcome(ending=Ending.UNKNOWN, sentence="ended; only its caller knows how, since it ran in a scope")
+        return Outcome(
+            ending=Ending.UNKNOWN,
+            sentence="ended; exit status unknown: systemd does not reap the processes of a scope",
+        )
     match state.main_code:
         case MainCode.EXITED:
-            return _exited(state, words)
+            return _exited(state, messages)
         case MainCode.KILLED | MainCode.DUMPED:
-            return _killed(state, words)
+            return _killed(state, messages)
         case _:
             return _never_ran(state)
 
 
 def _out_of_memory(state: UnitState) -> Outcome:
-    """By its own limit, or by one above it: the peak tells which."""
+    """Return the outcome of an OOM kill; MemoryPeak= decides between the task's limit and one above it."""
     peak, limit = state.memory_peak, state.memory_max
     futile = ""
     if peak is None or limit is None:
-        cause = ", which had no more memory for guest and tender"
-    elif peak > limit - _ROOM:
-        cause, futile = f": guest and tender needed more than the task's {_mib(limit)}", _MORE_MEMORY
+        cause = "not enough memory for guest and tender"
+    elif peak > limit - _PEAK_MARGIN:
+        cause, futile = f"guest and tender needed more than the task's {_mib(limit)}", _MORE_MEMORY
     else:
-        cause = f", whose memory or whose slice's ran out: the task used {_mib(peak)} of its {_mib(limit)}"
-    return Outcome(
-        ending=Ending.OUT_OF_MEMORY, signal=signals.SIGKILL, sentence=f"killed by the host{cause}", futile=futile
-    )
+        cause = f"the host or a slice ran out of memory; the task used {_mib(peak)} of its {_mib(limit)}"
+    return Outcome(ending=Ending.OUT_OF_MEMORY, signal=signals.SIGKILL, sentence=f"OOM-killed: {cause}", futile=futile)
 
 
 def _mib(size: int) -> str:
     return f"{size / (1 << 20):.1f}".removesuffix(".0") + " MiB"
 
 
-# --- the tender exited -----------------------------------------------------------------------------------------
+# --- exit statuses -----------------------------------------------------------------------------------------
 
 
-def _exited(state: UnitState, words: LastWords) -> Outcome:
+def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
     status = state.main_status
     if not state.executed and status == EXIT_STDIN:
         return Outcome(
             ending=Ending.NOT_STARTED,
             exit_code=status,
-            sentence="not started again: the locks on its disks ended with its first start",
-            futile="it has to be removed, and started by solo5ctl or Nomad",
+            sentence="not started again: its disk locks were released when its first run ended",
+            futile="remove the task, and start it with solo5ctl or Nomad",
         )
     if not state.executed:
         return Outcome(
             ending=Ending.NOT_STARTED,
             exit_code=status,
             sentence=f"systemd could not execute the tender ({status})",
-            futile="unit or host have to change",
+            futile="the unit or the host has to change",
         )
     if status == 1:
-        return _exited_1(state, words)
-    memory = _exhausted(status, words)
+        return _exited_1(state, messages)
+    memory = _exhausted(status, messages)
     if memory is not None:
         return memory
-    return _aborted(words) if status == 255 else _by_itself(status)
+    return _aborted(messages) if status == 255 else _guest_exited(status)
 
 
-def _by_itself(status: int) -> Outcome:
-    meaning, futile = _EXPLAINED.get(status, ("", "" if status else WELL))
+def _guest_exited(status: int) -> Outcome:
+    meaning, futile = _EXPLAINED.get(status, ("", "" if status else NOT_FAILED))
     return Outcome(
         ending=Ending.EXITED, exit_code=status, sentence=f"the guest exited with {status}{meaning}", futile=futile
     )
 
 
-def _exited_1(state: UnitState, words: LastWords) -> Outcome:
-    """Hvt's answer to a stop signal, to its own failures, and a guest's plain 1."""
-    number = words.caught
-    if _stop_caught(state) and state.result not in _LIMITS:  # the words that name the signal are not looked for
+def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
+    """Return the outcome of exit status 1: hvt after a stop signal or a failure, or a guest's own status."""
+    number = messages.caught_signal
+    if _stop_caught(state) and state.result not in _LIMITS:  # the journal, which names the signal, may not be read
         return Outcome(
             ending=Ending.STOPPED,
             exit_code=1,
             signal=number or signals.SIGTERM,
             sentence="stopped on request",
-            futile=WANTED,
+            futile=STOP_REQUESTED,
         )
     if number is not None:
-        return _signalled(state, number, words, exit_code=1)
-    if not words.tender:
-        return _by_itself(1)
-    said = tender_message(words.tender)
-    return _failed(said, exit_code=1) if words.began else _refused(said, exit_code=1)
+        return _signalled(state, number, messages, exit_code=1)
+    if not messages.tender:
+        return _guest_exited(1)
+    text = tender_message(messages.tender)
+    return _failed(text, exit_code=1) if messages.guest_entered else _refused(text, exit_code=1)
 
 
 def _stop_caught(state: UnitState) -> bool:
-    """A stop came first, and hvt answered it."""
-    return state.asked_to_stop and state.main_status == 1 and state.tender != "spt"
+    """Return whether hvt caught the signal of a requested stop: it exits with 1 then."""
+    return state.stop_requested and state.main_status == 1 and state.tender != "spt"
 
 
-def _exhausted(status: int, words: LastWords) -> Outcome | None:
-    """OCaml exits with 2 for an exception that nobody caught, and aborts where its runtime gives up."""
-    line = words.no_room if status == 255 else None
-    futile = "its image alone fills its memory: give it more" if line else ""
-    line = line or (words.exhausted if status in (2, 255) else None)
+def _exhausted(status: int, messages: ExitMessages) -> Outcome | None:
+    """Return the outcome of a guest without free memory: OCaml exits with 2 on an uncaught exception, or aborts."""
+    line = messages.image_fills_memory if status == 255 else None
+    futile = "its image alone fills its memory, which has to be raised" if line else ""
+    line = line or (messages.out_of_memory if status in (2, 255) else None)
     if line is None:
         return None
     return Outcome(
@@ -239,51 +240,53 @@ def _exhausted(status: int, words: LastWords) -> Outcome | None:
     )
 
 
-def _aborted(words: LastWords) -> Outcome:
-    if words.trap:
-        return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {words.trap}")
-    said = f": {words.abort}" if words.abort else ""
-    return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{said}")
+def _aborted(messages: ExitMessages) -> Outcome:
+    if messages.trap:
+        return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {messages.trap}")
+    text = f": {messages.abort}" if messages.abort else ""
+    return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{text}")
 
 
-def _refused(said: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+def _refused(text: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
     return Outcome(
         ending=Ending.TENDER_REFUSED,
         exit_code=exit_code,
         signal=signal,
-        sentence=f"the tender refused: {said}",
+        sentence=f"the tender refused: {text}",
         futile="image, arguments, devices or host have to change",
     )
 
 
-def _failed(said: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+def _failed(text: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
     return Outcome(
-        ending=Ending.TENDER_FAILED, exit_code=exit_code, signal=signal, sentence=f"the tender failed: {said}"
+        ending=Ending.TENDER_FAILED, exit_code=exit_code, signal=signal, sentence=f"the tender failed: {text}"
     )
 
 
-# --- a signal ended it -----------------------------------------------------------------------------------------
+# --- signals -----------------------------------------------------------------------------------------
 
 
-def _killed(state: UnitState, words: LastWords) -> Outcome:
+def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
     number = state.main_status
-    # A stop that had to come to SIGKILL counts as a timeout too; a limit such as RuntimeMaxSec= begins with SIGTERM.
-    if state.asked_to_stop and number == signals.SIGKILL:
+    # First, since a stop that ends with SIGKILL has the result "timeout" too; RuntimeMaxSec= sends SIGTERM first.
+    if state.stop_requested and number == signals.SIGKILL:
         return _stopped(number)
     if state.result in _LIMITS or number in _STOP_SIGNALS:
-        return _signalled(state, number, words)
-    if number == signals.SIGKILL and words.hung:
-        return Outcome(ending=Ending.STALLED, signal=number, sentence="killed: its tender hung, its main thread dead")
-    if number == signals.SIGABRT and words.asserted:
-        said = tender_message(words.tender)
-        return _failed(said, signal=number) if words.began else _refused(said, signal=number)
+        return _signalled(state, number, messages)
+    if number == signals.SIGKILL and messages.hung:
+        return Outcome(
+            ending=Ending.STALLED, signal=number, sentence="killed: the tender hung, its main thread a zombie"
+        )
+    if number == signals.SIGABRT and messages.assertion_failed:
+        text = tender_message(messages.tender)
+        return _failed(text, signal=number) if messages.guest_entered else _refused(text, signal=number)
     if number == signals.SIGSYS or number in _GUEST_FAULTS:
         return _faulted(state, number)
-    return _by_somebody(number, words)
+    return _killed_by(number, messages)
 
 
-def _signalled(state: UnitState, number: int, words: LastWords, exit_code: int | None = None) -> Outcome:
-    """By INT, TERM or a limit: at somebody's request where it came through systemd, or where nobody can say."""
+def _signalled(state: UnitState, number: int, messages: ExitMessages, exit_code: int | None = None) -> Outcome:
+    """Return the outcome of INT, TERM or a unit limit: STOPPED if systemd sent the signal, or may have."""
     if state.result in _LIMITS:
         return Outcome(
             ending=Ending.TIMED_OUT,
@@ -291,9 +294,9 @@ def _signalled(state: UnitState, number: int, words: LastWords, exit_code: int |
             signal=number,
             sentence=f"ended by systemd: {state.result} ({signal_name(number)})",
         )
-    if state.asked_to_stop or words.requested(number) is not False:
+    if state.stop_requested or messages.sent_by_systemd(number) is not False:
         return _stopped(number, exit_code)
-    return _by_somebody(number, words, exit_code)
+    return _killed_by(number, messages, exit_code)
 
 
 def _stopped(number: int, exit_code: int | None = None) -> Outcome:
@@ -302,38 +305,38 @@ def _stopped(number: int, exit_code: int | None = None) -> Outcome:
         exit_code=exit_code,
         signal=number,
         sentence=f"stopped on request ({signal_name(number)})",
-        futile=WANTED,
+        futile=STOP_REQUESTED,
     )
 
 
-_LIMIT_MET: Mapping[int, str] = {signals.SIGXFSZ: "LimitFSIZE=", signals.SIGXCPU: "LimitCPU="}
+_RLIMIT: Mapping[int, str] = {signals.SIGXFSZ: "LimitFSIZE=", signals.SIGXCPU: "LimitCPU="}
 
 
-def _by_somebody(number: int, words: LastWords, exit_code: int | None = None) -> Outcome:
-    if number in _LIMIT_MET:
+def _killed_by(number: int, messages: ExitMessages, exit_code: int | None = None) -> Outcome:
+    if number in _RLIMIT:
         return Outcome(
             ending=Ending.KILLED,
             signal=number,
-            sentence=f"killed by {signal_name(number)}: it met its limit, {_LIMIT_MET[number]}",
+            sentence=f"killed by {signal_name(number)}: it reached {_RLIMIT[number]}",
         )
-    origin = {True: ", as systemd was asked to", False: ", which systemd did not send", None: ""}
+    origin = {True: ", which systemd sent on request", False: ", which systemd did not send", None: ""}
     return Outcome(
         ending=Ending.KILLED,
         exit_code=exit_code,
         signal=number,
-        sentence=f"killed by {signal_name(number)}{origin[words.requested(number)]}",
+        sentence=f"killed by {signal_name(number)}{origin[messages.sent_by_systemd(number)]}",
     )
 
 
 def _faulted(state: UnitState, number: int) -> Outcome:
-    """Of spt, whose process the guest shares; hvt's own faults are hvt's."""
+    """Return the outcome of a fault: spt's process executes the guest, hvt's faults are its own."""
     name = signal_name(number)
     if number == signals.SIGSYS:
-        who = "tender" if state.tender == "hvt" else "guest"
+        culprit = "tender" if state.tender == "hvt" else "guest"
         return Outcome(
             ending=Ending.FORBIDDEN_CALL,
             signal=number,
-            sentence=f"killed: the {who} made a forbidden system call",
+            sentence=f"killed: the {culprit} made a forbidden system call",
             futile="it would make the same call again",
         )
     if state.tender == "hvt":
@@ -343,7 +346,9 @@ def _faulted(state: UnitState, number: int) -> Outcome:
 
 def _never_ran(state: UnitState) -> Outcome:
     if state.started:
-        return Outcome(ending=Ending.UNKNOWN, sentence="ended; it was removed before systemd could be asked how")
+        return Outcome(
+            ending=Ending.UNKNOWN, sentence="ended; its unit was unloaded before its exit status could be read"
+        )
     if state.result == "resources":
         return Outcome(ending=Ending.NOT_STARTED, sentence="systemd could not set the unit up (resources)")
-    return Outcome(ending=Ending.NOT_STARTED, sentence="never started: its network could not be attached")
+    return Outcome(ending=Ending.NOT_STARTED, sentence="not started: its network could not be attached")

@@ -1,8 +1,8 @@
-"""The guest's arguments, with what the reservation decided filled in.
+"""Placeholders in the guest's arguments, replaced by values of the reservation.
 
     --ipv4={net.service.ipv4_cidr} --ipv4-gateway={net.service.gateway4} --name={name}
 
-A doubled brace stands for itself, so that `{{name}}` reaches the guest as `{name}`.
+A doubled brace is a literal brace: `{{name}}` reaches the guest as `{name}`.
 """
 
 import re
@@ -13,13 +13,13 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Lease
 
 COMMAND_LINE_MAX = 8191
-"""Bytes that a tender takes for all arguments joined by blanks."""
+"""Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def placeholders(task: TaskName, memory_mib: int, leases: Iterable[Lease]) -> dict[str, str]:
-    """Every placeholder that this task's arguments may hold, with its value."""
+    """Return the value of each placeholder that the arguments of this task may contain."""
     values = {"name": str(task), "memory_mib": str(memory_mib)}
     for lease in leases:
         values |= {
@@ -37,10 +37,10 @@ def placeholders(task: TaskName, memory_mib: int, leases: Iterable[Lease]) -> di
 
 
 def expand(arguments: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Fill the placeholders of each argument.
+    """Return the arguments with all placeholders replaced.
 
     Raises:
-        InvalidRequestError: an unknown placeholder, a single brace, or a line that no tender takes.
+        InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
     """
     expanded = tuple(_expand_one(argument, values) for argument in arguments)
     if any("\0" in argument for argument in expanded):

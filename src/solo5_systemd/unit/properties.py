@@ -1,7 +1,7 @@
-"""Unit properties as values: what StartTransientUnit() is given, and what an operator may add to it.
+"""Unit properties: the arguments of StartTransientUnit(), and the properties that an operator may set.
 
-Names and D-Bus signatures are those of org.freedesktop.systemd1(5); the textual forms are those of
-systemd.resource-control(5) and systemd.exec(5), because that is what people type.
+Names and D-Bus signatures are those of org.freedesktop.systemd1(5); textual forms are those of
+systemd.resource-control(5) and systemd.exec(5), as in a unit file.
 """
 
 import posixpath
@@ -12,19 +12,22 @@ from dataclasses import dataclass, field
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import SLICE
 
-# What passes between the engine and PID 1 when a unit is started, beside the unit itself.
-
 
 @dataclass(frozen=True, kw_only=True)
 class UnitFiles:
-    """Descriptors handed to a unit with its start; the caller closes its own copies."""
+    """File descriptors for a unit's stdin and stderr; the caller closes its own copies after the start."""
 
     stdin: int | None = None
     stderr: int | None = None
 
 
 class JobFailedError(Exception):
-    """systemd's job for a unit ended otherwise than done; the engine finds out why."""
+    """A job of systemd ended with another result than `done`.
+
+    Attributes:
+        unit: name of the unit.
+        result: systemd's job result, such as `failed` or `dependency`.
+    """
 
     def __init__(self, unit: str, result: str) -> None:
         super().__init__(f"{unit}: {result}")
@@ -33,12 +36,12 @@ class JobFailedError(Exception):
 
 
 INFINITY = (1 << 64) - 1
-"""How systemd writes "no limit" in an unsigned 64-bit property."""
+"""systemd's value for "no limit" in an unsigned 64-bit property."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """One property: its name on D-Bus, its signature there, its value in plain Python types."""
+    """One property: D-Bus name, D-Bus signature, and the value in plain Python types."""
 
     name: str
     signature: str
@@ -47,12 +50,12 @@ class Property:
 
 @dataclass(frozen=True, kw_only=True)
 class TransientUnit:
-    """Everything that one StartTransientUnit() call carries.
+    """The unit of one StartTransientUnit() call.
 
     Attributes:
-        name: the unit's.
+        name: of the unit, with its suffix.
         properties: in the order in which they are sent.
-        marks: what a scope is to say of its task. systemd has no LogExtraFields= for it.
+        marks: fields of a scope, stored in an extended attribute of its cgroup: a scope has no LogExtraFields=.
     """
 
     name: str
@@ -60,6 +63,7 @@ class TransientUnit:
     marks: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, name: str) -> object:
+        """Return the value of a property, or None."""
         return next((p.value for p in self.properties if p.name == name), None)
 
 
@@ -67,7 +71,7 @@ def parse_property(assignment_key: str, text: str) -> Property:
     """Parse KEY=VALUE as an operator writes it.
 
     Raises:
-        InvalidRequestError: the key is not one that a task may set, or the value is malformed.
+        InvalidRequestError: a task may not set this property, or the value is malformed.
     """
     known = SETTABLE.get(assignment_key)
     if known is None:
@@ -87,10 +91,10 @@ _TIME = re.compile(r"([0-9]{1,20})\s*(us|ms|s|min|h|)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Bytes, with the suffixes K, M, G and T to the base of 1024, as systemd.syntax(7) has them.
+    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7)).
 
     Raises:
-        ValueError: says what was expected.
+        ValueError: malformed; its text is what was expected.
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
@@ -117,7 +121,7 @@ def _count(text: str) -> int:
 
 
 def _microseconds(text: str) -> int:
-    """Parse a time; systemd writes it into the unit's file in milliseconds."""
+    """Return a time in microseconds, whole milliseconds only: systemd serializes it with that precision."""
     if text == "infinity":
         return INFINITY
     match = _TIME.fullmatch(text.strip())
@@ -146,10 +150,10 @@ def _only_yes(text: str) -> bool:
 
 
 def parse_cpus(text: str) -> bytes:
-    """A list of processors such as `0-3,6`, as the bit mask that systemd takes.
+    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus.
 
     Raises:
-        ValueError: says what was expected.
+        ValueError: malformed; its text is what was expected.
     """
     mask = 0
     for part in text.replace(",", " ").split():
@@ -166,7 +170,7 @@ def parse_cpus(text: str) -> bytes:
 def _stop_signal(text: str) -> int:
     signals = {"SIGINT": 2, "INT": 2, "2": 2, "SIGTERM": 15, "TERM": 15, "15": 15}
     if text not in signals:
-        raise ValueError("SIGINT or SIGTERM, the two signals that end a tender in order")
+        raise ValueError("SIGINT or SIGTERM, the two signals that a tender handles")
     return signals[text]
 
 
@@ -186,52 +190,52 @@ def _ranged(low: int, high: int) -> Callable[[str], int]:
 
 
 _PLAIN = r"""(?:(?!["'%\\])[!-~])"""
-"""A printable ASCII character that systemd writes and reads as itself: no quote, percent sign or backslash."""
+"""A printable ASCII character that systemd serializes unchanged: no quote, percent sign or backslash."""
 
 
 def _apparmor_profile(text: str) -> tuple[bool, str]:
-    """Parse AppArmorProfile=, whose prefix `-` has systemd ignore a profile that cannot be applied."""
+    """Parse AppArmorProfile=, with the prefix `-` for a profile that is optional."""
     name = text.removeprefix("-")
     if not re.fullmatch(rf"{_PLAIN}{{1,255}}", name, re.ASCII) or name == "unconfined":
-        raise ValueError("the name of a loaded profile, with a '-' before it where a start without it will do")
+        raise ValueError("the name of a loaded profile, with the prefix '-' if it is optional")
     return (name != text, name)
 
 
 def _selinux_context(text: str) -> str:
-    """Parse SELinuxContext=. systemd knows its prefix `-` in unit files only."""
+    """Parse SELinuxContext=. Its prefix `-` works in unit files only, not on D-Bus."""
     if not re.fullmatch(rf"(?!-){_PLAIN}{{1,256}}", text, re.ASCII):
         raise ValueError("a context such as system_u:system_r:solo5_t:s0, without a '-' before it")
     return text
 
 
-OF_EXECUTION = frozenset(
+EXEC_PROPERTIES = frozenset(
     "AppArmorProfile LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK "
     "LogRateLimitBurst LogRateLimitIntervalSec MemoryDenyWriteExecute Nice OOMScoreAdjust SELinuxContext "
     "SystemCallFilter".split()
 )
-"""Properties of systemd.exec(5), which a scope does not have: PID 1 does not execute its processes."""
+"""Properties of systemd.exec(5). A scope has none of them, since PID 1 does not execute its processes."""
 
 SECURITY_MODULES: Mapping[str, str] = {"AppArmorProfile": "apparmor", "SELinuxContext": "selinux"}
-"""Properties without any effect, and without a word of systemd's, where this security module is not enabled."""
+"""Properties that systemd silently ignores if this security module is not enabled."""
 
 
 def security_modules(assignments: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the properties that need a security module, each with the module; those that may be ignored are not."""
+    """Return the properties that need a security module, each with the module, except optional ones (prefix `-`)."""
     return {key: SECURITY_MODULES[key] for key, text in assignments if key in SECURITY_MODULES and text[:1] != "-"}
 
 
-def _denied_calls(text: str) -> tuple[bool, list[str]]:
+def _deny_list(text: str) -> tuple[bool, list[str]]:
     calls = text.removeprefix("~").split()
     well_formed = all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls)
-    # Not an empty list either: systemd takes that for "forget every filter so far".
+    # An empty list is refused: systemd would reset the whole filter.
     if not text.startswith("~") or not calls or not well_formed:
-        raise ValueError("system calls to take away besides those already taken, such as '~fork vfork'")
+        raise ValueError("a deny list of system calls, such as '~fork vfork'")
     return (False, calls)
 
 
 def _bandwidth(text: str) -> list[tuple[str, int]]:
     path, _, size = text.rpartition(" ")
-    # Written into the unit's file as it is; systemd 257's executor does not even take one with an equals sign.
+    # systemd writes the path into the unit file unquoted; the executor of 257 also rejects an equals sign.
     if not re.fullmatch(r"/[A-Za-z0-9/:._+@-]+", path, re.ASCII) or posixpath.normpath(path) != path:
         raise ValueError("a device of letters, digits and /:._+@- and bytes per second, such as '/dev/sda 10M'")
     return [(path, _at_least_1(parse_size(size)))]
@@ -239,7 +243,7 @@ def _bandwidth(text: str) -> list[tuple[str, int]]:
 
 def _at_least_1(number: int) -> int:
     if not number:
-        raise ValueError("a size above zero: systemd takes no other")
+        raise ValueError("a size above zero")
     return number
 
 
@@ -271,6 +275,6 @@ SETTABLE: Mapping[str, Callable[[str], Property]] = {
     "RuntimeMaxSec": _as("RuntimeMaxUSec", "t", _microseconds),
     "SELinuxContext": _as("SELinuxContext", "s", _selinux_context),
     "Slice": _as("Slice", "s", _slice),
-    "SystemCallFilter": _as("SystemCallFilter", "(bas)", _denied_calls),
+    "SystemCallFilter": _as("SystemCallFilter", "(bas)", _deny_list),
     "TimeoutStopSec": _as("TimeoutStopUSec", "t", _microseconds),
 }

@@ -1,7 +1,7 @@
-"""What PID 1 says of a task's unit, read once into a value.
+"""The state of a task's unit, read from D-Bus properties into a value.
 
-Property names are those of org.freedesktop.systemd1(5). systemd may know states that we do not: an unknown word
-becomes `ActiveState.UNKNOWN`, never an exception.
+Property names are those of org.freedesktop.systemd1(5). An ActiveState= that this package does not have becomes
+`ActiveState.UNKNOWN`, never an exception.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,8 @@ from solo5_systemd.workload import UnitKind
 
 
 class ActiveState(StrEnum):
+    """ActiveState= of a unit."""
+
     ACTIVE = "active"
     RELOADING = "reloading"
     INACTIVE = "inactive"
@@ -33,7 +35,7 @@ OVER = (ActiveState.INACTIVE, ActiveState.FAILED)
 
 
 class MainCode:
-    """How the main process ended: the CLD_* codes of sigaction(2), as ExecMainCode has them."""
+    """ExecMainCode=: how the main process ended, as a CLD_* code of sigaction(2)."""
 
     NONE = 0
     EXITED = 1
@@ -42,15 +44,15 @@ class MainCode:
 
 
 EXEC_FAILURES = range(200, 246)
-"""What PID 1 reports where it could not execute the tender (systemd.exec(5), "Process exit codes"). A guest may exit
-with the same; its unit, of Type=exec, was active then."""
+"""Exit statuses of a service that PID 1 could not execute (systemd.exec(5), "Process exit codes"). A guest may exit
+with the same statuses; its unit, of Type=exec, was active before."""
 
 UNIT_PROPERTIES = ("InvocationID", "FreezerState")
 TYPE_PROPERTIES = {
     UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup", "LogExtraFields"),
     UnitKind.SCOPE: ("ControlGroup",),
 }
-"""What is read of every unit, besides what a listing gives for nothing: states, description, type of a pending job."""
+"""Properties to read of every unit. ListUnits already returns its states, description and pending job type."""
 
 UNIT_END_PROPERTIES = ("ActiveExitTimestampMonotonic",)
 TYPE_END_PROPERTIES = {
@@ -66,7 +68,7 @@ TYPE_END_PROPERTIES = {
     ),
     UnitKind.SCOPE: ("Result",),
 }
-"""What is read of a unit that is over; of those that run it would double what a listing costs."""
+"""Properties to read of a unit that is over only: for running units they would double the cost of a listing."""
 
 
 UNIT_START_PROPERTIES = ("InvocationID",)
@@ -74,18 +76,18 @@ TYPE_START_PROPERTIES = {
     UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup"),
     UnitKind.SCOPE: ("ControlGroup",),
 }
-"""What is read of a unit that has just been started."""
+"""Properties to read of a unit that has just been started."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One run of a unit that has just begun: what its starter needs, at the price of few questions.
+    """One run of a unit that has just been started, with few properties only.
 
     Attributes:
-        invocation: systemd's InvocationID, in hexadecimal digits.
-        main_pid: of the tender; zero where it has ended already.
+        invocation: InvocationID=, in hexadecimal digits.
+        main_pid: of the tender; 0 if it has ended already.
         started: microseconds since the epoch.
-        control_group: below the root of the hierarchy; empty where it is gone already.
+        control_group: ControlGroup=, below the root of the hierarchy; empty if it has been removed already.
     """
 
     invocation: str
@@ -96,11 +98,11 @@ class Invocation:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitState:
-    """One task's unit.
+    """The state of one task's unit.
 
-    Times are microseconds, zero for "never"; `started` and `ended` since the epoch, the others on the monotonic clock.
-    `memory_peak` and `memory_max` are bytes, None where systemd does not say (of a unit that is over: before 256), or
-    where there is no limit.
+    Times are in microseconds, 0 for "never": `started` and `ended` since the epoch, `main_start`, `main_exit` and
+    `active_exit` on CLOCK_MONOTONIC. `memory_peak` and `memory_max` are bytes; None without a limit, or without a value
+    from systemd (before 256: of every unit that is over).
     """
 
     task: TaskName
@@ -126,44 +128,45 @@ class UnitState:
 
     @property
     def kind(self) -> UnitKind:
+        """Return the type of the unit, from its name."""
         return UnitKind(self.unit.rpartition(".")[2])
 
     @property
     def over(self) -> bool:
-        """Nothing of it runs any more."""
+        """Return whether the unit is inactive or failed: no process of it runs."""
         return self.active in OVER
 
     @property
     def tender(self) -> str:
-        """`hvt` or `spt`; empty for a scope that is over, of which nothing is kept."""
+        """Return `hvt` or `spt`; empty for a scope that is over, since its fields are removed with its cgroup."""
         return self.log_fields.get("SOLO5_TENDER", "")
 
     @property
     def log_namespace(self) -> str:
-        """The journal namespace of its console; empty: the host's journal."""
+        """Return the journal namespace of the console; empty: the host's journal."""
         return self.log_fields.get(LOG_NAMESPACE, "")
 
     @property
     def executed(self) -> bool:
-        """Its tender was executed, however early it ended; a process that only prepared for that is not the tender."""
+        """Return whether the tender was executed. A process that failed before execve(2) is not the tender."""
         failed = self.main_code == MainCode.EXITED and self.main_status in EXEC_FAILURES
-        was_active = self.active_exit and self.active_exit >= self.main_start  # before, it was an earlier run's end
+        was_active = self.active_exit and self.active_exit >= self.main_start  # earlier: of the previous run
         return self.main_code != MainCode.NONE and not (failed and not was_active)
 
     @property
-    def asked_to_stop(self) -> bool:
-        """Its stop was requested (by us, by systemctl, by a shutdown) before its main process ended.
+    def stop_requested(self) -> bool:
+        """Return whether a stop was requested (by solo5ctl, systemctl, a shutdown) before the main process ended.
 
-        A unit leaves `active` when a stop job begins, or when its main process has ended: which came first is
-        on record in PID 1, and nobody else has to remember it.
+        A unit leaves `active` when a stop job begins or when its main process ends; PID 1 keeps both timestamps.
         """
         return 0 < self.active_exit < self.main_exit
 
 
 def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
-    """Read D-Bus properties; those that a kind of unit lacks are absent. None: not a task's unit.
+    """Return the state of a unit from its D-Bus properties, or None if it is not a task's unit.
 
-    A unit that waits for its network is inactive, with a start job: that is a beginning, not an end.
+    Properties that the unit's type lacks are absent. An inactive unit with a start job waits for its network: its state
+    is ACTIVATING.
     """
     task = task_of_unit(unit)
     if task is None:
@@ -197,7 +200,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
 
 
 def invocation(properties: Mapping[str, object]) -> Invocation:
-    """Read the D-Bus properties of a unit that has just been started."""
+    """Return the run of a unit that has just been started from its D-Bus properties."""
     return Invocation(
         invocation=invocation_id(properties),
         main_pid=_integer(properties, "MainPID"),
@@ -207,7 +210,7 @@ def invocation(properties: Mapping[str, object]) -> Invocation:
 
 
 def invocation_id(properties: Mapping[str, object]) -> str:
-    """In hexadecimal digits, as systemd prints it; empty where there is none."""
+    """Return InvocationID= in hexadecimal digits, as systemd prints it; empty without one."""
     return _bytes(properties, "InvocationID").hex()
 
 
@@ -222,7 +225,7 @@ def _integer(properties: Mapping[str, object], key: str) -> int:
 
 
 def _amount(properties: Mapping[str, object], key: str) -> int | None:
-    """Of what systemd does not know, and of what is not limited, it says the largest number there is."""
+    """Return a number of bytes, or None: systemd uses UINT64_MAX for "unknown" and "unlimited"."""
     value = properties.get(key)
     return value if isinstance(value, int) and value < 1 << 63 else None
 
@@ -232,29 +235,31 @@ def _bytes(properties: Mapping[str, object], key: str) -> bytes:
     return bytes(value) if isinstance(value, bytes | bytearray | list) else b""
 
 
-def known_run(unit: str, invocation: str, pid: int) -> UnitState:
-    """As much of a task's unit as its starter remembers: enough to watch it by.
+def state_of_run(unit: str, invocation: str, pid: int) -> UnitState:
+    """Return the state of a running unit from what a handle stores of it, without a D-Bus call.
 
     Raises:
-        InvalidRequestError: it is no task's unit.
+        InvalidRequestError: it is not a task's unit.
     """
     task = task_of_unit(unit)
     if task is None:
-        raise InvalidRequestError(f"{unit!r} is no task's unit: expected solo5-task-NAME.service or .scope.")
+        raise InvalidRequestError(f"{unit!r} is not a task's unit: expected solo5-task-NAME.service or .scope.")
     return UnitState(
         task=task, unit=unit, active=ActiveState.ACTIVE, invocation=invocation, main_pid=pid, log_fields={}
     )
 
 
-def child_state(name: TaskName, since: int, status: int, *, asked: bool, found: UnitState | None) -> UnitState:
-    """A scope that is over, completed by what its tender's parent knows: systemd has no main process there.
+def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool, found: UnitState | None) -> UnitState:
+    """Return the state of a scope that is over, with the exit status that the tender's parent has reaped.
+
+    systemd has no main process of a scope.
 
     Args:
-        name: the task's.
+        name: of the task.
         since: microseconds since the epoch, when the tender started.
-        status: as `subprocess` has it, negative for a signal.
-        asked: somebody requested the stop before.
-        found: the scope, None where systemd has unloaded it.
+        status: as in `subprocess`, negative for a signal.
+        stop_requested: a stop was requested before.
+        found: the scope; None if systemd has unloaded it.
     """
     return UnitState(
         task=name,
@@ -264,7 +269,7 @@ def child_state(name: TaskName, since: int, status: int, *, asked: bool, found: 
         main_code=MainCode.EXITED if status >= 0 else MainCode.KILLED,
         main_status=abs(status),
         started=since,
-        active_exit=1 if asked else 2,
-        main_exit=2 if asked else 1,
+        active_exit=1 if stop_requested else 2,  # only their order counts: see `UnitState.stop_requested`
+        main_exit=2 if stop_requested else 1,
         log_fields=found.log_fields if found else {},
     )

@@ -1,4 +1,4 @@
-"""The tender's command line, and how an allotment of memory is shared between guest and tender."""
+"""The tender's command line, and the division of a task's memory between guest and tender."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from solo5_systemd.workload import MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Tender:
-    """A tender's program, as its own --version has it.
+    """A tender program, with what its --version prints.
 
     Attributes:
-        loads: what its loader maps besides it: each file, or `LIBRARIES` where these are not known.
-        loads_because: why they are not known; empty: they are.
+        loads: the libraries that its loader maps, as files; `LIBRARIES` if they could not be determined.
+        loads_because: why they could not be determined; empty if they were.
     """
 
     path: str
@@ -28,34 +28,34 @@ class Tender:
 
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-"""Where a loader finds everything that it may map: its built-in search path, and the loader itself."""
+"""The built-in search path of the dynamic loader, and the loader itself."""
 
 
 TENDER_OVERHEAD = 8
-"""MiB that tender and kernel hold for a small guest besides its memory: the VM, stacks, page tables."""
+"""MiB that tender and kernel need for a small guest besides its memory: VM, stacks, page tables."""
 
 GUEST_PER_OVERHEAD = 64
-"""MiB of guest memory for each of overhead, where that is more: the kernel's tables grow with what they describe.
+"""MiB of guest memory per MiB of overhead, for guests above 512 MiB: page tables grow with the memory that they map.
 
-hvt's memory is shared, hence in pages of 4 KiB: measured 6 MiB for each GiB (Linux 6.12), of page tables, the guest's
-second ones, and the page cache's index. The rest is for kernels that shadow a guest's page tables, which takes more.
+hvt's memory is shared, hence in pages of 4 KiB: measured 6 MiB per GiB (Linux 6.12) for page tables, second-level page
+tables and the page cache's index. The rest is for kernels with shadow page tables, which take more.
 """
 
 RING_OVERHEAD = 2
-"""MiB of hvt's network ring, allocated beside the guest's memory where there is a NIC (Solo5 0.12.1)."""
+"""MiB of hvt's network ring, allocated outside of the guest's memory if there is a NIC (Solo5 0.12.1)."""
 
 HVT_GRANULE = 2
-"""hvt rounds --mem down to this many MiB, saying so on stderr; we round first, so that it stays silent."""
+"""MiB; hvt rounds --mem down to a multiple and warns on stderr, so it gets a multiple."""
 
 HVT_MAXIMUM = 4096
-"""MiB, hvt's ceiling on x86-64."""
+"""MiB; hvt's limit on x86-64."""
 
 MINIMUM = {Target.HVT: 4, Target.SPT: 2}
 """MiB below which no image boots."""
 
 
 def overhead(manifest: Manifest, guest: int) -> int:
-    """MiB of the allotment that a guest of so many MiB does not see."""
+    """Return the MiB of a task's memory that its guest of `guest` MiB does not see."""
     return max(TENDER_OVERHEAD, -(-guest // GUEST_PER_OVERHEAD)) + _ring(manifest)
 
 
@@ -64,21 +64,21 @@ def _ring(manifest: Manifest) -> int:
 
 
 def least_guest_memory(facts: ImageFacts) -> int:
-    """MiB below which the image does not boot."""
+    """Return the smallest guest memory in MiB with which the image boots."""
     target = facts.manifest.target
     least = max(MINIMUM[target], -(-facts.least_memory // MIB))
     return least + least % HVT_GRANULE if target is Target.HVT else least
 
 
 def guest_memory(allotment: int, facts: ImageFacts) -> int:
-    """The value of --mem, in MiB.
+    """Return the value of --mem, in MiB.
 
     Args:
-        allotment: bytes, the unit's whole MemoryMax=.
-        facts: the image's.
+        allotment: bytes, the unit's MemoryMax=.
+        facts: of the image.
 
     Raises:
-        InvalidRequestError: too little for the image to boot, or more than the tender offers.
+        InvalidRequestError: too little for the image to boot, or more than the tender supports.
     """
     shared = max(0, allotment // MIB - _ring(facts.manifest))
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))
@@ -107,25 +107,33 @@ def command_line(
     memory_mib: int,
     leases: Iterable[Lease],
     disks: Iterable[Disk],
-    place: Callable[[Disk], str],
+    disk_path: Callable[[Disk], str],
     arguments: Iterable[str],
 ) -> tuple[str, ...]:
-    """The whole argv.
+    """Return the tender's argv.
 
-    The MAC is always given, since a tender otherwise honours one preset in the image; --mem comes last of the
-    options, since a device option right behind it would be tried twice.
+    Args:
+        tender: path of the program.
+        image: path of the image, as the tender sees it.
+        memory_mib: of the guest.
+        leases: one for each NIC.
+        disks: of the task.
+        disk_path: returns the path of a disk, as the tender sees it.
+        arguments: of the guest.
     """
     argv = [tender]
     for lease in leases:
+        # Always with a MAC, else the tender uses one that the image may preset.
         argv += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
     for disk in disks:
         argv += [
-            f"--block:{disk.disk}={place(disk)}",
+            f"--block:{disk.disk}={disk_path(disk)}",
             f"--block-sector-size:{disk.disk}={disk.sector_size}",
         ]
+    # --mem last: the tender would parse a device option that follows it twice.
     return (*argv, f"--mem={memory_mib}", "--", image, *arguments)
 
 
 def sandbox_path(disk: Disk) -> str:
-    """Where a service sees its disk: a name free of blanks, whatever the file is called outside."""
+    """Return the path of a disk in a service's mount namespace: without blanks, whatever its path on the host."""
     return f"/run/solo5-disks/{disk.disk}"

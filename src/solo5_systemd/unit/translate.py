@@ -1,9 +1,9 @@
-"""A workload, and what was decided for it, as one transient unit.
+"""Translate a workload and its reservation to a transient unit.
 
-Beside the task's service stands a target, `solo5-outcome@NAME.target`, that does nothing but refer to it. systemd
-unloads a unit that is inactive and that nobody refers to, and with it how it ended; the target keeps the ended
-service loaded, whichever way it ended and whoever stopped it, until somebody removes the task. `RemainAfterExit=`
-would keep a service that exited with 0, but as "active": its network would stay up, and its ports taken.
+A target, `solo5-outcome@NAME.target`, refers to the task's service. systemd unloads an inactive unit without
+references, and with it the exit status; the target keeps the ended service loaded, in whatever way it ended, until the
+task is removed. `RemainAfterExit=` would keep a service that exited with 0 too, but as "active": its network would stay
+up and its ports taken.
 """
 
 import math
@@ -16,29 +16,36 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.text import NAME, bounded, name_for_unit
-from solo5_systemd.unit.confinement import confinement, laying_down_privileges
+from solo5_systemd.unit.confinement import confinement, setpriv_command
 from solo5_systemd.unit.exec_start import exec_start
-from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL, assignment
+from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL_US, assignment
 from solo5_systemd.unit.placeholders import expand, placeholders
-from solo5_systemd.unit.properties import OF_EXECUTION, Property, TransientUnit, parse_property
+from solo5_systemd.unit.properties import EXEC_PROPERTIES, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
-"""systemd (252 to 257) writes CPUQuota= as whole percents: a fraction would be lost at a daemon-reload."""
+"""Microseconds. systemd (252 to 257) serializes CPUQuota= in whole percents; a daemon-reload loses a fraction."""
 
-WITHOUT_LOCKS = "/dev/null/no-locks-on-its-disks"
-"""No file can have this path, since /dev/null is no directory."""
+NO_DISK_LOCKS = "/dev/null/no-locks-on-its-disks"
+"""A path that cannot exist, since /dev/null is not a directory."""
 
-LONGEST_PATH = 4096
+MAX_PATH = 4096
 TASKS_MAX = 16
-"""hvt has a virtual processor's thread, one for network I/O, and one of the kernel's; the rest is room."""
+"""hvt has a VCPU thread, a thread for network I/O, and a thread of the kernel's; the rest is a margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """All that was found out and decided before a unit can be written."""
+    """The inputs of a unit: the workload, and what preflight and reservation added to it.
+
+    Attributes:
+        user: UID of the task.
+        systemd: release of systemd, such as 257.
+        groups: supplementary groups for the device nodes.
+        log_namespace: journal namespace of the console; empty: the host's journal.
+    """
 
     workload: Workload
     image: StoredImage
@@ -52,17 +59,17 @@ class Parts:
 
     @property
     def memory_mib(self) -> int:
-        """The guest's memory, in MiB."""
+        """Return the guest's memory, in MiB."""
         return guest_memory(self.workload.memory, self.image.facts)
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
-    """What is executed: the tender's whole command line, in a scope behind what lays privileges down.
+    """Return the command line to execute: the tender's; in a scope preceded by setpriv(1).
 
     Raises:
-        InvalidRequestError: memory or arguments do not fit.
+        InvalidRequestError: memory or arguments are out of bounds.
     """
-    alone = parts.workload.kind is UnitKind.SCOPE
+    is_scope = parts.workload.kind is UnitKind.SCOPE
     values = placeholders(parts.workload.name, parts.memory_mib, parts.reservation.leases)
     line = command_line(
         tender=parts.tender.path,
@@ -70,17 +77,17 @@ def argv(parts: Parts) -> tuple[str, ...]:
         memory_mib=parts.memory_mib,
         leases=parts.reservation.leases,
         disks=parts.disks,
-        place=(lambda disk: disk.path) if alone else sandbox_path,
+        disk_path=(lambda disk: disk.path) if is_scope else sandbox_path,
         arguments=expand(parts.workload.arguments, values),
     )
-    return (*laying_down_privileges(parts.user, parts.groups), *line) if alone else line
+    return (*setpriv_command(parts.user, parts.groups), *line) if is_scope else line
 
 
 def service(parts: Parts) -> TransientUnit:
-    """The unit of a task that PID 1 runs.
+    """Return the service of a task.
 
     Raises:
-        InvalidRequestError: memory, arguments or a unit property do not fit.
+        InvalidRequestError: memory, arguments or a unit property are out of bounds.
     """
     properties = (
         Property("Description", "s", _description(parts)),
@@ -88,9 +95,9 @@ def service(parts: Parts) -> TransientUnit:
         exec_start(argv(parts)),
         Property("Wants", "as", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
-        *_ending(),
+        *_stop_properties(),
         *_console(parts),
-        *_locks(parts),
+        *_stdin(parts),
         *_resources(parts.workload),
         *confinement(
             parts.image.facts.manifest,
@@ -106,13 +113,13 @@ def service(parts: Parts) -> TransientUnit:
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
-    """The unit of a task that its caller runs: accounted, limited and connected, not confined by PID 1.
+    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1.
 
     Raises:
-        InvalidRequestError: a unit property is malformed, or one that a scope does not have.
+        InvalidRequestError: a unit property is malformed, or not available for a scope.
     """
     for key, _ in parts.workload.properties:
-        if key in OF_EXECUTION:
+        if key in EXEC_PROPERTIES:
             raise InvalidRequestError(
                 f"unit property {key} cannot be set for a scope: expected a property of systemd.resource-control(5).",
                 "Run the task as a service, whose process systemd executes.",
@@ -145,11 +152,11 @@ def _network_dependency(parts: Parts) -> Iterator[Property]:
         yield Property("After", "as", [network])
 
 
-def _ending() -> Iterator[Property]:
+def _stop_properties() -> Iterator[Property]:
     yield Property("KillSignal", "i", 15)
     yield Property("TimeoutStartUSec", "t", 30 * SECOND)
     yield Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND))
-    # hvt that loses its console's reader and ignores SIGPIPE becomes a zombie leader that nothing ends.
+    # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
     yield Property("IgnoreSIGPIPE", "b", False)
 
 
@@ -159,28 +166,28 @@ def _console(parts: Parts) -> Iterator[Property]:
         yield Property("LogNamespace", "s", parts.log_namespace)
     yield Property("SyslogIdentifier", "s", parts.workload.name)
     yield Property("SyslogFacility", "i", FACILITY)
-    # A guest's "<3>…" is its text, not a priority.
+    # "<3>…" in a guest's output is text, not a priority.
     yield Property("SyslogLevelPrefix", "b", False)
-    yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL)
+    yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL_US)
     yield Property("LogRateLimitBurst", "u", RATE_BURST)
     yield Property("LogExtraFields", "aay", [assignment(k, v) for k, v in log_fields(parts).items()])
 
 
-def _locks(parts: Parts) -> Iterator[Property]:
-    """Yield what stdin is where the descriptor that holds the disks' locks is not given: a file that cannot be opened.
+def _stdin(parts: Parts) -> Iterator[Property]:
+    """Yield a stdin that cannot be opened, for starts without the file descriptor of the disk locks.
 
-    PID 1 has that descriptor from StartTransientUnit() on until the service has ended, restarts included. A start later
-    on, by whatever means, would have no locks; so it ends with 208, EXIT_STDIN.
+    PID 1 holds that descriptor from StartTransientUnit() until the service has ended, restarts included. A later start
+    (`systemctl start`) has no locks, and fails with 208, EXIT_STDIN.
     """
     if parts.disks:
-        yield Property("StandardInputFile", "s", WITHOUT_LOCKS)
+        yield Property("StandardInputFile", "s", NO_DISK_LOCKS)
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
-    """What `ps` later reads from the unit, and what every line of a service's console carries in the journal."""
+    """Return the fields that `solo5ctl ps` reads from the unit, and that each line of its console carries."""
     return {
         "SOLO5_TASK": parts.workload.name,
-        "SOLO5_IMAGE": name_for_unit(parts.workload.image, LONGEST_PATH),
+        "SOLO5_IMAGE": name_for_unit(parts.workload.image, MAX_PATH),
         "SOLO5_IMAGE_SHA256": parts.image.sha256,
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
@@ -194,7 +201,7 @@ def _resources(workload: Workload) -> Iterator[Property]:
     yield Property("MemoryMax", "t", workload.memory if workload.memory_max is None else workload.memory_max)
     yield Property("MemorySwapMax", "t", 0)
     yield Property("TasksMax", "t", TASKS_MAX)
-    if workload.disks:  # the kernel counts blocks only for those of whom systemd says so
+    if workload.disks:  # without it, io.stat of the cgroup does not exist
         yield Property("IOAccounting", "b", True)
     if workload.cpus is not None:
         yield Property("CPUQuotaPerSecUSec", "t", math.ceil(workload.cpus * SECOND / PERCENT) * PERCENT)
@@ -203,8 +210,8 @@ def _resources(workload: Workload) -> Iterator[Property]:
 
 
 def _overlay(ours: Iterable[Property], workload: Workload) -> tuple[Property, ...]:
-    """The operator's properties over ours: replaced where it was one value, sent after it where it adds up."""
-    adds_up = {"SystemCallFilter"}
+    """Return the properties of the unit, overridden by the workload's; lists that accumulate are appended to."""
+    cumulative = {"SystemCallFilter"}
     theirs = [parse_property(key, value) for key, value in workload.properties]
-    replaced = {p.name for p in theirs} - adds_up
+    replaced = {p.name for p in theirs} - cumulative
     return (*(p for p in ours if p.name not in replaced), *theirs)

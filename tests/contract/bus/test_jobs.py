@@ -99,7 +99,7 @@ async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd:
 
 async def test_a_slice_that_does_not_start_is_not_confined(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.result = "failed"
-    with pytest.raises(HostError, match="solo5-shared.slice did not start: systemd says 'failed'"):
+    with pytest.raises(HostError, match="solo5-shared.slice did not start: job result 'failed'"):
         await manager.confine("solo5-shared.slice", [])
     assert not systemd.called("SetUnitProperties")
 

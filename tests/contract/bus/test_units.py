@@ -315,7 +315,7 @@ async def test_a_property_that_nobody_answered_for_is_no_end(
         systemd.errors["Get"] = error
         systemd.changed(UNIT)
         assert (await anext(states)).active is ActiveState.ACTIVE
-        with pytest.raises(HostError, match="systemd answered"):
+        with pytest.raises(HostError, match="systemd returned the D-Bus error"):
             await manager.states()
         del systemd.errors["Get"]
         systemd.units[UNIT] = service("failed")

@@ -38,11 +38,12 @@ def test_what_is_only_limited_is_zero_too(solo5ctl: Solo5ctl, monkeypatch: pytes
 def test_what_belongs_to_nobody_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, GOOD)
     assert "orphans           ok       none" in solo5ctl("doctor").out
-    solo5ctl.engine.nobodys = (Orphan(kind=Kind.LEASE, subject="web", reason="its network's unit is gone"),)
+    solo5ctl.engine.nobodys = (Orphan(kind=Kind.LEASE, subject="web", reason="its network unit is not active"),)
     result = solo5ctl("doctor")
     assert result.status == 0
     told = (
-        "orphan            limited  network lease of task web\n    Its network's unit is gone. Remove it: solo5ctl gc"
+        "orphan            limited  network lease of task web\n"
+        "    Its network unit is not active. Remove it: solo5ctl gc"
     )
     assert told in result.out
 

@@ -78,7 +78,7 @@ def test_the_foreground_copies_the_console_and_ends_as_the_guest(solo5ctl: Solo5
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
-        (Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host"), 137),
+        (Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="OOM-killed"), 137),
         (Outcome(ending=Ending.ABORTED, exit_code=255, sentence="the guest aborted"), 255),
         (Outcome(ending=Ending.TRAPPED, signal=11, sentence="the guest trapped"), 139),
         (Outcome(ending=Ending.UNKNOWN, sentence="ended"), 125),

@@ -124,7 +124,7 @@ def test_what_changes_the_machine_needs_root(solo5ctl: Solo5ctl, verb: str) -> N
 
 
 def test_wait_prints_each_exit_status_in_order(solo5ctl: Solo5ctl) -> None:
-    killed = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host")
+    killed = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="OOM-killed")
     solo5ctl.engine.known |= {task.name: task for task in (ended("big", killed),)}
     assert solo5ctl("wait", "big", "old").out == "137\n0\n"
     first, second = json.loads(solo5ctl("wait", "--json", "big", "old").out)

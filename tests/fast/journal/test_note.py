@@ -9,9 +9,9 @@ import pytest
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import journald as note
 from solo5_systemd.names import TaskName
-from solo5_systemd.unit.state import known_run
+from solo5_systemd.unit.state import state_of_run
 
-STATE = known_run("solo5-task-web.service", "1" * 32, 4711)
+STATE = state_of_run("solo5-task-web.service", "1" * 32, 4711)
 
 
 @pytest.fixture

@@ -57,10 +57,10 @@ def test_every_ending_is_tried() -> None:
 
 def test_a_failure_is_announced_with_all_that_is_known() -> None:
     outcome = Outcome(
-        ending=Ending.OUT_OF_MEMORY, signal=9, sentence="killed by the host", futile="too small", memory_peak=67108864
+        ending=Ending.OUT_OF_MEMORY, signal=9, sentence="OOM-killed", futile="too small", memory_peak=67108864
     )
     told = announcement(outcome)
-    assert told.message == "Killed by the host; a retry cannot help: too small"
+    assert told.message == "OOM-killed; a retry cannot help: too small"
     assert told.annotations == {
         "outcome": "out-of-memory",
         "signal": "9",

@@ -81,10 +81,10 @@ def damaged(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "data, words",
     [
-        (b"", "the task's stored state cannot be read: it is no JSON."),
-        (b"\xff\xfe", "it is no JSON"),
-        (b"{", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
+        (b"", "the task's stored state cannot be read: it is not JSON."),
+        (b"\xff\xfe", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
         (b"null", "driver_state is None: expected a table"),
         (b"{}", "driver_state.version is missing"),
         (damaged(version=VERSION + 1), f"is of version {VERSION + 1}: expected at most {VERSION}, which this driver"),

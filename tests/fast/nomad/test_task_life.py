@@ -128,7 +128,7 @@ async def test_a_unit_that_is_removed_behind_our_back_ends_as_unknown_and_not_as
             machine.units.vanish(UNIT)
             ended = await waiting
         assert isinstance(ended, wire.WaitTaskResponse)
-        assert "removed before its end could be read" in ended.err
+        assert "removed before its outcome could be read" in ended.err
 
 
 async def test_an_end_is_told_after_the_consoles_last_line(machine: Machine, fifos: Fifos) -> None:

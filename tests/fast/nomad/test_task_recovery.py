@@ -173,7 +173,7 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
     monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0)
     if step == "state":  # which is asked of one that has ended
         machine.units.end(UNIT, MainCode.EXITED, 0)
-    machine.steps.errors[step] = HostError("systemd answered NoReply.")
+    machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
     async with agent() as nomad, Background(nomad.recover(handle)) as recovery:
         await yields(200)
         assert not recovery.done()

@@ -76,4 +76,4 @@ async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -
         events = [await anext(stream) for _ in range(4)]
     assert (ended.result.exit_code, ended.result.signal, ended.result.oom_killed) == (137, 9, True)
     assert events[-1].annotations["oom_killed"] == "true"
-    assert events[-1].message.startswith("Killed by the host")
+    assert events[-1].message.startswith("OOM-killed")

@@ -73,7 +73,7 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
     "config, words",
     [
         ({"unikernel": "/srv/none"}, "image /srv/none is not there"),
-        ({"tender": "spt"}, "tender spt was asked for, and /srv/app is built for hvt"),
+        ({"tender": "spt"}, "tender spt cannot run /srv/app: expected hvt, which it is built for"),
         ({"nic": {"other": {}}}, "NIC other is not declared"),
         ({"ports": ["http"]}, "config.ports names 'http'"),
         ({"args": ["{net.service.nope}"]}, "unknown placeholder"),

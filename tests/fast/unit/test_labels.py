@@ -5,11 +5,11 @@ import json
 import pytest
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.unit.log_fields import LONGEST_VALUE, MOST, labels
+from solo5_systemd.unit.log_fields import MAX_LABELS, MAX_VALUE_BYTES, labels
 
 
 def test_labels_are_taken_as_they_are() -> None:
-    pairs = (("TEAM", "web=1"), ("A9_", ""), ("PRIORITIES", "ä"), ("UNITS", "x"), ("B" * 64, "x" * LONGEST_VALUE))
+    pairs = (("TEAM", "web=1"), ("A9_", ""), ("PRIORITIES", "ä"), ("UNITS", "x"), ("B" * 64, "x" * MAX_VALUE_BYTES))
     assert labels(pairs) == pairs
 
 
@@ -22,7 +22,7 @@ def test_labels_are_taken_as_they_are() -> None:
     ],
 )
 def test_name_that_is_reserved_or_no_journal_field_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="is no free journal field: expected at most 64 capital letters"):
+    with pytest.raises(InvalidRequestError, match="is not a free journal field: expected at most 64 capital letters"):
         labels([(name, "x")])
 
 
@@ -33,7 +33,7 @@ def test_value_that_is_long_or_not_printable_is_refused(value: str) -> None:
 
 
 def test_all_labels_fit_into_an_extended_attribute() -> None:
-    most = [(f"{'A' * 62}{number:02}", "𝄞" * (LONGEST_VALUE // 4)) for number in range(MOST)]
+    most = [(f"{'A' * 62}{number:02}", "𝄞" * (MAX_VALUE_BYTES // 4)) for number in range(MAX_LABELS)]
     assert len(json.dumps(dict(labels(most)))) < 1 << 15
     with pytest.raises(InvalidRequestError, match="the task has 33 labels: expected at most 32"):
         labels([*most, ("B", "")])

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solo5_systemd.names import TaskName, task_scope, task_service
-from solo5_systemd.unit.exit_messages import LastWords, Remark
-from solo5_systemd.unit.outcome import Ending, Outcome, outcome, speaks_for_itself
+from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
+from solo5_systemd.unit.outcome import Ending, Outcome, is_unambiguous, outcome
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 MIB = 1 << 20
@@ -44,8 +44,8 @@ def memory(state: UnitState, peak: int, limit: int = 64 * MIB) -> UnitState:
     return replace(state, memory_peak=peak, memory_max=limit)
 
 
-def sent(name: str) -> Remark:
-    return Remark(f"solo5-task-web.service: Sent signal {name} to main process 68 (solo5-spt) on client request.")
+def sent(name: str) -> UnitMessage:
+    return UnitMessage(f"solo5-task-web.service: Sent signal {name} to main process 68 (solo5-spt) on client request.")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Row:
     clean: bool = False
     guest: tuple[str, ...] = ()
     tender: tuple[str, ...] = ()
-    systemd: tuple[Remark, ...] = ()
+    systemd: tuple[UnitMessage, ...] = ()
     hung: bool = False
     down: bool = False
     code: int | None = None
@@ -67,19 +67,19 @@ class Row:
 
 
 HELLO = ("Hello, World",)
-BEGUN = (Remark("Started solo5-task-web.service - killed by the OOM killer.", "39f53479d3a045ac8e11786248231fbf"),)
+BEGUN = (UnitMessage("Started solo5-task-web.service - killed by the OOM killer.", "39f53479d3a045ac8e11786248231fbf"),)
 CAUGHT = ("solo5-hvt: Exiting on signal 15",)
-WELL, WANTED = "nothing failed", "somebody wanted it to end"
+NOT_FAILED, STOP_REQUESTED = "nothing failed", "the stop was requested"
 CHANGE = "image, arguments, devices or host have to change"
-MORE = "it would need as much again: give it more memory"
+MORE = "its memory has to be raised"
 SENT_NOT = ", which systemd did not send"
 OOM_LINE = "solo5-task-web.service: A process of this unit has been killed by the OOM killer."
 ROWS = [
     # the guest's own
-    Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=WELL),
+    Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=NOT_FAILED),
     Row(
         exited(0), Ending.EXITED, "the guest exited with 0", 0, True, HELLO, ("solo5-hvt: a warning",), code=0,
-        futile=WELL, claim="whatever was said",
+        futile=NOT_FAILED, claim="whatever was said",
     ),
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=HELLO, code=1),
     Row(asked(spt(exited(1))), Ending.EXITED, "the guest exited with 1", 1, code=1, claim="spt dies of a stop"),
@@ -88,15 +88,15 @@ ROWS = [
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, code=3),
     Row(
         exited(9), Ending.EXITED, "the guest exited with 9", 9, code=9,
-        systemd=(Remark(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef"),), claim="9 is no SIGKILL",
+        systemd=(UnitMessage(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef"),), claim="9 is no SIGKILL",
     ),
     Row(exited(203), Ending.EXITED, "the guest exited with 203", 203, code=203, claim="a guest's own 203"),
     Row(
-        exited(63), Ending.EXITED, "the guest exited with 63 (it was asked for its help)", 63, code=63,
-        futile="its arguments ask for that",
+        exited(63), Ending.EXITED, "the guest exited with 63 (--help or --version in its arguments)", 63, code=63,
+        futile="its arguments have to change",
     ),
     Row(
-        exited(64), Ending.EXITED, "the guest exited with 64 (it does not accept its arguments)", 64, code=64,
+        exited(64), Ending.EXITED, "the guest exited with 64 (invalid arguments)", 64, code=64,
         futile="its arguments have to change",
     ),
     Row(exited(255), Ending.ABORTED, "the guest aborted", 255, guest=HELLO, code=255),
@@ -124,43 +124,43 @@ ROWS = [
         exited(255), Ending.GUEST_OUT_OF_MEMORY,
         "the guest ran out of its own memory: Solo5: ABORT: mem.c:54: Not enough memory", 255,
         guest=("Solo5: ABORT: mem.c:54: Not enough memory",), code=255,
-        futile="its image alone fills its memory: give it more",
+        futile="its image alone fills its memory, which has to be raised",
     ),
     Row(
         exited(3), Ending.EXITED, "the guest exited with 3", 3, guest=("Fatal error: exception Out_of_memory",), code=3,
         claim="a guest that has caught it",
     ),
     # stopped
-    Row(asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=WANTED),
+    Row(asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=STOP_REQUESTED),
     Row(
         asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, HELLO,
-        ("solo5-hvt: Fatal error when writing: Input/output error",), code=1, signal=15, futile=WANTED,
+        ("solo5-hvt: Fatal error when writing: Input/output error",), code=1, signal=15, futile=STOP_REQUESTED,
         claim="what comes after a stop was asked for is no failure",
     ),
     Row(exited(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, HELLO, CAUGHT, code=1, signal=15,
-        futile=WANTED, claim="hvt, and PID 1's remarks are not ours to read"),
+        futile=STOP_REQUESTED, claim="hvt, and PID 1's remarks are not ours to read"),
     Row(exited(1), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, (), ("Exiting on signal 2", ""),
-        (*BEGUN, sent("SIGINT")), code=1, signal=2, futile=WANTED),
-    Row(spt(killed(15)), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15, futile=WANTED),
+        (*BEGUN, sent("SIGINT")), code=1, signal=2, futile=STOP_REQUESTED),
+    Row(spt(killed(15)), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15, futile=STOP_REQUESTED),
     Row(
         spt(killed(2)), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, systemd=(*BEGUN, sent("SIGINT")),
-        signal=2, futile=WANTED,
+        signal=2, futile=STOP_REQUESTED,
     ),
     Row(
         asked(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
-        futile=WANTED,
+        futile=STOP_REQUESTED,
     ),
-    Row(asked(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=WANTED),
+    Row(asked(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
         asked(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
-        futile=WANTED, claim="a stop that had to come to SIGKILL",
+        futile=STOP_REQUESTED, claim="a stop that had to come to SIGKILL",
     ),
     Row(
-        asked(exited(1)), Ending.HOST_SHUTDOWN, "stopped, since the host goes down", 143, True, down=True, code=1,
+        asked(exited(1)), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True, code=1,
         signal=15,
     ),
     Row(
-        asked(spt(killed(15))), Ending.HOST_SHUTDOWN, "stopped, since the host goes down", 143, True, down=True,
+        asked(spt(killed(15))), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True,
         signal=15,
     ),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, down=True, code=3, claim="an end of its own meanwhile"),
@@ -173,31 +173,31 @@ ROWS = [
     Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, signal=9),
     Row(killed(9), Ending.KILLED, f"killed by SIGKILL{SENT_NOT}", 137, systemd=BEGUN, signal=9),
     Row(
-        killed(9), Ending.KILLED, "killed by SIGKILL, as systemd was asked to", 137, systemd=(*BEGUN, sent("SIGKILL")),
-        signal=9,
+        killed(9), Ending.KILLED, "killed by SIGKILL, which systemd sent on request", 137,
+        systemd=(*BEGUN, sent("SIGKILL")), signal=9,
     ),
     Row(
-        killed(9), Ending.KILLED, "killed by SIGKILL, as systemd was asked to", 137,
-        systemd=(Remark("solo5-task-web.service: Killed unit cgroup with SIGKILL on client request."),), signal=9,
+        killed(9), Ending.KILLED, "killed by SIGKILL, which systemd sent on request", 137,
+        systemd=(UnitMessage("solo5-task-web.service: Killed unit cgroup with SIGKILL on client request."),), signal=9,
     ),
     Row(killed(6, code=MainCode.DUMPED), Ending.KILLED, "killed by SIGABRT", 134, signal=6),
     Row(killed(34), Ending.KILLED, "killed by SIGRTMIN", 162, signal=34),
-    Row(killed(25), Ending.KILLED, "killed by SIGXFSZ: it met its limit, LimitFSIZE=", 153, systemd=BEGUN, signal=25),
+    Row(killed(25), Ending.KILLED, "killed by SIGXFSZ: it reached LimitFSIZE=", 153, systemd=BEGUN, signal=25),
     Row(killed(63), Ending.KILLED, "killed by signal 63", 191, signal=63),
-    Row(killed(9), Ending.STALLED, "killed: its tender hung, its main thread dead", 137, hung=True, signal=9),
-    Row(asked(exited(0)), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=WELL),
+    Row(killed(9), Ending.STALLED, "killed: the tender hung, its main thread a zombie", 137, hung=True, signal=9),
+    Row(asked(exited(0)), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=NOT_FAILED),
     # the host's memory
     Row(killed(9, "oom-kill"), Ending.OUT_OF_MEMORY,
-        "killed by the host, which had no more memory for guest and tender", 137, signal=9),
+        "OOM-killed: not enough memory for guest and tender", 137, signal=9),
     Row(memory(killed(9, "oom-kill"), 64 * MIB), Ending.OUT_OF_MEMORY,
-        "killed by the host: guest and tender needed more than the task's 64 MiB", 137, signal=9, futile=MORE),
+        "OOM-killed: guest and tender needed more than the task's 64 MiB", 137, signal=9, futile=MORE),
     Row(
         memory(asked(exited(1, "oom-kill")), 41 * MIB // 2), Ending.OUT_OF_MEMORY,
-        "killed by the host, whose memory or whose slice's ran out: the task used 20.5 MiB of its 64 MiB", 137,
+        "OOM-killed: the host or a slice ran out of memory; the task used 20.5 MiB of its 64 MiB", 137,
         signal=9,
     ),
-    Row(killed(9), Ending.OUT_OF_MEMORY, "killed by the host, which had no more memory for guest and tender", 137,
-        systemd=(*BEGUN, Remark(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef")), signal=9,
+    Row(killed(9), Ending.OUT_OF_MEMORY, "OOM-killed: not enough memory for guest and tender", 137,
+        systemd=(*BEGUN, UnitMessage(OOM_LINE, "fe6faa94e7774663a0da52717891d8ef")), signal=9,
         claim="PID 1 saw the end before the reason"),
     Row(killed(9), Ending.KILLED, "killed by SIGKILL", 137, guest=(OOM_LINE,), signal=9, claim="a guest is not PID 1"),
     # the tender's
@@ -235,17 +235,17 @@ ROWS = [
     # systemd's
     Row(
         replace(exited(203), active_exit=0), Ending.NOT_STARTED, "systemd could not execute the tender (203)", 126,
-        code=203, futile="unit or host have to change",
+        code=203, futile="the unit or the host has to change",
     ),
     Row(
         replace(exited(208), active_exit=0), Ending.NOT_STARTED,
-        "not started again: the locks on its disks ended with its first start", 126, code=208,
-        futile="it has to be removed, and started by solo5ctl or Nomad",
+        "not started again: its disk locks were released when its first run ended", 126, code=208,
+        futile="remove the task, and start it with solo5ctl or Nomad",
     ),
     Row(
         replace(exited(208), active_exit=50, main_start=60), Ending.NOT_STARTED,
-        "not started again: the locks on its disks ended with its first start", 126, code=208,
-        futile="it has to be removed, and started by solo5ctl or Nomad", claim="it was active in an earlier run",
+        "not started again: its disk locks were released when its first run ended", 126, code=208,
+        futile="remove the task, and start it with solo5ctl or Nomad", claim="it was active in an earlier run",
     ),
     Row(exited(208), Ending.EXITED, "the guest exited with 208", 208, code=208, claim="a guest's own 208"),
     Row(asked(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
@@ -261,22 +261,22 @@ ROWS = [
     ),
     Row(
         replace(ENDED, main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
-        "never started: its network could not be attached", 126,
+        "not started: its network could not be attached", 126,
     ),
     Row(
         replace(ENDED, main_code=MainCode.NONE), Ending.UNKNOWN,
-        "ended; it was removed before systemd could be asked how", 125,
+        "ended; its unit was unloaded before its exit status could be read", 125,
     ),
     Row(
         replace(ENDED, unit=task_scope(WEB), main_code=MainCode.NONE), Ending.UNKNOWN,
-        "ended; only its caller knows how, since it ran in a scope", 125,
+        "ended; exit status unknown: systemd does not reap the processes of a scope", 125,
     ),
 ]  # fmt: skip
 
 
 def told(row: Row) -> Outcome:
-    words = LastWords(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
-    return outcome(row.state, words, going_down=row.down)
+    words = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
+    return outcome(row.state, words, shutting_down=row.down)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
@@ -292,24 +292,24 @@ def test_every_ending_has_its_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in ROWS if speaks_for_itself(row.state)], ids=lambda row: row.claim or row.sentence
+    "row", [row for row in ROWS if is_unambiguous(row.state)], ids=lambda row: row.claim or row.sentence
 )
 def test_a_record_that_speaks_for_itself_needs_no_words(row: Row) -> None:
-    assert outcome(row.state, going_down=row.down) == told(row)
+    assert outcome(row.state, shutting_down=row.down) == told(row)
 
 
 @pytest.mark.parametrize(
     "state", [exited(0), asked(exited(1)), asked(spt(killed(15))), asked(killed(9)), replace(ENDED, main_code=0)]
 )
 def test_a_plain_end_and_a_stop_speak_for_themselves(state: UnitState) -> None:
-    assert speaks_for_itself(state)
+    assert is_unambiguous(state)
 
 
 @pytest.mark.parametrize("state", [exited(1), exited(3), killed(9), spt(killed(15)), asked(spt(killed(11)))])
 def test_a_failure_and_a_signal_from_somewhere_do_not(state: UnitState) -> None:
-    assert not speaks_for_itself(state)
+    assert not is_unambiguous(state)
 
 
 def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
-    found = outcome(memory(exited(3), 5 * MIB), LastWords(console=("Hello", "solo5-hvt: a warning")))
+    found = outcome(memory(exited(3), 5 * MIB), ExitMessages(console=("Hello", "solo5-hvt: a warning")))
     assert (found.last_lines, found.memory_peak) == (("Hello", "solo5-hvt: a warning"), 5 * MIB)

@@ -95,7 +95,7 @@ def test_a_stop_was_asked_for_where_the_unit_left_active_before_its_process_ende
     active_exit: int, main_exit: int, asked: bool
 ) -> None:
     state = read(ActiveExitTimestampMonotonic=active_exit, ExecMainExitTimestampMonotonic=main_exit)
-    assert state.asked_to_stop is asked
+    assert state.stop_requested is asked
 
 
 def test_a_property_of_a_type_that_is_not_expected_counts_as_absent() -> None:

@@ -97,7 +97,7 @@ def test_the_command_line_is_complete_and_ends_its_options_with_the_memory() -> 
         memory_mib=64,
         leases=[LEASE],
         disks=[disk("storage", path="/srv/a b,c.img")],
-        place=sandbox_path,
+        disk_path=sandbox_path,
         arguments=["--x", "y z"],
     )
     assert line == (

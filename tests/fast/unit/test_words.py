@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.unit.exit_messages import LastWords, Remark, tender_message
+from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage, tender_message
 
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 """MESSAGE_ID= of SD_MESSAGE_UNIT_STARTED, whose text ends with the unit's description."""
@@ -28,24 +28,24 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
 @pytest.mark.parametrize(
     "remark, requested",
     [
-        (Remark("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request."), True),
-        (Remark("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request."), True),
-        (Remark("web: Killed unit cgroup with SIGTERM on client request."), True),
-        (Remark("Stopping solo5-task-web.scope - a job's name...", "de5b426a63be47a7b6ac3eaac82e2f6f"), True),
-        (Remark("Stopping web"), False),
-        (Remark("Started web - web: Sent signal SIGTERM to x on client request.", STARTED), False),
-        (Remark("Started web - web: Sent signal SIGTERM to x on client request."), False),
-        (Remark("web: Sent signal SIGINT to main process 68 (solo5-spt) on client request."), False),
-        (Remark("web: State 'stop-sigterm' timed out. Killing."), False),
+        (UnitMessage("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request."), True),
+        (UnitMessage("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request."), True),
+        (UnitMessage("web: Killed unit cgroup with SIGTERM on client request."), True),
+        (UnitMessage("Stopping solo5-task-web.scope - a job's name...", "de5b426a63be47a7b6ac3eaac82e2f6f"), True),
+        (UnitMessage("Stopping web"), False),
+        (UnitMessage("Started web - web: Sent signal SIGTERM to x on client request.", STARTED), False),
+        (UnitMessage("Started web - web: Sent signal SIGTERM to x on client request."), False),
+        (UnitMessage("web: Sent signal SIGINT to main process 68 (solo5-spt) on client request."), False),
+        (UnitMessage("web: State 'stop-sigterm' timed out. Killing."), False),
     ],
 )
-def test_a_signal_through_systemd_is_on_its_record(remark: Remark, requested: bool) -> None:
-    begun = Remark("Started solo5-task-web.scope.", STARTED)
-    assert LastWords(systemd=[begun, remark]).requested(15) is requested
+def test_a_signal_through_systemd_is_on_its_record(remark: UnitMessage, requested: bool) -> None:
+    begun = UnitMessage("Started solo5-task-web.scope.", STARTED)
+    assert ExitMessages(systemd=[begun, remark]).sent_by_systemd(15) is requested
 
 
 def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:
-    assert LastWords().requested(15) is None
+    assert ExitMessages().sent_by_systemd(15) is None
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,16 @@ def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:
     ],
 )
 def test_a_kill_for_want_of_memory_is_on_systemds_record(line: str, identity: str) -> None:
-    assert LastWords(systemd=[Remark(line, identity)]).oom_killed
-    assert not LastWords(systemd=[Remark(f"Started solo5-task-web.service - {line}", STARTED), Remark(line)]).oom_killed
-    assert not LastWords(guest=[line], tender=[line]).oom_killed
+    assert ExitMessages(systemd=[UnitMessage(line, identity)]).oom_killed
+    assert not ExitMessages(
+        systemd=[UnitMessage(f"Started solo5-task-web.service - {line}", STARTED), UnitMessage(line)]
+    ).oom_killed
+    assert not ExitMessages(guest=[line], tender=[line]).oom_killed
 
 
 @pytest.mark.parametrize("line", ["abort \x1b[2J" + "a" * 48_000, "solo5-hvt: \x1b]0;x\x07" + "a" * 48_000])
 def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> None:
-    for quoted in (LastWords(guest=[line + "abort"]).abort, tender_message([line])):
+    for quoted in (ExitMessages(guest=[line + "abort"]).abort, tender_message([line])):
         assert quoted is not None
         assert quoted.isprintable()
         assert len(quoted) <= 300
@@ -73,7 +75,7 @@ def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> No
     "line", ["Solo5: ABORT: mem.c:54: Not enough memory", "Solo5: abort: x.c:1: not enough memory"]
 )
 def test_a_guest_says_that_it_has_no_room(line: str) -> None:
-    assert LastWords(guest=["x", line, "y"]).no_room == line
+    assert ExitMessages(guest=["x", line, "y"]).image_fills_memory == line
 
 
 @pytest.mark.parametrize(
@@ -86,4 +88,4 @@ def test_a_guest_says_that_it_has_no_room(line: str) -> None:
     ],
 )
 def test_a_guest_says_that_it_has_used_up_its_memory(line: str, exhausted: bool) -> None:
-    assert (LastWords(guest=[line]).exhausted is not None) is exhausted
+    assert (ExitMessages(guest=[line]).out_of_memory is not None) is exhausted

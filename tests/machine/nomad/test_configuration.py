@@ -132,7 +132,7 @@ def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     assert "sleeping" not in ok(*journal)
     assert logs(alloc) == ""
     other = ended(jobs.submit(hcl("other-tender", f'unikernel = "{GUESTS}/sleeper.hvt"', kind="batch")))
-    assert "tender spt was asked for" in refusal(other)
+    assert "tender spt cannot run" in refusal(other)
 
 
 def refused_job(name: str, config: str, **more: Any) -> str:
@@ -162,20 +162,23 @@ REFUSED = {
     ),
     "network": (
         refused_job("network", SERVER + 'nic "service" {\n  network = "management"\n}\n'),
-        "NIC service would join network management: expected one of closed",
+        "network management of NIC service is not allowed on this node: expected one of closed",
     ),
     "implied-network": (
         refused_job("implied-network", SERVER),
-        "NIC service would join network default: expected one of closed, which this node offers",
+        "network default of NIC service is not allowed on this node: expected one of closed.",
     ),
     "image": (
         refused_job("image", f'unikernel = "{LARGE}"'),
         "image '/srv/guests/large.spt' has 2097152 bytes: expected at most 1048576",
     ),
-    "unit": (refused_job("unit", HELLO + '\nunit = "scope"\n'), "the task would be a scope: expected service, which"),
+    "unit": (
+        refused_job("unit", HELLO + '\nunit = "scope"\n'),
+        "unit type scope is not allowed on this node: expected service.",
+    ),
     "tender": (
         refused_job("tender", f'unikernel = "{GUESTS}/hello.hvt"\ntender = "hvt"'),
-        "the image is built for tender hvt: expected spt, which this node allows",
+        "tender hvt, which the image is built for, is not allowed on this node: expected spt",
     ),
     "property": (
         refused_job("property", HELLO + '\nproperties {\n  TasksMax = "12"\n}\n'),

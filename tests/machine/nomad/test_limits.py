@@ -55,5 +55,5 @@ def test_out_of_memory_is_an_event_of_its_own(jobs: Jobs, tight: None) -> None:
     alloc = ended(jobs.submit(hcl("eater", f'unikernel = "{GUESTS}/toucher.hvt"', kind="batch", memory=64)))
     [terminated] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
     assert terminated["Details"]["oom_killed"] == "true", status(alloc)
-    assert "killed by the host, whose memory or whose slice's ran out" in terminated["DisplayMessage"], status(alloc)
+    assert "OOM-killed: the host or a slice ran out of memory" in terminated["DisplayMessage"], status(alloc)
     eventually(lambda: any(event["Details"].get("memory_peak") for event in task(alloc)["Events"]), "our event's peak")

@@ -157,7 +157,7 @@ def test_label_that_would_forge_an_entry_is_refused(jobs: Jobs) -> None:
         for number, (name, value) in enumerate(forged.items())
     }
     for name, job in submitted.items():
-        assert f"config.labels: label '{name}' is no free journal field" in refusal(ended(job))
+        assert f"config.labels: label '{name}' is not a free journal field" in refusal(ended(job))
 
 
 def test_what_the_kernel_does_not_count_is_absent_from_samples(jobs: Jobs) -> None:

@@ -151,5 +151,5 @@ def test_a_unit_that_was_taken_away_is_lost_and_that_is_said(jobs: Jobs, agent: 
     eventually(lambda: unit_property(service, "LoadState") == "not-found", "systemd has forgotten it")
     ok("kill", "-CONT", str(agent.plugin()))
     alloc = ended("lost")
-    assert "the task's unit was removed before its end could be read" in terminated(alloc)["DisplayMessage"]
+    assert "the task's unit was removed before its outcome could be read" in terminated(alloc)["DisplayMessage"]
     assert task(alloc)["Failed"], "of what nobody knows, nobody says that it went well"
