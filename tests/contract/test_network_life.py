@@ -118,7 +118,7 @@ async def test_somebody_elses_bridge_is_left_alone(service: Service) -> None:
     run("ip", "link", "add", "solo5-default", "type", "bridge")
     await service.restart()
     async with service.client() as client:
-        with pytest.raises(TakenError, match="solo5-default is there already and not ours"):
+        with pytest.raises(TakenError, match="link solo5-default exists and is not a bridge of solo5-networkd"):
             await client.have("a")
         await client.drop("a")
     assert "solo5-default" in run("ip", "link")

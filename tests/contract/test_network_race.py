@@ -7,10 +7,10 @@ from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.nft_elements import Element, Plan, elements
+from solo5_systemd.network.nft_elements import Element, Ruleset, elements
 from solo5_systemd.network.nft_tables import Tables
 
-PLAN = Plan(reservations=[RESERVATION])
+RULESET = Ruleset(reservations=[RESERVATION])
 THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
 
 
@@ -35,34 +35,34 @@ def no_tables(namespace: None) -> None:
 
 async def test_tables_that_are_taken_away_before_they_were_looked_at_are_made_again(no_tables: None) -> None:
     tables = Disturbed("delete table bridge solo5", "flush ruleset")
-    tables.replace(PLAN)
-    assert tables.are_intact(lambda: elements(PLAN))
+    tables.replace(RULESET)
+    assert tables.are_intact(lambda: elements(RULESET))
     assert RESERVATION.leases[0].tap in run("nft", "list", "table", "bridge", "solo5")
     tables.close()
 
 
 async def test_tables_that_are_taken_away_again_and_again_are_never_taken_for_intact(no_tables: None) -> None:
     tables = Disturbed(*["delete table bridge solo5"] * 9)
-    tables.replace(PLAN)
-    assert not tables.are_intact(lambda: elements(PLAN))
+    tables.replace(RULESET)
+    assert not tables.are_intact(lambda: elements(RULESET))
     tables.close()
 
 
 async def test_what_others_do_to_their_own_tables_leaves_ours_intact(no_tables: None) -> None:
     tables = Disturbed("add table ip other", *["delete table ip other; add table ip other"] * 2)
-    tables.replace(PLAN)
-    tables.replace(PLAN)
-    assert tables.are_intact(lambda: elements(PLAN))
+    tables.replace(RULESET)
+    tables.replace(RULESET)
+    assert tables.are_intact(lambda: elements(RULESET))
     tables.close()
 
 
 async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> None:
     tables = Tables()
-    tables.replace(PLAN)
+    tables.replace(RULESET)
     with pytest.raises(HostError, match="nftables refused a change"):
-        tables.delete([*elements(PLAN), THERE])
+        tables.delete([*elements(RULESET), THERE])
     assert not tables.are_intact(list)
-    assert tables.are_intact(lambda: elements(PLAN))
+    assert tables.are_intact(lambda: elements(RULESET))
     tables.close()
 
 
@@ -101,10 +101,10 @@ _FAILS_ONCE = """
 import sys
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network import netlink
-from solo5_systemd.networkd import main as program, keeper, service
+from solo5_systemd.network import links as netlink
+from solo5_systemd.networkd import main as program, service, state
 
-async def without_unit(bus, tasks):
+async def tasks_without_unit(bus, tasks):
     return frozenset(tasks)
 
 def fail(links):
@@ -112,8 +112,8 @@ def fail(links):
     raise HostError("not now.")
 
 delete, netlink.delete_links = netlink.delete_links, fail
-keeper.RESERVATION_SECONDS = service.SWEEP_SECONDS = 1
-service.without_unit = without_unit
+state.RESERVATION_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
+service.tasks_without_unit = tasks_without_unit
 sys.exit(program.main())
 """
 """The service, which fails to delete links once, and sweeps every second; of no task there is a unit."""
@@ -133,20 +133,20 @@ async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) ->
 
 _ATTACHED_LATE = """
 import asyncio, sys, threading
-from solo5_systemd.networkd import keeper, main as program, service
+from solo5_systemd.networkd import main as program, service, state
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
-keeper.now = service.now = lambda: time
-attach, make_tap, take_repairs, expired = (
-    service.Networkd._attach, program.Links.make_tap, keeper.Keeper.take_repairs, keeper.Keeper.expired)
+state.now = service.now = lambda: time
+attach, make_tap, pop_repairs, expired = (
+    service.Networkd._attach, program.Links.make_tap, state.NetworkState.pop_repairs, state.NetworkState.expired)
 
 def until_called(self):
     global time
     if self._reserved and not called.is_set():
-        time += keeper.RESERVATION_SECONDS + 1
+        time += state.RESERVATION_TIMEOUT_S + 1
         over.set()
         called.wait(60)
-    return take_repairs(self)
+    return pop_repairs(self)
 
 async def call(self, name):
     await asyncio.to_thread(over.wait, 60)
@@ -163,7 +163,7 @@ def make(self, *arguments, **options):
     looked.wait(60)
     make_tap(self, *arguments, **options)
 
-service.Networkd._attach, keeper.Keeper.take_repairs, keeper.Keeper.expired = call, until_called, look
+service.Networkd._attach, state.NetworkState.pop_repairs, state.NetworkState.expired = call, until_called, look
 program.Links.make_tap = make
 sys.exit(program.main())
 """

@@ -107,7 +107,7 @@ async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service)
         found = (await client.reservations())[0]
         assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
         assert host_state() == before
-        assert "is set aside" in service.log.read_text()
+        assert "renamed to a.json.damaged" in service.log.read_text()
         await client.drop("a")
 
 

@@ -44,7 +44,7 @@ async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
         await client.lease("b")
         service.kill()
         rewrite(service.state / "tasks/a.json", expires=0)
-        assert [holding.reservation.task for holding in await client.overdue()] == ["a"]
+        assert [record.reservation.task for record in await client.overdue()] == ["a"]
         rewrite(service.state / "tasks/a.json", expires=1 << 40)
         await service.restart()
         await client.drop("a")

@@ -20,7 +20,15 @@ from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.model import Holding, NetworkOverview, NicRequest, PortRequest, Preview, Repair, Reservation
+from solo5_systemd.network.model import (
+    LeaseRecord,
+    NetworkOverview,
+    NicRequest,
+    PortRequest,
+    Preview,
+    Repair,
+    Reservation,
+)
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
@@ -201,7 +209,7 @@ class FakeNetworks:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
-        self.late: Sequence[Holding] = ()
+        self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
         self.released: list[TaskName] = []
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
@@ -247,7 +255,7 @@ class FakeNetworks:
         async with self._steps.step("traffic"):
             return self.counted
 
-    async def overdue(self) -> Sequence[Holding]:
+    async def overdue(self) -> Sequence[LeaseRecord]:
         async with self._steps.step("overdue"):
             return self.late
 

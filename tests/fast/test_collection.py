@@ -9,7 +9,7 @@ from tests.fast.test_orphans import ALLOCATION, TASKS, WEB, holding
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import HoldingState
+from solo5_systemd.network.model import LeaseState
 
 IMAGE = f"image {'ab' * 32}"
 WAKES = {"collect networks", "drain", "holds", "networks"}
@@ -23,7 +23,7 @@ def forgotten(machine: Machine, task: Task) -> None:
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:
     forgotten(machine, running())
-    machine.networks.late = (holding(HoldingState.ATTACHED),)
+    machine.networks.late = (holding(LeaseState.ATTACHED),)
     machine.networks.stray = ("tap s5-x",)
     assert [str(orphan.kind) for orphan in await runtime.orphans()] == [
         "task",

@@ -8,7 +8,7 @@ from tests.fakes.tasks import LEASE, ended, running
 from solo5_systemd.engine.orphans import Scene, orphans
 from solo5_systemd.engine.task import Task
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import Holding, HoldingState, Reservation
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 from solo5_systemd.workload import UnitKind
 
 WEB = TaskName("web")
@@ -29,8 +29,8 @@ def of_nomad(task: Task) -> Scene:
     return replace(EMPTY, units=(replace(task.state, log_fields=fields),), outcomes=frozenset({WEB}))
 
 
-def holding(state: HoldingState) -> Holding:
-    return Holding(reservation=Reservation(task=WEB, leases=(LEASE,)), nics=(), state=state, expires=0)
+def holding(state: LeaseState) -> LeaseRecord:
+    return LeaseRecord(reservation=Reservation(task=WEB, leases=(LEASE,)), nics=(), state=state, expires=0)
 
 
 def found(scene: Scene) -> list[str]:
@@ -64,18 +64,18 @@ def test_an_outcome_is_kept_for_a_unit_alone() -> None:
 @pytest.mark.parametrize(
     "state, reason",
     [
-        (HoldingState.RESERVED, "its reservation has expired"),
-        (HoldingState.ATTACHED, "its network unit is not active"),
+        (LeaseState.RESERVED, "its reservation has expired"),
+        (LeaseState.ATTACHED, "its network unit is not active"),
     ],
 )
-def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: HoldingState, reason: str) -> None:
+def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
     scene = replace(EMPTY, overdue=(holding(state),))
     assert found(scene) == [f"network lease of task web: {reason}"]
     assert found(replace(scene, networks=frozenset({WEB}))) == []
 
 
 def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
-    assert found(replace(EMPTY, overdue=(holding(HoldingState.RELEASING),))) == []
+    assert found(replace(EMPTY, overdue=(holding(LeaseState.RELEASING),))) == []
 
 
 def test_what_the_kernel_alone_has_is_nobodys() -> None:

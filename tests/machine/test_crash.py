@@ -28,8 +28,8 @@ def test_tap_deleted_under_a_running_guest_is_told_and_can_still_be_cleaned_up(m
     says(name, "02:")
     tap = inspect(name)["nics"][0]["tap"]
     lost = (
-        f"The network was repaired: tap {tap} was gone or off its bridge: it is put back; "
-        f"if it was deleted, task {name} has lost its NIC service until it is started again."
+        f"network repaired: tap {tap} was missing, down or not on its bridge: it is restored; "
+        f"if it was deleted, task {name} has no NIC service until its next start"
     )
     machine.expect(re.escape(lost))
     ok("ip", "link", "delete", tap)

@@ -83,7 +83,7 @@ def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None
 
 
 def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machine: Machine, run: Runner) -> None:
-    machine.expect("tap .* is put back")
+    machine.expect("tap .* is restored")
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
     says(name, "02:")
     lease = (LEASES / f"{name}.json").read_text().replace(f'"{name}"', '"lost"')

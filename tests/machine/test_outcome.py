@@ -185,7 +185,7 @@ def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> No
 
 
 def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:
-    machine.expect("The network was repaired: tap")
+    machine.expect("network repaired: tap")
     words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--send=192.0.2.9:9")
     hvt, spt = (run(f"net.{target}", *words) for target in TARGETS)
     for name in (spt, hvt):

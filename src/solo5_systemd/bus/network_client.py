@@ -11,12 +11,12 @@ from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.names import DeviceName, TaskName, task_name
-from solo5_systemd.network.lease_files import STATE, read_holding, read_holdings
+from solo5_systemd.network.lease_files import STATE, read_lease_record, read_lease_records
 from solo5_systemd.network.model import (
     NIC_SIGNATURE,
     PORT_SIGNATURE,
-    Holding,
     Lease,
+    LeaseRecord,
     NetworkOverview,
     NicRequest,
     PortRequest,
@@ -75,12 +75,12 @@ class Networkd:
         await self._call("Release", "s", task)
 
     async def reservation(self, task: TaskName) -> Reservation | None:
-        holding = await asyncio.to_thread(read_holding, task, self._state)
-        return holding.reservation if holding else None
+        record = await asyncio.to_thread(read_lease_record, task, self._state)
+        return record.reservation if record else None
 
     async def reservations(self) -> Sequence[Reservation]:
-        holdings = await asyncio.to_thread(read_holdings, self._state)
-        return tuple(holding.reservation for holding in holdings)
+        records = await asyncio.to_thread(read_lease_records, self._state)
+        return tuple(record.reservation for record in records)
 
     async def networks(self) -> Sequence[NetworkOverview]:
         (networks,) = await self._call("Networks")
@@ -89,15 +89,15 @@ class Networkd:
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         return read_traffic()
 
-    async def overdue(self) -> Sequence[Holding]:
+    async def overdue(self) -> Sequence[LeaseRecord]:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        holdings = await asyncio.to_thread(read_holdings, self._state)
-        return tuple(holding for holding in holdings if holding.expires <= now)
+        records = await asyncio.to_thread(read_lease_records, self._state)
+        return tuple(record for record in records if record.expires <= now)
 
     async def strays(self) -> Sequence[str]:
-        from solo5_systemd.network.orphans import read_strays
+        from solo5_systemd.network.orphans import read_orphans
 
-        return await asyncio.to_thread(read_strays, self._state)
+        return await asyncio.to_thread(read_orphans, self._state)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         (lines,) = await self._call("Collect", "b", dry_run)

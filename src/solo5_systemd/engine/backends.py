@@ -13,7 +13,15 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.journal.lines import Gap
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.model import Holding, NetworkOverview, NicRequest, PortRequest, Preview, Repair, Reservation
+from solo5_systemd.network.model import (
+    LeaseRecord,
+    NetworkOverview,
+    NicRequest,
+    PortRequest,
+    Preview,
+    Repair,
+    Reservation,
+)
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
@@ -129,7 +137,7 @@ class Networks(Protocol):
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
 
-    async def overdue(self) -> Sequence[Holding]:
+    async def overdue(self) -> Sequence[LeaseRecord]:
         """Leases and reservations that are older than a start may take, read in the same way."""
 
     async def strays(self) -> Sequence[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import Holding, HoldingState
+from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.unit.state import UnitState
 
 CONSOLE_SILENCE = 300.0
@@ -58,7 +58,7 @@ class Scene:
     units: Sequence[UnitState]
     networks: frozenset[TaskName]
     outcomes: frozenset[TaskName]
-    overdue: Sequence[Holding]
+    overdue: Sequence[LeaseRecord]
     strays: Sequence[str]
     consoles: Mapping[TaskName, float]
     gone: frozenset[str]
@@ -89,16 +89,16 @@ def _outcomes(scene: Scene) -> Iterator[Orphan]:
 
 
 def _leases(scene: Scene) -> Iterator[Orphan]:
-    for holding in scene.overdue:
-        task = holding.reservation.task
+    for record in scene.overdue:
+        task = record.reservation.task
         if task in scene.networks:
             continue
-        match holding.state:
-            case HoldingState.RESERVED:
+        match record.state:
+            case LeaseState.RESERVED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")
-            case HoldingState.ATTACHED:
+            case LeaseState.ATTACHED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its network unit is not active")
-            case HoldingState.RELEASING:
+            case LeaseState.RELEASING:
                 pass  # it is being given back
 
 

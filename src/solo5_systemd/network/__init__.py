@@ -1,1 +1,1 @@
-"""How a unikernel is connected: addresses, links, packet filter."""
+"""Networks of unikernels: addresses, leases, links, nftables."""

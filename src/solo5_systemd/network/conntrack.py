@@ -1,4 +1,4 @@
-"""Connection tracking: flows that remember where a published port led."""
+"""Deletion of flows in the kernel's connection tracking table, through nfnetlink."""
 
 import errno
 import struct
@@ -27,42 +27,41 @@ _NFGENMSG = struct.pack("=BBH", AF_INET, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """A UDP port of the host that leads elsewhere than before: to this guest, or to none."""
+class RedirectedPort:
+    """A published UDP port whose destination has changed, to this guest or, with None, to no guest."""
 
     port: int
     guest: IPv4Address | None
 
 
-def forget_udp(moved: Collection[Moved]) -> None:
-    """Drop every UDP flow to these ports of the host that leads where they do not lead any more.
+def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
+    """Delete every UDP flow to these ports of the host that leads to an earlier destination.
 
-    A UDP flow is kept for as long as its client goes on sending, and translates as it did at its first packet: a
-    client would go on talking to a guest that is gone, or past one that has come. The kernel picks the flows (5.8
-    and later), by their port where it is a single one: the cost is its walk through the table, some milliseconds
-    whatever else is tracked, and however many ports are asked for.
+    The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
+    would keep sending to a removed guest, or bypass a new one. The kernel filters the dump (Linux 5.8 and later), by
+    port where it is a single one. The cost is one pass over the table, some milliseconds for any number of ports.
 
     Raises:
-        OSError: connection tracking cannot be reached.
+        OSError: nfnetlink refused a request.
     """
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter({each.port for each in moved}))):
+        for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter({each.port for each in redirected}))):
             flow = attributes(body[len(_NFGENMSG) :])
-            if any(_is_stale(flow, each) for each in moved):
+            if any(_is_stale(flow, each) for each in redirected):
                 _delete(netfilter, flow)
     finally:
         netfilter.close()
 
 
-def forget_sources(addresses: Collection[IPv4Address]) -> None:
-    """Drop every flow that one of these guests has begun.
+def delete_flows_from(addresses: Collection[IPv4Address]) -> None:
+    """Delete every flow that one of these guests has opened. The kernel filters the dump by source.
 
-    They would count for the next guest with that address, and stay for days where they are TCP's: a guest that is
-    started again and again would fill the table in spite of its limit. The kernel picks the flows by their source.
+    Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
+    would fill the table in spite of its connection limit.
 
     Raises:
-        OSError: connection tracking cannot be reached.
+        OSError: nfnetlink refused a request.
     """
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
@@ -95,11 +94,11 @@ def _filter(ports: Collection[int]) -> bytes:
     return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + chosen
 
 
-def _is_stale(flow: dict[int, bytes], moved: Moved) -> bool:
-    """Whose answers would come from somebody else than the guest."""
+def _is_stale(flow: dict[int, bytes], redirected: RedirectedPort) -> bool:
+    """Return whether a flow to this port is answered from another address than the guest's."""
     port = attributes(attributes(flow[_TUPLE_ORIG])[_TUPLE_PROTO])[_PROTO_DST_PORT]
     answerer = attributes(attributes(flow[_TUPLE_REPLY])[_TUPLE_IP])[_IP_V4_SRC]
-    return int.from_bytes(port) == moved.port and IPv4Address(answerer) != moved.guest
+    return int.from_bytes(port) == redirected.port and IPv4Address(answerer) != redirected.guest
 
 
 def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes]) -> None:
@@ -107,5 +106,5 @@ def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes]) -> None:
     try:
         list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG + identity))
     except OSError as error:
-        if error.errno != errno.ENOENT:  # it ended by itself meanwhile
+        if error.errno != errno.ENOENT:  # the flow has timed out since the dump
             raise

@@ -1,7 +1,7 @@
-"""Which range, address, MAC and tap name: derived from names, checked against what is held.
+"""Address management: ranges, addresses, MACs and tap names, derived from names and free of conflicts.
 
-Everything is derived from the SHA-256 of what it belongs to, so that a task which starts again gets, as long as
-nobody else took it meanwhile, what it had before: neighbours' ARP caches and peers' firewalls stay right.
+Each value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
+values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest
 from solo5_systemd.settings import DEFAULT_NETWORK, NetworkSettings
 
@@ -25,28 +25,28 @@ CANDIDATES = tuple(
     for block in ("10.153.0.0/16", "172.29.0.0/16", "192.168.192.0/18")
     for subnet in IPv4Network(block).subnets(new_prefix=24)
 )
-"""Where a network without a configured range goes: one /24 of each private block (RFC 1918), so that a host whose
-VPN routes one whole block has the others, and none of the ranges that Docker, Podman, libvirt or Nomad begin with."""
+"""The ranges for a network without `ipv4`: /24s of each private block (RFC 1918), so that a host with a VPN route for
+one whole block has the others, and none of the default ranges of Docker, Podman, libvirt and Nomad."""
 
 
 def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: Iterable[IPv4Network]) -> Network:
-    """Settle what the settings leave open.
+    """Return a network with a range and gateway, chosen where the settings have none.
 
     Args:
-        settings: what the operator said.
-        used: the networks that are in use.
-        routed: destinations that the host's routes and addresses name, without the default route.
+        settings: the operator's configuration of the network.
+        used: the networks in use.
+        routed: the ranges of the host's routes and addresses, without the default route.
 
     Raises:
-        HostError: the range overlaps one that the host reaches otherwise, or no candidate is free.
+        HostError: the range overlaps a network in use or a route of the host, or no candidate is free.
     """
     busy = {network.ipv4: f"network {network.name}" for network in used}
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
     ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy))
-    for other, whose in busy.items():
+    for other, owner in busy.items():
         if ipv4.overlaps(other):
             raise HostError(
-                f"network {settings.name} cannot use {ipv4}: it overlaps {other} of {whose}.",
+                f"network {settings.name} cannot use {ipv4}: it overlaps {other} of {owner}.",
                 f"Set another range as network.{settings.name}.ipv4 below /etc/solo5.",
             )
     return Network(
@@ -73,9 +73,9 @@ def _free_range(name: NetworkName, busy: Sequence[IPv4Network]) -> IPv4Network:
 
 
 def bridge_mac(name: NetworkName) -> MacAddress:
-    """The bridge's own MAC, by which we also know it again.
+    """Return the fixed MAC of a network's bridge, which also identifies the bridge as made by this service.
 
-    It is fixed, since it would otherwise follow the lowest of its taps.
+    Without a fixed MAC a bridge takes the lowest MAC of its ports.
     """
     return _mac(_number("bridge", name))
 
@@ -84,24 +84,24 @@ def assign(
     task: TaskName,
     nics: Sequence[NicRequest],
     networks: Sequence[Network],
-    held: Book,
+    allocations: Allocations,
     exists: Callable[[str], bool],
 ) -> tuple[Lease, ...]:
-    """Give every NIC its lease, in the order of the requests.
+    """Return a lease for each NIC, in the order of the requests.
 
     Args:
-        task: whose they are.
-        nics: what is asked; every network named is among `networks`.
+        task: the task of the NICs.
+        nics: the requests; each names a network of `networks`.
         networks: the networks in use.
-        held: what other tasks hold.
-        exists: whether the host has a link of this name.
+        allocations: the values in use by other tasks.
+        exists: returns whether the host has a link of this name.
 
     Raises:
-        InvalidRequestError: an explicit address or MAC cannot be a guest's here, or a NIC stands there twice.
-        TakenError: an explicit address or MAC is held, or the range is full.
+        InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
+        TakenError: an explicit address or MAC is in use, or the range is full.
     """
-    _all_different(nics)
-    choice = _Choice(task, networks, held)
+    _check_distinct(nics)
+    choice = _Choice(task, networks, allocations)
     named = {network.name: network for network in networks}
     for nic in nics:
         choice.claim(nic, named[nic.network])
@@ -124,20 +124,20 @@ def assign(
 
 
 def free_addresses(ipv4: IPv4Network, taken: int) -> int:
-    """Return how many guests a range has room for beside those that it has."""
-    return _room(ipv4) - taken
+    """Return the number of addresses that a range has left for guests."""
+    return _capacity(ipv4) - taken
 
 
-def _room(ipv4: IPv4Network) -> int:
+def _capacity(ipv4: IPv4Network) -> int:
     return ipv4.num_addresses - 3  # the network's own, the broadcast and the gateway's
 
 
 class _Choice:
-    """What one request is given, beside what is held."""
+    """The values chosen for one request, none of which another task or NIC has."""
 
-    def __init__(self, task: TaskName, networks: Iterable[Network], held: Book) -> None:
+    def __init__(self, task: TaskName, networks: Iterable[Network], allocations: Allocations) -> None:
         self._task = task
-        self._held = held
+        self._allocations = allocations
         self._taps: set[str] = set()
         self._addresses: dict[IPv4Address, str] = {}
         self._macs: dict[MacAddress, str] = {}
@@ -146,73 +146,76 @@ class _Choice:
             self._macs[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
 
     def claim(self, nic: NicRequest, network: Network) -> None:
-        """Enter what was asked for by value: it goes first, or a derived one might sit in its place."""
+        """Take the explicit address and MAC of a request: before any derived one, which could be the same."""
         if nic.ipv4 is not None:
-            _usable(nic.ipv4, nic.nic, network)
-            self._enter(nic.ipv4, "address", self._addresses, self._held.addresses, nic.nic)
+            _check_usable(nic.ipv4, nic.nic, network)
+            self._claim(nic.ipv4, "address", self._addresses, self._allocations.addresses, nic.nic)
         if nic.mac is not None:
-            self._enter(nic.mac, "MAC address", self._macs, self._held.macs, nic.nic)
+            self._claim(nic.mac, "MAC address", self._macs, self._allocations.macs, nic.nic)
 
-    def _enter(self, value: T, what: str, mine: dict[T, str], held: Mapping[T, TaskName], nic: DeviceName) -> None:
-        whose = self._whose(value, mine, held)
-        if whose:
+    def _claim(self, value: T, kind: str, mine: dict[T, str], used: Mapping[T, TaskName], nic: DeviceName) -> None:
+        owner = self._owner(value, mine, used)
+        if owner:
             raise TakenError(
-                f"{what} {value} for NIC {nic} is taken by {whose}: expected a free one.",
+                f"{kind} {value} for NIC {nic} is taken by {owner}: expected a free one.",
                 "Leave it out to have one chosen.",
             )
         mine[value] = f"task {self._task}"
 
-    def _whose(self, value: T, mine: Mapping[T, str], held: Mapping[T, TaskName]) -> str:
-        """Empty for nobody's."""
-        return mine.get(value) or (f"task {held[value]}" if value in held else "")
+    def _owner(self, value: T, mine: Mapping[T, str], used: Mapping[T, TaskName]) -> str:
+        """Return the owner of a value for an error message; empty for a free value."""
+        return mine.get(value) or (f"task {used[value]}" if value in used else "")
 
     def address(self, nic: DeviceName, network: Network) -> IPv4Address:
+        """Return the first free address of a network, from the one derived from task and NIC on."""
         hosts = network.ipv4.num_addresses - 2
         first = _number("ipv4", self._task, nic) % hosts
         for offset in _from(range(hosts), first):
             address = network.ipv4[1 + offset]
-            if not self._whose(address, self._addresses, self._held.addresses):
+            if not self._owner(address, self._addresses, self._allocations.addresses):
                 self._addresses[address] = f"task {self._task}"
                 return address
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all {_room(network.ipv4)} of {network.ipv4} "
-            "are taken.",
+            f"network {network.name} has no free address for NIC {nic}: all {_capacity(network.ipv4)} of "
+            f"{network.ipv4} are taken.",
             f"End a task, or set a larger range as network.{network.name}.ipv4 below /etc/solo5.",
         )
 
     def mac(self, nic: DeviceName) -> MacAddress:
+        """Return the first free MAC, from the one derived from task and NIC on."""
         number = _number("mac", self._task, nic)
-        while self._whose(mac := _mac(number), self._macs, self._held.macs):
+        while self._owner(mac := _mac(number), self._macs, self._allocations.macs):
             number += 1
         self._macs[mac] = f"task {self._task}"
         return mac
 
     def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
-        number = 0
-        while (tap := tap_name(self._task, nic, number)) in self._taps or tap in self._held.taps or exists(tap):
+        """Return the first tap name that no task and no link of the host has."""
+        number, used = 0, self._allocations.taps
+        while (tap := tap_name(self._task, nic, number)) in self._taps or tap in used or exists(tap):
             number += 1
         self._taps.add(tap)
         return tap
 
 
 def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
-    """A link name of 15 characters, the kernel's longest: 60 bits of the hash.
+    """Return the tap name of a NIC: 15 characters, the kernel's maximum, with 60 bits of the hash.
 
     Args:
-        task: whose tap.
-        nic: of which NIC.
-        number: 0, and counted up while the name is in use.
+        task: the task of the NIC.
+        nic: the device name in the manifest.
+        number: 0, incremented while the name is in use.
     """
     return TAP_PREFIX + b32encode(_digest("tap", task, nic, str(number)))[:12].decode().lower()
 
 
-def _all_different(nics: Sequence[NicRequest]) -> None:
+def _check_distinct(nics: Sequence[NicRequest]) -> None:
     for index, nic in enumerate(nics):
         if nic.nic in (other.nic for other in nics[:index]):
-            raise InvalidRequestError(f"NIC {nic.nic} is asked for twice: expected each NIC once.")
+            raise InvalidRequestError(f"NIC {nic.nic} is requested twice: expected each NIC once.")
 
 
-def _usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
+def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
     unusable = {
         network.ipv4.network_address: "the network's own",
         network.ipv4.broadcast_address: "its broadcast address",
@@ -230,7 +233,7 @@ def _usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
 
 
 def _digest(*words: str) -> bytes:
-    # No name holds a slash, so that different words never join to the same text.
+    # No name contains a slash, so that different words never join to the same text.
     return hashlib.sha256("/".join(words).encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""What is held, on disk below /run: read by root, written by the network service alone."""
+"""The lease records, network files and saved sysctls below /run/solo5/network, written by the network service alone."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.lease_json import (
-    holding_document,
+    lease_record_document,
     network_document,
-    parse_holding,
+    parse_lease_record,
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import Holding, Network
+from solo5_systemd.network.model import LeaseRecord, Network
 
 STATE = Path("/run/solo5/network")
 
@@ -27,28 +27,28 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def read_holdings(directory: Path = STATE) -> tuple[Holding, ...]:
-    """What every task holds, in the order of their names; files that cannot be read are left out."""
-    return tuple(_read(_files(directory / "tasks"), parse_holding))
+def read_lease_records(directory: Path = STATE) -> tuple[LeaseRecord, ...]:
+    """Return the lease records of all tasks, ordered by name; unreadable files are skipped."""
+    return tuple(_read(_files(directory / "tasks"), parse_lease_record))
 
 
-def read_holding(task: TaskName, directory: Path = STATE) -> Holding | None:
-    """What one task holds; None where that is nothing, or cannot be read."""
-    return next(_read((directory / "tasks" / f"{task}.json",), parse_holding), None)
+def read_lease_record(task: TaskName, directory: Path = STATE) -> LeaseRecord | None:
+    """Return the lease record of a task; None where it is missing or unreadable."""
+    return next(_read((directory / "tasks" / f"{task}.json",), parse_lease_record), None)
 
 
 def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
-    """The networks in use, in the same way."""
+    """Return the networks in use, ordered by name; unreadable files are skipped."""
     return tuple(_read(_files(directory / "networks"), parse_network))
 
 
 def has_lease(task: TaskName, directory: Path = STATE) -> bool:
-    """There is a file of what the task holds, readable or not."""
+    """Return whether the task has a lease record, intact or damaged."""
     return any((directory / "tasks" / f"{task}.json{end}").exists() for end in ("", _DAMAGED))
 
 
 def is_readable(directory: Path = STATE) -> bool:
-    """What is held can be listed by this process, or nothing is held."""
+    """Return whether this process may list the directory; True where it does not exist."""
     try:
         with os.scandir(directory):
             return True
@@ -59,23 +59,23 @@ def is_readable(directory: Path = STATE) -> bool:
 
 
 def all_readable(directory: Path = STATE) -> bool:
-    """No file has been set aside, or would be."""
-    damage = list(directory.glob(f"*/*{_DAMAGED}"))
+    """Return whether all lease records and network files are intact, without changing any."""
+    damaged = list(directory.glob(f"*/*{_DAMAGED}"))
 
-    def told(path: Path, _reason: str) -> None:
-        damage.append(path)
+    def collect(path: Path, _reason: str) -> None:
+        damaged.append(path)
 
-    for _ in _read(_files(directory / "tasks"), parse_holding, told):
+    for _ in _read(_files(directory / "tasks"), parse_lease_record, collect):
         pass
-    for _ in _read(_files(directory / "networks"), parse_network, told):
+    for _ in _read(_files(directory / "networks"), parse_network, collect):
         pass
-    return not damage
+    return not damaged
 
 
 class LeaseStore:
-    """One file for each task and each network, and one for the kernel settings to be put back.
+    """One file for each task and each network, and one for the saved sysctls.
 
-    Every write is whole or not at all. A file that cannot be read is set aside as NAME.damaged, and told of.
+    Writes are atomic (rename(2)). An unreadable file is renamed to NAME.damaged, with a line in the log.
     """
 
     def __init__(self, directory: Path = STATE) -> None:
@@ -83,52 +83,64 @@ class LeaseStore:
         self._networks = directory / "networks"
         self._sysctls = directory / "sysctls"
 
-    def holdings(self) -> dict[TaskName, Holding]:
-        return {holding.reservation.task: holding for holding in self._load(self._tasks, parse_holding)}
+    def lease_records(self) -> dict[TaskName, LeaseRecord]:
+        """Load all lease records, by task; unreadable ones are renamed."""
+        return {record.reservation.task: record for record in self._load(self._tasks, parse_lease_record)}
 
     def networks(self) -> dict[NetworkName, Network]:
+        """Load all networks in use, by name; unreadable files are renamed."""
         return {network.name: network for network in self._load(self._networks, parse_network)}
 
     def sysctls(self) -> Mapping[str, str]:
-        """The values to put back; empty where nothing was changed."""
+        """Load the saved sysctl values; empty where none were saved."""
         return next(self._load(self._sysctls, parse_texts), {})
 
-    def save_holding(self, holding: Holding) -> None:
-        _write(self._tasks / f"{holding.reservation.task}.json", holding_document(holding))
+    def save_lease_record(self, record: LeaseRecord) -> None:
+        """Write the lease record of a task.
+
+        Raises:
+            HostError: the file cannot be written, such as on a full file system.
+        """
+        _write(self._tasks / f"{record.reservation.task}.json", lease_record_document(record))
 
     def save_network(self, network: Network) -> None:
+        """Write the file of a network in use; raises HostError as `save_lease_record` does."""
         _write(self._networks / f"{network.name}.json", network_document(network))
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
+        """Write the sysctl values to restore later; raises HostError as `save_lease_record` does."""
         _write(self._sysctls / "before.json", dict(before))
 
-    def remove_holding(self, task: TaskName) -> None:
+    def remove_lease_record(self, task: TaskName) -> None:
+        """Remove the lease record of a task, intact or damaged; idempotent."""
         (self._tasks / f"{task}.json").unlink(missing_ok=True)
         (self._tasks / f"{task}.json{_DAMAGED}").unlink(missing_ok=True)
 
     def remove_network(self, name: NetworkName) -> None:
+        """Remove the file of a network, intact or damaged; idempotent."""
         (self._networks / f"{name}.json").unlink(missing_ok=True)
         (self._networks / f"{name}.json{_DAMAGED}").unlink(missing_ok=True)
 
     def remove_sysctls(self) -> None:
+        """Remove the saved sysctl values; idempotent."""
         (self._sysctls / "before.json").unlink(missing_ok=True)
 
     def damaged_tasks(self) -> tuple[TaskName, ...]:
-        """The tasks whose files have been set aside."""
+        """Return the tasks with a damaged lease record."""
         names = sorted(path.name.removesuffix(f".json{_DAMAGED}") for path in self._tasks.glob(f"*.json{_DAMAGED}"))
         return tuple(map(TaskName, names))
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
-        return _read(_files(directory), parse, _set_aside)
+        return _read(_files(directory), parse, _rename_damaged)
 
 
-def _set_aside(path: Path, reason: str) -> None:
+def _rename_damaged(path: Path, reason: str) -> None:
     path.replace(path.with_name(path.name + _DAMAGED))
-    _log.warning("%s cannot be read (%s): it is set aside as %s%s.", path, reason, path.name, _DAMAGED)
+    _log.warning("%s cannot be read (%s), renamed to %s%s", path, reason, path.name, _DAMAGED)
 
 
 def _ignore(_path: Path, _reason: str) -> None:
-    """For readers, who leave the damage to the writer."""
+    """Skip a damaged file: only the network service, the writer, renames it."""
 
 
 def _files(directory: Path) -> Sequence[Path]:
@@ -136,7 +148,7 @@ def _files(directory: Path) -> Sequence[Path]:
 
 
 def _read(
-    paths: Iterable[Path], parse: Callable[[object], T], damage: Callable[[Path, str], None] = _ignore
+    paths: Iterable[Path], parse: Callable[[object], T], on_damage: Callable[[Path, str], None] = _ignore
 ) -> Iterator[T]:
     for path in paths:
         try:
@@ -144,7 +156,7 @@ def _read(
         except FileNotFoundError:  # released since the directory was listed
             continue
         except (OSError, Solo5Error) as error:
-            damage(path, str(error))
+            on_damage(path, str(error))
 
 
 def _write(path: Path, document: object) -> None:
@@ -157,5 +169,5 @@ def _write(path: Path, document: object) -> None:
         with contextlib.suppress(OSError):
             new.unlink()
         raise HostError(
-            f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the space."
+            f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the free space."
         ) from error

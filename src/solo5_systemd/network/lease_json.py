@@ -1,4 +1,4 @@
-"""Lease and network files as JSON documents: values in, values out, nothing trusted."""
+"""Lease records and network files as JSON documents, validated when they are parsed."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
@@ -10,9 +10,9 @@ from solo5_systemd.network.model import (
     LEASE_SIGNATURE,
     NIC_SIGNATURE,
     PORT_SIGNATURE,
-    Holding,
-    HoldingState,
     Lease,
+    LeaseRecord,
+    LeaseState,
     Network,
     NicRequest,
     PortRequest,
@@ -24,23 +24,24 @@ from solo5_systemd.settings import network_policy, policy_table
 VERSION = 1
 
 
-def holding_document(holding: Holding) -> dict[str, object]:
+def lease_record_document(record: LeaseRecord) -> dict[str, object]:
+    """Return the JSON document of a lease record, of version `VERSION`."""
     return {
         "version": VERSION,
-        "task": holding.reservation.task,
-        "state": holding.state.value,
-        "expires": holding.expires,
-        "nics": [nic.to_wire() for nic in holding.nics],
-        "leases": [lease.to_wire() for lease in holding.reservation.leases],
-        "ports": [port.to_wire() for port in holding.reservation.ports],
+        "task": record.reservation.task,
+        "state": record.state.value,
+        "expires": record.expires,
+        "nics": [nic.to_wire() for nic in record.nics],
+        "leases": [lease.to_wire() for lease in record.reservation.leases],
+        "ports": [port.to_wire() for port in record.reservation.ports],
     }
 
 
-def parse_holding(document: object) -> Holding:
-    """Read a task's file back.
+def parse_lease_record(document: object) -> LeaseRecord:
+    """Parse the JSON document of a lease record.
 
     Raises:
-        InvalidRequestError: it is not what `holding_document` makes.
+        InvalidRequestError: a field is missing or malformed, or the version differs.
     """
     fields = _fields(document)
     leases = tuple(
@@ -53,18 +54,19 @@ def parse_holding(document: object) -> Holding:
     )
     if not {port.nic for port in ports} <= {lease.nic for lease in leases}:
         raise fields.wrong("ports", [port.nic for port in ports], "ports of its own NICs")
-    return Holding(
+    return LeaseRecord(
         reservation=Reservation(task=fields.parsed("task", task_name), leases=leases, ports=ports),
         nics=tuple(
             NicRequest.from_wire(cast("tuple[str, str, str, str]", wire))
             for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
         ),
-        state=fields.parsed("state", HoldingState),
+        state=fields.parsed("state", LeaseState),
         expires=fields.integer("expires", low=0, high=1 << 53),
     )
 
 
 def network_document(network: Network) -> dict[str, object]:
+    """Return the JSON document of a network in use, of version `VERSION`."""
     return {
         "version": VERSION,
         "name": network.name,
@@ -78,10 +80,10 @@ def network_document(network: Network) -> dict[str, object]:
 
 
 def parse_network(document: object) -> Network:
-    """Read a network's file back.
+    """Parse the JSON document of a network in use.
 
     Raises:
-        InvalidRequestError: it is not what `network_document` makes.
+        InvalidRequestError: a field is missing or malformed, or the version differs.
     """
     fields = _fields(document)
     return Network(
@@ -91,15 +93,15 @@ def parse_network(document: object) -> Network:
         gateway4=fields.parsed("gateway4", ipv4_address),
         mtu=fields.integer("mtu", low=68, high=65521),
         masquerade=fields.boolean("masquerade"),
-        policy=network_policy(fields.table("policy")),  # closed in a file of a version that had none
+        policy=network_policy(fields.table("policy")),  # a file written before there were policies has none: closed
     )
 
 
 def parse_texts(document: object) -> Mapping[str, str]:
-    """Read a plain mapping of texts back.
+    """Parse a JSON object with string values only.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: the document is not an object, or a value is not a string.
     """
     fields = Fields(document)
     return {key: fields.text(key) for key in fields}

@@ -1,6 +1,7 @@
-"""What a task holds, read from the kernel: for when its lease file is damaged.
+"""Recovery of a damaged lease record from the kernel's state.
 
-A tap's alias names task and NIC, its bridge the network, and our tables' elements its addresses and ports.
+The tap's alias contains task and NIC, its bridge identifies the network, and the elements of the nftables tables
+contain addresses and ports.
 """
 
 import re
@@ -9,9 +10,9 @@ from ipaddress import IPv4Address, IPv4Interface
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import (
-    Holding,
-    HoldingState,
     Lease,
+    LeaseRecord,
+    LeaseState,
     Network,
     NicRequest,
     PortRequest,
@@ -25,26 +26,28 @@ _ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
 
 
 def tap_alias(task: TaskName, nic: DeviceName) -> str:
-    """What a tap is marked with; `ip link` shows it."""
+    """Return the link alias (IFLA_IFALIAS) of a NIC's tap, as `ip link` shows it."""
     return f"solo5 task {task} NIC {nic}"
 
 
 def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
-    """The task and NIC that a tap is marked with; None for another mark."""
+    """Return the task and NIC in a link alias; None for an alias of another form."""
     match = _ALIAS.fullmatch(alias)
     return (TaskName(match[1]), DeviceName(match[2])) if match else None
 
 
-def salvage(task: TaskName, taps: Mapping[str, tuple[str, Network]], elements: Iterable[Element]) -> Holding | None:
-    """Put together what the task holds.
+def recover_lease_record(
+    task: TaskName, taps: Mapping[str, tuple[str, Network]], elements: Iterable[Element]
+) -> LeaseRecord | None:
+    """Rebuild the lease record of an attached task.
 
     Args:
-        task: whose.
-        taps: all taps by name, with their alias and the network that they are on.
-        elements: our tables'.
+        task: the task with the damaged record.
+        taps: alias and network of each tap, by tap name.
+        elements: all elements of the tables `ip solo5` and `bridge solo5`.
 
     Returns:
-        What it holds; None where the kernel knows nothing of it.
+        The lease record; None where no tap of the task has an element in the set `guests`.
     """
     known = frozenset(elements)
     guests = {element.key[0]: element.key for element in known if element.name == "guests"}
@@ -57,10 +60,10 @@ def salvage(task: TaskName, taps: Mapping[str, tuple[str, Network]], elements: I
         return None
     nics = {lease.ipv4.ip: lease.nic for lease in leases}
     ports = tuple(_port(element, nics) for element in sorted(known, key=str) if _target(element) in nics)
-    return Holding(
+    return LeaseRecord(
         reservation=Reservation(task=task, leases=leases, ports=ports),
         nics=tuple(NicRequest(nic=lease.nic, network=lease.network) for lease in leases),
-        state=HoldingState.ATTACHED,
+        state=LeaseState.ATTACHED,
         expires=0,
     )
 

@@ -30,20 +30,20 @@ _NETLINK_ROUTE, _GROUP_LINK, _RTM_DELLINK = 0, 1, 17
 _IFINFOMSG, _IFLA_IFNAME = 16, 3
 _IFF_UP = 1
 _ALL_GROUPS = 0xFFFD
-"""Frames to 01:80:C2:00:00:0X are forwarded, and so meet our rules, but for X = 1, which a bridge drops.
+"""group_fwd_mask: frames to 01:80:C2:00:00:0X are forwarded, and so filtered by rules; a bridge drops X = 1 itself.
 
-Otherwise a bridge learns their source and hands them up as the tap's own, past every rule (br_handle_frame of
-net/bridge/br_input.c): a guest could take another one's MAC address, and call the host.
+Without it a bridge learns their source and delivers them as received on the tap, past every rule (br_handle_frame of
+net/bridge/br_input.c): a guest could take another guest's MAC address, and send packets to the host.
 """
 
 _NUD_NOARP, _NTF_MASTER = 0x40, 0x04  # linux/neighbour.h: a static entry, of the port's bridge
 
-_DOOMED = 0x5305DEAD  # a link group of ours
+_DELETION_GROUP = 0x5305DEAD  # a link group for deletions, which no other program uses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What we look at in a link; `kind` is empty for a plain device."""
+    """The attributes of a link that the service reads; `kind` is empty for a physical device, `master` is an index."""
 
     kind: str
     mac: str
@@ -53,7 +53,7 @@ class Link:
 
 
 class Links:
-    """What the network service makes of links; one thread at a time may use it."""
+    """The bridges and taps of the network service, through pyroute2. Not thread-safe."""
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:
         """Open a netlink socket.
@@ -64,8 +64,8 @@ class Links:
         self._route = IPRoute()
         self._owner = owner
 
-    def destinations(self, ours: Sequence[str]) -> Iterator[IPv4Network]:
-        """What the host's routes and addresses name, those of `ours` (links) left out."""
+    def routed_ranges(self, ours: Sequence[str]) -> Iterator[IPv4Network]:
+        """Yield the ranges of the host's routes and addresses, without those of the links `ours`."""
         skip = {index(name) for name in ours}
         for route in self._route.get_routes(family=socket.AF_INET):
             if route.get_attr("RTA_DST") and route.get_attr("RTA_OIF") not in skip:
@@ -75,32 +75,33 @@ class Links:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
     def local_addresses(self) -> frozenset[IPv4Address]:
+        """Return all IPv4 addresses of the host."""
         addresses = self._route.get_addr(family=socket.AF_INET)
         return frozenset(IPv4Address(address.get_attr("IFA_LOCAL")) for address in addresses)
 
-    def is_ours(self, network: Network) -> bool:
-        """The network's bridge is there, with the MAC that we give it."""
+    def has_bridge(self, network: Network) -> bool:
+        """Return whether the network's bridge exists, with the MAC of `bridge_mac`."""
         link = self._link(network.bridge)
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name)
 
     def make_bridge(self, network: Network) -> None:
-        """Make the network's bridge, or set right the one that is there.
+        """Create the network's bridge, or repair an existing one; idempotent.
 
         Raises:
-            TakenError: a link of this name is there that we did not make.
+            TakenError: another program's link has the bridge's name.
             HostError: the kernel refused.
         """
-        with _told(f"bridge {network.bridge}"):
+        with _kernel_errors(f"bridge {network.bridge}"):
             if not index(network.bridge):
                 self._add_bridge(network)
-            elif not self.is_ours(network):
+            elif not self.has_bridge(network):
                 raise TakenError(
-                    f"link {network.bridge} is there already and not ours: expected the name to be free.",
+                    f"link {network.bridge} exists and is not a bridge of solo5-networkd: expected a free name.",
                     f"Set another one as network.{network.name}.bridge below /etc/solo5.",
                 )
             set_for_link("ipv6", network.bridge, "disable_ipv6", "1")
             set_for_link("ipv4", network.bridge, "route_localnet", "1")
-            set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # which other addresses the host has
+            set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # guests must not learn the host's other addresses
             bridge = index(network.bridge)
             with contextlib.suppress(FileExistsError), _existing():
                 self._route.addr(
@@ -113,20 +114,21 @@ class Links:
             self._route.link("set", index=bridge, state="up")
 
     def make_tap(self, task: TaskName, lease: Lease, *, isolated: bool) -> None:
-        """Make a NIC's tap, or set right the one that is there; it is never taken down.
+        """Create a NIC's tap, or repair an existing one without setting it down; idempotent.
 
         Args:
-            task: whose it is.
-            lease: what the NIC has.
-            isolated: the bridge hands no frame on to another isolated port, which needs no rule of nftables, and no
+            task: the task of the NIC.
+            lease: the lease of the NIC.
+            isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
                 br_netfilter.
 
         Raises:
             HostError: the kernel refused.
         """
-        with _told(f"tap {lease.tap}"):
+        with _kernel_errors(f"tap {lease.tap}"):
             tap = index(lease.tap)
-            if tap and tap_user(lease.tap) not in (None, self._owner(task)):  # of an earlier start, which had another
+            # An earlier start of the task had another user, which cannot be changed on an existing tap.
+            if tap and tap_user(lease.tap) not in (None, self._owner(task)):
                 delete_links([lease.tap])
                 tap = 0
             if not tap:
@@ -146,15 +148,15 @@ class Links:
             self._set_port(lease, isolated=isolated)
 
     def isolate(self, lease: Lease, *, isolated: bool) -> None:
-        """Set the tap's port of the bridge anew, for other settings or as another version of ours left it."""
-        with _told(f"tap {lease.tap}"):
+        """Update the bridge port of a tap, after a change of the settings or an upgrade."""
+        with _kernel_errors(f"tap {lease.tap}"):
             self._set_port(lease, isolated=isolated)
 
     def _set_port(self, lease: Lease, *, isolated: bool) -> None:
-        """Set the tap's port of the bridge: hairpin (mode; see chains), isolation, and which frames are forwarded.
+        """Set hairpin mode (see nft_chains), isolation, forwarded groups and the static FDB entry of a bridge port.
 
-        The lease's MAC address is entered, and none is learned: what is for another one, or for none that the bridge
-        has, goes neither to this guest nor, from it, to all others.
+        The lease's MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this
+        guest, and its own frames for an unknown MAC are not flooded to the other ports.
         """
         tap = index(lease.tap)
         self._route.brport(
@@ -168,13 +170,13 @@ class Links:
         )
         self._route.fdb("replace", ifindex=tap, lladdr=lease.mac, state=_NUD_NOARP, flags=_NTF_MASTER)
 
-    def is_in_place(self, lease: Lease) -> bool:
-        """The tap is there, up, and on its bridge."""
+    def has_tap(self, lease: Lease) -> bool:
+        """Return whether the tap exists, is up and is a port of its bridge."""
         link = self._link(lease.tap)
         return link is not None and link.up and link.master == index(lease.bridge)
 
     def taps(self) -> dict[str, Link]:
-        """All taps that bear our prefix."""
+        """Return all taps with the prefix `s5-`, by name."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
         return {name: link for name in names if (link := self._link(name)) and link.kind == "tun"}
 
@@ -187,7 +189,7 @@ class Links:
             mtu=network.mtu,
             br_stp_state=0,
             br_forward_delay=0,
-            br_mcast_snooping=0,  # it would send MLD and IGMP queries of its own
+            br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
         )
 
     def _link(self, name: str) -> Link | None:
@@ -195,51 +197,51 @@ class Links:
         try:
             link = self._route.get_links(number)[0] if number else None
         except NetlinkError as error:
-            if error.code != errno.ENODEV:  # it went since its index was asked for
+            if error.code != errno.ENODEV:  # the link was deleted after if_nametoindex(3)
                 raise
             return None
         return None if link is None else _link_of(link)
 
 
 class LinkWatch(NetlinkSocket):
-    """Readable when a link changes."""
+    """A netlink socket in RTMGRP_LINK, readable when a link changes."""
 
     def __init__(self) -> None:
         super().__init__(_NETLINK_ROUTE, _GROUP_LINK)
 
     def removed(self) -> frozenset[str] | None:
-        """The links that were removed, None where that was lost count of; to be called when readable."""
+        """Return the names of removed links; None after lost messages. To be called when readable."""
         names = set()
         try:
             while True:
                 for kind, body in self.announced():
                     if kind == _RTM_DELLINK:
                         name = attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0")
-                        names.add(os.fsdecode(name))  # a name is of any bytes but / and blanks
+                        names.add(os.fsdecode(name))  # a link name may have any bytes except / and white space
         except BlockingIOError:
             return frozenset(names)
-        except OSError:  # ENOBUFS: announcements were lost; EBADMSG
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
 
 
 def delete_links(names: Iterable[str]) -> None:
-    """Delete those of these links that are there.
+    """Delete these links, as far as they exist.
 
-    The kernel waits for a grace period, 16 to 32 ms, with its one lock over all links held: so they are put into one
-    group, and go together.
+    The kernel waits for a grace period, 16 to 32 ms, under the rtnl lock: so the links are put into one group and
+    deleted by one request.
 
     Raises:
         HostError: the kernel refused.
     """
-    doomed = {name: number for name in names if (number := index(name))}
-    if not doomed:
+    indexes = {name: number for name in names if (number := index(name))}
+    if not indexes:
         return
-    with _told(f"links {', '.join(doomed)}"), IPRoute() as route:
-        for number in doomed.values():
-            with _unless_gone():
-                route.link("set", index=number, group=_DOOMED)
-        with _unless_gone():
-            route.link("del", group=_DOOMED)
+    with _kernel_errors(f"links {', '.join(indexes)}"), IPRoute() as route:
+        for number in indexes.values():
+            with _ignoring_missing():
+                route.link("set", index=number, group=_DELETION_GROUP)
+        with _ignoring_missing():
+            route.link("del", group=_DELETION_GROUP)
 
 
 def tap_user(name: str) -> int | None:
@@ -252,7 +254,7 @@ def tap_user(name: str) -> int | None:
 
 
 def index(name: str) -> int:
-    """A link's index, 0 where there is none of this name."""
+    """Return a link's index; 0 where no link has this name."""
     try:
         return socket.if_nametoindex(name)
     except OSError:
@@ -275,7 +277,7 @@ def _range(address: str, length: int) -> IPv4Network:
 
 
 def _without_offload(link: str) -> None:
-    # The tender asks for this too, but has no right to; a guest takes each frame as it comes.
+    # A guest has no segmentation offload. The tender's own ioctl fails for lack of CAP_NET_ADMIN.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
             value = array.array("I", [command, 0])
@@ -294,8 +296,8 @@ def _existing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Somebody else was quicker."""
+def _ignoring_missing() -> Iterator[None]:
+    """Ignore ENODEV: another program has deleted the link."""
     try:
         yield
     except NetlinkError as error:
@@ -304,9 +306,10 @@ def _unless_gone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _kernel_errors(link: str) -> Iterator[None]:
+    """Turn errors of netlink and sysctls into a HostError that names the link."""
     try:
         yield
     except (NetlinkError, OSError) as error:
         reason = error.args[1] if len(error.args) > 1 else str(error)
-        raise HostError(f"the kernel refused to change {what}: {reason}.") from error
+        raise HostError(f"the kernel refused to change {link}: {reason}.") from error

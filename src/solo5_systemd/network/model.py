@@ -1,7 +1,7 @@
-"""What a task asks of the network, and what it is given.
+"""The values of networking: requests, leases, lease records, networks, repairs.
 
-These values are what lease files, D-Bus messages and unit properties are made of; `to_wire` and `from_wire` are
-their one plain form, tuples in the order of the D-Bus signatures that stand beside them.
+`to_wire` and `from_wire` convert to and from tuples in the order of the D-Bus signatures below. Lease records have the
+same form.
 """
 
 import re
@@ -27,6 +27,8 @@ LEASE_SIGNATURE = "(sssssssq)"
 
 
 class Protocol(StrEnum):
+    """The transport protocol of a published port."""
+
     TCP = "tcp"
     UDP = "udp"
 
@@ -48,7 +50,7 @@ def mac_address(text: str) -> MacAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A named network in use: what its settings left open is settled, and stays until its last lease is gone."""
+    """A network in use. Its range and gateway are fixed from its first reservation until its last release."""
 
     name: NetworkName
     bridge: str
@@ -61,7 +63,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class NicRequest:
-    """One manifest NET_BASIC device and where it is to be connected; None means "choose for me"."""
+    """A NET_BASIC device of a manifest and its network; a None address or MAC is chosen by the service."""
 
     nic: DeviceName
     network: NetworkName = NetworkName("default")
@@ -69,11 +71,12 @@ class NicRequest:
     mac: MacAddress | None = None
 
     def to_wire(self) -> tuple[str, str, str, str]:
+        """Return the fields in the order of NIC_SIGNATURE; empty for None."""
         return (self.nic, self.network, str(self.ipv4 or ""), self.mac or "")
 
     @classmethod
     def from_wire(cls, wire: tuple[str, str, str, str]) -> "NicRequest":
-        """Parse what came over the bus.
+        """Parse a D-Bus value.
 
         Raises:
             InvalidRequestError: a field is malformed.
@@ -89,7 +92,7 @@ class NicRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PortRequest:
-    """A port of the host that leads to a port of the guest; `host_ip` None means every local address."""
+    """A published port: a port of the host that is forwarded to a guest; `host_ip` None: at every local address."""
 
     nic: DeviceName
     host_ip: IPv4Address | None = None
@@ -98,11 +101,12 @@ class PortRequest:
     protocol: Protocol
 
     def to_wire(self) -> tuple[str, str, int, int, str]:
+        """Return the fields in the order of PORT_SIGNATURE; empty for None."""
         return (self.nic, str(self.host_ip or ""), self.host_port, self.port, self.protocol.value)
 
     @classmethod
     def from_wire(cls, wire: tuple[str, str, int, int, str]) -> "PortRequest":
-        """Parse what came over the bus.
+        """Parse a D-Bus value.
 
         Raises:
             InvalidRequestError: a field is malformed.
@@ -119,7 +123,7 @@ class PortRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What one NIC of a task holds: exclusive, from its reservation until its release."""
+    """The network, address, MAC and tap of one NIC, exclusive from the reservation until the release."""
 
     nic: DeviceName
     network: NetworkName
@@ -131,6 +135,7 @@ class Lease:
     mtu: int
 
     def to_wire(self) -> tuple[str, str, str, str, str, str, str, int]:
+        """Return the fields in the order of LEASE_SIGNATURE."""
         return (
             self.nic,
             self.network,
@@ -144,7 +149,7 @@ class Lease:
 
     @classmethod
     def from_wire(cls, wire: tuple[str, str, str, str, str, str, str, int]) -> "Lease":
-        """Parse what came over the bus or from a lease file.
+        """Parse a value of D-Bus or of a lease record.
 
         Raises:
             InvalidRequestError: a field is malformed.
@@ -168,18 +173,19 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """Everything of the network that one task holds."""
+    """All leases and published ports of one task."""
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
 
     def lease(self, nic: DeviceName) -> Lease:
+        """Return the lease of a NIC of this reservation."""
         return next(lease for lease in self.leases if lease.nic == nic)
 
 
-class HoldingState(StrEnum):
-    """RESERVED → ATTACHED → RELEASING → gone; a reservation that nobody attaches goes by itself."""
+class LeaseState(StrEnum):
+    """The state of a lease record: RESERVED → ATTACHED → RELEASING → removed; a reservation can expire."""
 
     RESERVED = "reserved"
     ATTACHED = "attached"
@@ -187,26 +193,26 @@ class HoldingState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
-    """A reservation with its history: the request that it answers, and how far it has come.
+class LeaseRecord:
+    """A reservation with its request and its state.
 
     Attributes:
-        reservation: what is held.
-        nics: what was asked, so that the same request can be told from another.
-        state: how far it is.
-        expires: the second of CLOCK_BOOTTIME in which a mere reservation ends, and from which on an attached one is to
-            have a unit.
+        reservation: the leases and ports.
+        nics: the NICs as requested, to recognise a repeated request.
+        state: RESERVED, ATTACHED or RELEASING.
+        expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
+            without a network unit is an orphan.
     """
 
     reservation: Reservation
     nics: tuple[NicRequest, ...]
-    state: HoldingState
+    state: LeaseState
     expires: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What a reservation would be, and the nft elements it would add, as text."""
+    """The reservation that a request would get, and the nft commands that would add its elements."""
 
     reservation: Reservation
     nft: str
@@ -216,7 +222,7 @@ def ipv4_address(text: str) -> IPv4Address:
     """Parse an IPv4 address.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: malformed.
     """
     try:
         return IPv4Address(text)
@@ -249,18 +255,13 @@ def port_protocol(text: str) -> Protocol:
         raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error
 
 
-# What had to be put back, and whose network it was.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """`tasks` had their network repaired; `what` is a sentence for their owners."""
+    """A repair of the network of `tasks`; `what` is its description in the log and in task events."""
 
     tasks: Sequence[TaskName]
     what: str
 
-
-# A network as operators see it: its settings, and how much of it is in use.
 
 OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbuba(st)a(st))"
 
@@ -273,18 +274,18 @@ Wire = tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """Packets of guests, by the guest's address.
+    """Counts of dropped packets, by the guest's address.
 
     Attributes:
-        refused: of new connections, for having too many.
-        fragments: of datagrams.
+        refused: packets of new connections above the connection limit.
+        fragments: IPv4 fragments.
     """
 
     refused: Mapping[IPv4Address, int] = field(default_factory=dict)
     fragments: Mapping[IPv4Address, int] = field(default_factory=dict)
 
     def within(self, ipv4: IPv4Network) -> "Dropped":
-        """Those of one network's guests."""
+        """Return the counts of the guests of one network."""
         return Dropped(refused=_within(self.refused, ipv4), fragments=_within(self.fragments, ipv4))
 
 
@@ -294,20 +295,20 @@ def _within(counts: Mapping[IPv4Address, int], ipv4: IPv4Network) -> Mapping[IPv
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOverview:
-    """One network.
+    """A network, in use or only configured, as `solo5ctl network` shows it.
 
     Attributes:
-        name: the network's.
-        bridge: the link that joins its tasks.
-        ipv4: its range; None: not settled, since nobody has used it yet.
-        gateway4: the bridge's own address; None as above.
-        mtu: bytes.
-        masquerade: what leaves the host carries the host's address.
-        up: the bridge is there.
-        leases: how many NICs hold an address.
-        free: how many more can.
-        policy: what passes the packet filter.
-        dropped: packets of its guests.
+        name: its name in the settings.
+        bridge: the name of its bridge.
+        ipv4: its range; None where the settings have none and the network is not in use.
+        gateway4: the bridge's address; None as above.
+        mtu: in bytes.
+        masquerade: packets that leave the host get the host's address as their source.
+        up: the bridge exists.
+        leases: the number of leases.
+        free: the number of free addresses.
+        policy: the options of the packet filter.
+        dropped: the counts of dropped packets of its guests.
     """
 
     name: NetworkName
@@ -332,7 +333,7 @@ class NetworkOverview:
         free: int = 0,
         dropped: Dropped | None = None,
     ) -> Self:
-        """A network in use, or one that is only configured."""
+        """Return the overview of a network in use, or of one that is only configured."""
         return cls(
             name=network.name,
             bridge=network.bridge,
@@ -348,6 +349,7 @@ class NetworkOverview:
         )
 
     def to_wire(self) -> Wire:
+        """Return the fields in the order of OVERVIEW_SIGNATURE; empty for None."""
         ipv4, gateway4 = str(self.ipv4 or ""), str(self.gateway4 or "")
         usage = (self.up, self.leases, self.free)
         policy = self.policy
@@ -358,7 +360,7 @@ class NetworkOverview:
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
-        """Parse what came over the bus.
+        """Parse a D-Bus value.
 
         Raises:
             InvalidRequestError: a field is malformed.
@@ -384,7 +386,7 @@ class NetworkOverview:
 
 
 def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
-    # The library marshals a struct from a list, and from no tuple.
+    # dbus-next marshals a struct from a list only.
     return [[str(address), count] for address, count in counts.items()]
 
 

@@ -1,7 +1,7 @@
-"""What our tables are but for their elements, in nft's own language (nft(8)).
+"""The nftables tables `ip solo5` and `bridge solo5` without their elements, in the syntax of nft(8).
 
-It is text, and not libnftables' JSON, because the JSON reader of nftables 1.0.6 (Debian 12) makes a plain set of a map
-whose value is a concatenation, and crashes at the first rule that uses it.
+Text instead of libnftables' JSON: the JSON parser of nftables 1.0.6 (Debian 12) turns a map with a concatenated value
+into a set, and crashes at the first rule that uses it.
 """
 
 from collections.abc import Sequence
@@ -11,31 +11,31 @@ from solo5_systemd.network.model import Network
 TABLE = "solo5"
 FAMILIES = ("ip", "bridge")
 REFUSED = "refused"
-"""The set whose elements count the connections that a guest was refused, by its address."""
+"""The set whose elements count dropped packets of new connections, by the guest's address."""
 
 FRAGMENTS = "fragments"
-"""The set whose elements count the fragments of a guest that were dropped, by its address."""
+"""The set whose elements count dropped IPv4 fragments, by the guest's address."""
 
 FLOWS = "flows"
-"""The set whose elements count the connections that a guest has open; the kernel adds and removes them."""
+"""The dynamic set whose elements count a guest's open connections (`ct count`); the kernel adds and removes them."""
 
-CLOSED_S = 10
-"""Seconds for which a closed TCP connection that a guest has begun is tracked."""
+CLOSED_TIMEOUT_S = 10
+"""The conntrack timeout of a closed TCP connection that a guest has opened."""
 
 METADATA = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")
-"""Where clouds have their metadata service: link-local addresses, those of Azure and of Alibaba Cloud.
+"""The metadata services of clouds: link-local addresses, and those of Azure and Alibaba Cloud.
 
-The one of IPv6, fd00:ec2::254, no guest reaches: its IPv6 goes nowhere.
+fd00:ec2::254 is not listed: IPv6 frames of guests are dropped.
 """
 
-NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_S = 64, 16, 5
-"""Of a link's neighbours a guest may call so many at once, so many more each second, and for so many seconds each.
+NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_TIMEOUT_S = 64, 16, 5
+"""The neighbours that one guest may use: a burst, a rate per second, and the time for which a neighbour is known.
 
-That is 144 entries of the host's table, which has 1024 (net.ipv4.neigh.default.gc_thresh3) for all its links.
+That is 144 entries of the host's neighbour table, which has 1024 (net.ipv4.neigh.default.gc_thresh3) for all links.
 """
 
 LIMITED = "limited"
-"""The chain whose rules depend on which networks are up."""
+"""The chain of the connection limits, the only one whose rules depend on the networks that are up."""
 
 _TABLES = """
 table ip solo5 {
@@ -57,20 +57,21 @@ table ip solo5 {
     set seekers { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set closed { type ipv4_addr . inet_service . ipv4_addr . inet_service; size 262144; flags dynamic, timeout; }
 
-    # A closed connection of TCP stays in the host's table for this long, and not for two minutes. All that may be in
-    # the table for longer is counted.
+    # A closed TCP connection stays in the conntrack table for this long instead of two minutes. Every entry that stays
+    # longer is counted in the set flows.
     ct timeout soon { protocol tcp; l3proto ip; policy = { time_wait : CLOSED, close : CLOSED }; }
 
-    # 127.0.0.1:PORT needs route_localnet on our bridges, which by itself would open the host's loopback to guests.
+    # Ports published at 127.0.0.1 need route_localnet on the bridges, which alone would open the host's loopback.
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
         iifname @bridges ip daddr 127.0.0.0/8 drop
         iifname @bridges tcp flags & (syn | ack) != syn \\
             ip saddr . tcp sport . ip daddr . tcp dport @closed drop
     }
-    # Each packet of a closed connection would keep it in the table for as long again: the first one passes, such as the
-    # last acknowledgement, and what guests send after it, from either end, is dropped above, before it is tracked. What
-    # is left of a connection's time tells that it is closed. A new one in the place of an old one begins with SYN.
+    # Each packet of a closed connection restarts its timeout. So the first one passes, such as the last ACK, and enters
+    # the connection in @closed: later ones from guests are dropped above, in raw, before conntrack sees them. A
+    # remaining time below the timeout identifies a closed connection. A new connection of the same ports starts with
+    # SYN, which passes.
     chain closing {
         type filter hook prerouting priority mangle; policy accept;
         iifname @bridges meta l4proto tcp ct original ip saddr @leased ct status confirmed ct expiration <= CLOSEDs \\
@@ -79,7 +80,7 @@ table ip solo5 {
             add @closed { ct reply ip saddr . ct reply proto-src . \\
                 ct reply ip daddr . ct reply proto-dst timeout CLOSEDs }
     }
-    # What comes from a link for 127.0.0.1 is a neighbour's attempt: translated, the kernel would no longer refuse it.
+    # Packets from a link for 127.0.0.0/8 are not translated, so that the kernel drops them as martians.
     chain prerouting {
         type nat hook prerouting priority dstnat; policy accept;
         ip daddr 127.0.0.0/8 accept
@@ -91,8 +92,9 @@ table ip solo5 {
         fib daddr type local dnat ip to ip daddr . meta l4proto . th dport map @published_at
         fib daddr type local dnat ip to meta l4proto . th dport map @published
     }
-    # A guest that calls a published port must be answered through us; what else stays within a network keeps its
-    # address, what leaves it takes ours, and so does the host when it calls from 127.0.0.1.
+    # Source address: the host's for a guest's connection to a published port of its own network (the reply must pass
+    # the host), for packets that leave the network, and for the host's own connections from 127.0.0.1. Other packets
+    # within a network keep theirs.
     chain postrouting {
         type nat hook postrouting priority srcnat; policy accept;
         ip saddr . ip daddr @within ct status dnat masquerade
@@ -101,7 +103,7 @@ table ip solo5 {
         ip saddr 127.0.0.0/8 oifname @bridges masquerade
     }
 
-    # A guest calls the host: ping, and what the operator has opened.
+    # From a guest to the host: ping, and the services that the network's `host` opens.
     chain input {
         type filter hook input priority filter; policy accept;
         iifname != @bridges accept
@@ -119,9 +121,9 @@ table ip solo5 {
         iifname @bridges goto outward
         FOREIGN
     }
-    # To a guest: from guests of its own network and of those that may reach it, to published ports, and from beyond the
-    # host where the network is routed. For an address that no guest has, the host would send ARP requests, and keep an
-    # entry in its table of neighbours. A broadcast is here only where br_netfilter hands it over.
+    # To a guest: from guests of its network and of networks with `reach`, to published ports, and from other links
+    # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
+    # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
         meta pkttype host ip daddr != @leased drop
         iifname . oifname @paths goto limited
@@ -134,17 +136,17 @@ table ip solo5 {
         meta oiftype ether goto sought
         goto limited
     }
-    # For each neighbour on a link that a guest calls, there or not, the host sends ARP requests and keeps an entry.
-    # What lies behind a router has one neighbour, the router. A call does not lengthen the time for which a neighbour
-    # is known here: a guest would have ever more of them.
+    # Each neighbour of a link that a guest connects to, present or not, costs an entry in the host's neighbour table;
+    # destinations behind a router share the router's. Use does not extend the timeout of @neighbours: otherwise a guest
+    # could collect ever more of them.
     chain sought {
         rt ip nexthop @neighbours goto limited
         update @seekers { ip saddr limit rate over NEIGHBOURS_RATE/second burst NEIGHBOURS_BURST packets } goto refuse
         add @neighbours { rt ip nexthop timeout NEIGHBOURs }
         goto limited
     }
-    # A new connection. Only what is accepted is counted; what is dropped is never entered in the host's table. What is
-    # in it already, such as datagrams that nothing answers, goes on.
+    # New connections. Only accepted ones are counted: dropped ones never enter the conntrack table. Packets of a
+    # confirmed entry pass, such as further datagrams without a reply.
     chain limited {
         LIMITED
     }
@@ -160,7 +162,7 @@ table bridge solo5 {
     set fragments { type ipv4_addr; counter; }
     set storms { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
 
-    # What one guest sends to all is a copy for each of them, and a queue of theirs that fills.
+    # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
     chain prerouting {
         type filter hook prerouting priority dstnat; policy accept;
         iifname != "s5-*" accept
@@ -171,13 +173,13 @@ table bridge solo5 {
             iifname . arp saddr ether . arp saddr ip @guests accept
         drop
     }
-    # The host puts fragments together before table ip sees them, in one memory for all of its traffic.
+    # The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for all of its traffic.
     chain proper {
         ip frag-off & 0x3fff != 0 ip saddr @fragments drop
         accept
     }
-    # The price of hairpin mode on the taps, which a guest needs to call its own published port where br_netfilter
-    # hands bridged packets to table ip: without this it would hear its own broadcasts.
+    # A guest needs hairpin mode to connect to its own published port where br_netfilter passes bridged packets to table
+    # ip. This rule drops the echo of its own broadcasts.
     chain forward {
         type filter hook forward priority filter; policy accept;
         iifname . oifname @reflected meta pkttype { broadcast, multicast } drop
@@ -185,28 +187,29 @@ table bridge solo5 {
 }
 """
 
-# ip_forward concerns all links, and has to: a published port is called, and a reply arrives, on any of them, and each
-# link that a packet comes in by must forward. So where the host forwarded nothing before us, this rule does it.
+# ip_forward applies to all links, and must: packets to published ports and replies arrive on any link. So where the
+# host did not forward before the first network was up, this rule drops packets between all other links.
 _FOREIGN = "drop"
 
 
 def tables(networks: Sequence[Network], *, forwards: bool, owned: bool) -> str:
-    """Return our tables without their elements.
+    """Return both tables without their elements.
 
     Args:
-        networks: those that are up.
-        forwards: what passes between links that are not ours is forwarded.
-        owned: no other program may change them while we live (Linux 6.9, nftables 1.0.9). They stay when we end.
+        networks: the networks that are up.
+        forwards: the host forwarded packets before; packets between other links are accepted.
+        owned: set `flags owner, persist` (Linux 6.9, nftables 1.0.9): only this process may change the tables, and they
+            stay after its exit.
     """
-    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_S))
+    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
     text = text.replace("METADATA", ", ".join(METADATA)).replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
-    text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_S))
+    text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("FOREIGN", "" if forwards else _FOREIGN)
     return text.replace("LIMITED", "\n        ".join(limited(networks)))
 
 
 def limited(networks: Sequence[Network]) -> Sequence[str]:
-    """Return the rules of the chain that limits what guests of these networks open."""
+    """Return the rules of the chain `limited` for these networks."""
     numbers = sorted({network.policy.connections for network in networks})
     return (
         "ct status confirmed accept",
@@ -217,13 +220,13 @@ def limited(networks: Sequence[Network]) -> Sequence[str]:
 
 
 def _limit(connections: int, networks: Sequence[Network]) -> Sequence[str]:
-    """By the bridge, since the networks that have one limit are few, and known when the rule is made.
+    """Return the rules of one connection limit, for the bridges of all networks that have it.
 
-    The kernel's count leaves out TCP connections that are closed. With the rate there are never more than three times
-    `connections` of a guest in the table: those that were open CLOSED_S ago, the burst, and what the rate let in since.
+    `ct count` leaves out closed TCP connections. With the rate a guest never has more than three times `connections`
+    entries in the conntrack table: those open CLOSED_TIMEOUT_S ago, the burst, and what the rate has accepted since.
     """
     bridges = ", ".join(f'"{network.bridge}"' for network in networks if network.policy.connections == connections)
-    rate = f"limit rate over {max(1, connections // CLOSED_S)}/second burst {connections} packets"
+    rate = f"limit rate over {max(1, connections // CLOSED_TIMEOUT_S)}/second burst {connections} packets"
     return (
         f"iifname {{ {bridges} }} meta l4proto tcp update @opened {{ ip saddr {rate} }} goto refuse",
         f"iifname {{ {bridges} }} add @{FLOWS} {{ ip saddr ct count over {connections} }} goto refuse",

@@ -1,7 +1,7 @@
-"""The elements of our nftables, and the transactions that change these.
+"""The elements of the nftables tables, and the transactions that change them.
 
-Networks, guests and published ports are elements of sets and maps, so that neither the cost of a packet nor that of a
-change grows with the number of tasks. The few rules that differ from host to host depend on `Plan` alone (`chains`).
+Networks, guests and published ports are elements of sets and maps. So the cost of a packet and of a change does not
+grow with the number of tasks. The rules (`nft_chains`) depend on `Ruleset` alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from solo5_systemd.network.nft_chains import FAMILIES, FRAGMENTS, REFUSED, TABLE
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """One element of a set, or of a map where it has a value."""
+    """One element of a set or, with a value, of a map. As text, it follows `add` or `delete` in a transaction."""
 
     family: str
     name: str
@@ -27,14 +27,13 @@ class Element:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Everything that our tables are made from.
+class Ruleset:
+    """The input from which both tables are made.
 
     Attributes:
-        networks: those that are up.
-        reservations: those that are attached.
-        forwards: the host forwarded packets before the first network was up: what passes between links that are not
-            ours is no affair of ours.
+        networks: the networks that are up.
+        reservations: the reservations that are attached.
+        forwards: the host forwarded packets before the first network was up; packets between other links are accepted.
     """
 
     networks: Sequence[Network] = ()
@@ -42,16 +41,16 @@ class Plan:
     forwards: bool = False
 
 
-def elements(plan: Plan) -> tuple[Element, ...]:
-    """Return all elements of our tables."""
+def elements(ruleset: Ruleset) -> tuple[Element, ...]:
+    """Return all elements of both tables."""
     return (
-        *(element for network in plan.networks for element in elements_of(network, plan.networks)),
-        *(element for reservation in plan.reservations for element in elements_for(reservation, plan.networks)),
+        *(element for network in ruleset.networks for element in elements_of(network, ruleset.networks)),
+        *(element for reservation in ruleset.reservations for element in elements_for(reservation, ruleset.networks)),
     )
 
 
 def elements_of(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """What a network adds beside others that are up."""
+    """Return the elements of a network; `networks` are all that are up, for its `reach`."""
     inside, bridge, policy = str(network.ipv4), _quoted(network.bridge), network.policy
     reached = [other.bridge for other in networks if other.name in policy.reach]
     paths = ([] if policy.isolated else [network.bridge]) + reached
@@ -71,7 +70,7 @@ def _member(name: str, *key: str) -> Element:
 
 
 def elements_for(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """What a task adds, on these networks."""
+    """Return the elements of a task; `networks` are all that are up."""
     fragmenting = {network.name for network in networks if network.policy.fragments}
     return (
         *(element for lease in reservation.leases for element in _guest(lease, lease.network in fragmenting)),
@@ -79,38 +78,39 @@ def elements_for(reservation: Reservation, networks: Sequence[Network]) -> tuple
     )
 
 
-def replace(plan: Plan, *, owned: bool) -> str:
-    """The transaction after which our tables are exactly these, whatever they were."""
-    made = nft_chains.tables(plan.networks, forwards=plan.forwards, owned=owned)
-    return f"{remove(owned=owned)}\n{made}\n{add(elements(plan))}"
+def replace(ruleset: Ruleset, *, owned: bool) -> str:
+    """Return the transaction that replaces both tables, whatever their state."""
+    made = nft_chains.tables(ruleset.networks, forwards=ruleset.forwards, owned=owned)
+    return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 
 
-def change(before: Plan, after: Plan) -> str:
-    """The transaction after which our tables are these, where they were exactly those: what the kernel counts stays."""
+def change(before: Ruleset, after: Ruleset) -> str:
+    """Return the transaction that changes the tables from `before` to `after`; the kernel's counters are kept."""
     old, new = elements(before), elements(after)
-    gone, come = set(old) - set(new), set(new) - set(old)
-    commands = [delete(each for each in old if each in gone)]
+    removed, added = set(old) - set(new), set(new) - set(old)
+    commands = [delete(each for each in old if each in removed)]
     limited = nft_chains.limited(after.networks)
     if nft_chains.limited(before.networks) != limited:
         commands.append(f"flush chain ip {TABLE} {nft_chains.LIMITED}")
         commands += [f"add rule ip {TABLE} {nft_chains.LIMITED} {rule}" for rule in limited]
-    return "\n".join([*commands, add(each for each in new if each in come)]).strip()
+    return "\n".join([*commands, add(each for each in new if each in added)]).strip()
 
 
 def remove(*, owned: bool) -> str:
-    """The transaction after which our tables are gone."""
+    """Return the transaction that removes both tables; it succeeds without them, too."""
     if owned:
         return "\n".join(f"destroy table {family} {TABLE}" for family in FAMILIES)
-    # Added first, so that the deletion does not fail; nftables 1.0.6 has no "destroy".
+    # Added first, so that the deletion cannot fail: nftables 1.0.6 has no "destroy".
     return "\n".join(f"add table {family} {TABLE}\ndelete table {family} {TABLE}" for family in FAMILIES)
 
 
 def add(elements: Iterable[Element]) -> str:
+    """Return the transaction that adds these elements; idempotent."""
     return "\n".join(f"add {element}" for element in elements)
 
 
 def delete(elements: Iterable[Element]) -> str:
-    """The transaction that takes these away; it fails as a whole where one is not there."""
+    """Return the transaction that deletes these elements; it fails as a whole if one is missing."""
     return "\n".join(f"delete {element}" for element in elements)
 
 

@@ -1,4 +1,4 @@
-"""nftables of this network namespace: our tables written and checked through libnftables."""
+"""The kernel's tables `ip solo5` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import Dropped
 from solo5_systemd.network.nft_chains import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
-from solo5_systemd.network.nft_elements import Element, Plan
+from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
@@ -28,49 +28,49 @@ _NFGENMSG = struct.Struct("=BBH")
 
 _PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
 
-_TRIES = 3
-"""So often our tables are made anew at once; afterwards they are in doubt, and looked at again with the next change."""
+_REPLACE_ATTEMPTS = 3
+"""Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
 
 
 class Tables:
-    """Our tables in the kernel, and whether anybody else touched them.
+    """The service's tables in the kernel, with detection of changes by other programs.
 
-    The kernel counts the commits of all programs (the ruleset's generation): as long as it stands where our last
-    commit left it, nobody changed anything, and that is known at the price of one message.
+    The kernel counts the commits of all programs (the generation of the ruleset). While it equals the value after this
+    process's last commit, the tables are unchanged: a check costs one netlink message.
     """
 
     def __init__(self, *, owned: bool = True) -> None:
         """Open sockets of libnftables and netlink.
 
         Args:
-            owned: our tables are to be ours alone where kernel and nftables know that: a flush of the whole ruleset
-                by another program passes them over, and nothing has to be put back.
+            owned: make the tables with an owner where kernel and nftables support that: `flush ruleset` by another
+                program skips them, and no repair is needed.
         """
         try:
             self._nft = nftables.Nftables()
-        except OSError as error:  # it loads libnftables
+        except OSError as error:  # libnftables.so cannot be loaded
             from solo5_systemd.dependencies import blamed
 
             raise blamed(error) from error
         self._nft.set_stateless_output(True)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._owned = owned and self._can_own()
-        self._generation: int | None = None  # None: what stands there is in doubt
+        self._generation: int | None = None  # None: the tables must be listed to know their state
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
 
-    def replace(self, plan: Plan) -> None:
-        """Make our tables exactly so, in one transaction; again where somebody else commits before it was looked at."""
-        commands = nft_elements.replace(plan, owned=self._owned)
-        self._flows_are_lost = bool(plan.reservations)
-        for _ in range(_TRIES):
+    def replace(self, ruleset: Ruleset) -> None:
+        """Replace both tables in one transaction; retry if another program commits before they are verified."""
+        commands = nft_elements.replace(ruleset, owned=self._owned)
+        self._flows_are_lost = bool(ruleset.reservations)
+        for _ in range(_REPLACE_ATTEMPTS):
             if self._build(commands, self._current_generation()):
                 return
 
-    def change(self, before: Plan, after: Plan) -> None:
-        """Make our tables the latter where they are the former, and replace them where they are not.
+    def change(self, before: Ruleset, after: Ruleset) -> None:
+        """Change the tables from `before` to `after`; replace them where they are not as `before`.
 
-        A change leaves alone what the kernel has counted: a replacement would let each guest begin anew.
+        A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
         commands = nft_elements.change(before, after)
         if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
@@ -78,15 +78,15 @@ class Tables:
         elif commands:
             try:
                 done = self._build(commands, self._generation)
-            except HostError:  # another program has changed them since
+            except HostError:  # another program has changed the tables since the check
                 done = False
             if not done:
                 self.replace(after)
 
     def _build(self, commands: str, known: int | None) -> bool:
-        """Run a transaction and list our rules; whether these are as we made them.
+        """Run a transaction and list the rules; return whether the listing is certain to be the transaction's result.
 
-        They are where no other program has committed since the generation `known`, or our tables are ours alone.
+        It is if no other program has committed since the generation `known`, or if the tables have an owner.
         """
         self._generation = None
         self._run(commands)
@@ -96,37 +96,43 @@ class Tables:
         return self._owned or self._generation is not None
 
     def remove(self) -> None:
+        """Remove both tables; idempotent."""
         self._run(nft_elements.remove(owned=self._owned))
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
+        """Add elements; raises HostError where the tables are missing."""
         self._change(nft_elements.add(elements))
 
     def delete(self, elements: Iterable[Element]) -> None:
+        """Delete elements; raises HostError, and deletes none, where one is missing."""
         self._change(nft_elements.delete(elements))
 
     def are_intact(self, expected: Callable[[], Iterable[Element]]) -> bool:
-        """Our tables hold our rules and exactly these elements, which are asked for only where that is in doubt."""
+        """Return whether the tables have the built rules and exactly the `expected` elements.
+
+        `expected` is called only if another program has committed since the last check.
+        """
         generation = self._current_generation()
         if generation == self._generation:
             return True
         rules, elements = self._listing()
-        if rules != self._built or elements != {plain(element) for element in expected()}:
+        if rules != self._built or elements != {unquoted(element) for element in expected()}:
             return False
         self._generation = generation
         return True
 
     def elements(self) -> frozenset[Element]:
-        """What our tables hold; nothing where they are not there."""
+        """Return all elements of both tables; empty where a table is missing."""
         return frozenset(self._listing()[1])
 
     def dropped(self) -> Dropped:
-        """Return how many packets of each guest were dropped since our tables were made."""
+        """Return the counts of dropped packets since the tables were made, by guest."""
         return Dropped(refused=self._counted("ip", REFUSED), fragments=self._counted("bridge", FRAGMENTS))
 
     def _counted(self, family: str, name: str) -> Mapping[IPv4Address, int]:
-        """The counters of a set that are not 0."""
+        """Return the packet counters of a set above 0, by address."""
         self._nft.set_stateless_output(False)
         try:
             objects = self._json(f"list set {family} {TABLE} {name}")
@@ -139,24 +145,25 @@ class Tables:
             if (count := each["elem"]["counter"]["packets"])
         }
 
-    def has_flows(self, address: IPv4Address) -> bool:
-        """Whether a guest may have connections open that it has made; the price is one message.
+    def may_have_flows(self, address: IPv4Address) -> bool:
+        """Return whether a guest may have open connections of its own; costs one netlink message.
 
-        A replacement of the tables empties the set that counts them, and the connections go on.
+        Always True after a replacement of the tables: that empties the set of counts while connections stay open.
         """
         if self._flows_are_lost:
             return True
         key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, address.packed)))
         of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, FLOWS.encode() + b"\0")
-        wanted = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
+        request = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
         try:
-            return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, wanted)))
+            return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, request)))
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
             return False
 
     def close(self) -> None:
+        """Close the netlink socket."""
         self._netfilter.close()
 
     def _can_own(self) -> bool:
@@ -173,18 +180,18 @@ class Tables:
         before = self._current_generation()
         self._run(commands)
         after = self._current_generation()
-        # Another commit in between leaves it open what that one did.
+        # After a commit of another program in between, the state of the tables is unknown.
         self._generation = after if before == known and after == before + 1 else None
 
     def _run(self, commands: str) -> str:
         code, output, error = self._nft.cmd(commands)
         if code:
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows what is there.")
+            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows the present rules.")
         return str(output)
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
-        """Rules (and chains and sets) by family, and the elements; nothing where a table is missing."""
+        """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""
         listings = {family: self._json(f"list table {family} {TABLE}") for family in FAMILIES}
         rules: dict[str, list[object]] = {}
         elements: set[Element] = set()
@@ -194,7 +201,7 @@ class Tables:
         return rules, elements
 
     def _json(self, command: str) -> list[Any]:
-        """What a listing holds; nothing where it fails."""
+        """Return the objects of an nft listing; empty where the command fails."""
         self._nft.set_json_output(True)
         try:
             code, output, _ = self._nft.cmd(command)
@@ -203,30 +210,30 @@ class Tables:
         return [] if code else list(json.loads(output)["nftables"])
 
     def _current_generation(self) -> int:
-        # No dump and no acknowledgement is asked: the answer is the one NEWGEN message.
+        # Without NLM_F_DUMP and NLM_F_ACK the reply is a single NEWGEN message.
         for kind, body in self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)):
             if kind == _NEWGEN:
                 return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
-        raise HostError("nftables does not tell its generation: expected Linux 4.3 or later.")
+        raise HostError("nftables has no ruleset generation: expected Linux 4.3 or later.")
 
 
-class Watch(NetlinkSocket):
-    """Readable when any program commits a change of nftables."""
+class RulesetWatch(NetlinkSocket):
+    """A netlink socket in NFNLGRP_NFTABLES, readable when any program commits a change of nftables."""
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, _GROUP_NFTABLES)
 
-    def touched(self) -> bool:
-        """Whether our tables are among what was announced; to be called when readable."""
-        touched = False
+    def changed(self) -> bool:
+        """Return whether a commit concerned the tables of this service. To be called when readable."""
+        changed = False
         try:
             while True:
                 for _, body in self.announced():
                     name = attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME, b"")
-                    touched |= name == TABLE.encode() + b"\0"
+                    changed |= name == TABLE.encode() + b"\0"
         except BlockingIOError:
-            return touched
-        except OSError:  # ENOBUFS: announcements were lost, so anything may have happened
+            return changed
+        except OSError:  # ENOBUFS: messages were lost, so the tables may have changed
             return True
 
 
@@ -246,13 +253,13 @@ def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
             yield Element(
                 family=str(body["family"]),
                 name=str(body["name"]),
-                key=_named(_words(key), body["type"]),
+                key=_with_protocol_names(_words(key), body["type"]),
                 value=() if value is None else _words(value),
             )
 
 
-def _named(words: tuple[str, ...], types: object) -> tuple[str, ...]:
-    """With protocols by name: nftables 1.0.6 looks for names in /etc/protocols, which need not be there."""
+def _with_protocol_names(words: tuple[str, ...], types: object) -> tuple[str, ...]:
+    """Replace protocol numbers by names: nftables 1.0.6 prints numbers without an /etc/protocols."""
     kinds = types if isinstance(types, list) else [types]
     pairs = zip(words, kinds, strict=True)
     return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)
@@ -264,14 +271,14 @@ def _words(value: object) -> tuple[str, ...]:
             return tuple(word for part in parts for word in _words(part))
         case {"prefix": {"addr": address, "len": length}}:
             return (f"{address}/{length}",)
-        case {"elem": {"val": key}}:  # of a set with counters
+        case {"elem": {"val": key}}:  # an element with a counter
             return _words(key)
         case _:
             return (str(value),)
 
 
-def plain(element: Element) -> Element:
-    """As the kernel's listing has it."""
+def unquoted(element: Element) -> Element:
+    """Return an element without quotes around link names, as listings have it."""
     return Element(
         family=element.family,
         name=element.name,

@@ -1,4 +1,4 @@
-"""Which published ports can stand beside each other."""
+"""The rules by which a port may be published: limits, reserved ports, conflicts with tasks and processes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundPort:
-    """A socket of the host that answers at a port; `address` None: at every address."""
+    """A port that a socket of the host is bound to; `address` None: at every address."""
 
     protocol: Protocol
     address: IPv4Address | None
@@ -21,62 +21,62 @@ class BoundPort:
 
 
 PORTS_MAX = 256
-"""Of one task. Each is compared with each, and costs a socket and an element of a map."""
+"""The most ports of one task: each is compared with each, and costs a port socket and a map element."""
 
 
 def check_ports(
     ports: Sequence[PortRequest],
     nics: Collection[DeviceName],
-    held: Book,
+    allocations: Allocations,
     bound: Collection[BoundPort],
     local: Collection[IPv4Address],
 ) -> None:
-    """Refuse what cannot be published.
+    """Check that a request's ports can be published.
 
     Args:
-        ports: what is asked.
-        nics: the NICs asked for beside it.
-        held: what other tasks hold.
-        bound: the host's own sockets.
-        local: the host's own addresses.
+        ports: the requested ports.
+        nics: the NICs of the same request.
+        allocations: the values in use by other tasks.
+        bound: the ports bound by processes of the host.
+        local: the host's addresses.
 
     Raises:
-        InvalidRequestError: too many, a NIC that is not asked for, an address that is not the host's, or one port
+        InvalidRequestError: too many ports, a NIC outside the request, an address that is not the host's, or a port
             twice.
         TakenError: another task or a process of the host has the port.
     """
     if len(ports) > PORTS_MAX:
         raise InvalidRequestError(
-            f"{len(ports)} ports are asked for, TCP and UDP counted apart: expected {PORTS_MAX} or fewer for one task."
+            f"{len(ports)} ports are requested, TCP and UDP counted apart: expected {PORTS_MAX} or fewer for one task."
         )
     for index, port in enumerate(ports):
         _check_request(port, ports[:index], nics, local)
     for port in ports:
-        for other, task in held.published(port.protocol, port.host_port):
-            if _meet(port, other):
+        for other, task in allocations.published(port.protocol, port.host_port):
+            if _overlap(port, other):
                 raise TakenError(
                     f"port {show_port(port)} is taken by task {task}: expected a free port.",
                     f"Publish another one, or end task {task}.",
                 )
     for port in ports:
-        if any(_answers(socket, port) for socket in bound):
+        if any(_is_bound(socket, port) for socket in bound):
             raise TakenError(
                 f"port {show_port(port)} is taken by another process of this host: expected a free port.",
-                f"`ss -{port.protocol[0]}lnp sport = :{port.host_port}` shows which.",
+                f"`ss -{port.protocol[0]}lnp sport = :{port.host_port}` shows the process.",
             )
 
 
 def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
-    """Refuse ports that the operator keeps for the host.
+    """Check that no port is reserved for the host.
 
     Raises:
-        InvalidRequestError: one is among `reserved_ports`.
+        InvalidRequestError: a port is in `reserved_ports` of the settings.
     """
     for port in ports:
         if settings.reserves(port.host_port):
             raise InvalidRequestError(
-                f"port {show_port(port)} cannot be published: it is reserved for the host, as reserved_ports below "
-                "/etc/solo5 has it.",
+                f"port {show_port(port)} cannot be published: it is reserved for the host by reserved_ports in "
+                "/etc/solo5.",
                 "Publish another one.",
             )
 
@@ -89,20 +89,20 @@ def _check_request(
 ) -> None:
     if port.nic not in nics:
         raise InvalidRequestError(
-            f"port {show_port(port)} leads to NIC {port.nic}, which is not asked for: expected one of "
+            f"port {show_port(port)} leads to NIC {port.nic}, which is not requested: expected one of "
             f"{', '.join(nics) or 'the NICs, of which there are none'}."
         )
-    if any(_meet(port, other) for other in before):
+    if any(_overlap(port, other) for other in before):
         raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
     if port.host_ip is not None and not port.host_ip.is_loopback and port.host_ip not in local:
         raise InvalidRequestError(
             f"port {show_port(port)} cannot be published: {port.host_ip} is not an address of this host.",
-            "`ip -4 address` shows them; without one the port is published on all.",
+            "`ip -4 address` shows the host's addresses; without one, the port is published at all of them.",
         )
 
 
-def _meet(one: PortRequest, other: PortRequest) -> bool:
-    """Some packet would belong to both."""
+def _overlap(one: PortRequest, other: PortRequest) -> bool:
+    """Return whether a packet exists that matches both ports."""
     return (
         one.protocol == other.protocol
         and one.host_port == other.host_port
@@ -110,7 +110,7 @@ def _meet(one: PortRequest, other: PortRequest) -> bool:
     )
 
 
-def _answers(socket: BoundPort, port: PortRequest) -> bool:
+def _is_bound(socket: BoundPort, port: PortRequest) -> bool:
     return (
         socket.protocol == port.protocol
         and socket.port == port.host_port

@@ -1,4 +1,4 @@
-"""A socket that holds a published port: bound, so that no other process binds the port, and never answering."""
+"""Port sockets, which keep a published port from other processes, and the ports that processes have bound."""
 
 import ctypes
 import socket
@@ -10,14 +10,12 @@ from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.network.port_conflicts import BoundPort
 from solo5_systemd.network.raw_netlink import NETLINK_SOCK_DIAG, NLM_DUMP, NetlinkSocket
 
-# The host's own sockets: which ports are answered already (sock_diag(7)).
-
-_BY_FAMILY = 20
+_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY of sock_diag(7)
 # struct inet_diag_req_v2: family, protocol, extensions, padding, states; the rest stays zero.
 _REQUEST = struct.Struct("=BBBxI48x")
 # struct inet_diag_msg: family, state, timer, retransmissions; source and destination port; source address.
 _MESSAGE = struct.Struct("=BBBB2s2s16s")
-# States that answer anybody: TCP_LISTEN; and TCP_CLOSE, which is what UDP calls bound and not connected.
+# States that accept any client: TCP_LISTEN; TCP_CLOSE, which for UDP means bound and not connected.
 _QUERIES = (
     (Protocol.TCP, socket.IPPROTO_TCP, 1 << 10),
     (Protocol.UDP, socket.IPPROTO_UDP, 1 << 7),
@@ -25,10 +23,10 @@ _QUERIES = (
 
 
 def bound_ports() -> frozenset[BoundPort]:
-    """All TCP ports listened at and UDP ports bound, IPv4, and IPv6 where it answers IPv4 too.
+    """Return all listening TCP ports and bound UDP ports, of IPv4 and of IPv6 sockets that accept IPv4.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel refused a request.
     """
     diag = NetlinkSocket(NETLINK_SOCK_DIAG)
     try:
@@ -51,7 +49,7 @@ def _bound(diag: NetlinkSocket, family: int, protocol: Protocol, request: bytes)
 
 
 def _address(family: int, source: bytes) -> IPv4Address | IPv6Address | None:
-    """None: at every IPv4 address. `::` counts as that; that it may be IPv6 only is not told for UDP."""
+    """Return a bound address; None for every IPv4 address, also for `::`: UDP sockets do not report IPV6_V6ONLY."""
     if family == socket.AF_INET:
         address = IPv4Address(source[:4])
         return None if address.is_unspecified else address
@@ -66,14 +64,14 @@ _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K of linux/filte
 
 
 def bind(port: PortRequest) -> socket.socket:
-    """Bind the port of the host.
+    """Return a new port socket, bound to the port of the host.
 
-    Without SO_REUSEADDR, so that a later bind fails whatever options it has. TCP is not listened at: a connection that
-    our rules do not translate is refused as it was before. UDP that they do not translate is dropped by a filter
-    before it takes memory. The address need not be the host's at this moment: a link may come back with it.
+    No SO_REUSEADDR: a later bind(2) fails with any options. No listen(2): a TCP connection that no rule translates is
+    refused, as without the socket. A BPF filter drops UDP datagrams that no rule translates before they take memory.
+    IP_FREEBIND: the address may be absent for now, as on a link that is down.
 
     Raises:
-        OSError: EADDRINUSE, another process has it, or a connection of the host uses it as its own port.
+        OSError: EADDRINUSE: another process has the port, or a connection of the host has it as its local port.
     """
     made = socket.socket(socket.AF_INET, _KINDS[port.protocol] | socket.SOCK_CLOEXEC)
     try:
@@ -88,7 +86,7 @@ def bind(port: PortRequest) -> socket.socket:
 
 
 def is_free(port: PortRequest) -> bool:
-    """Whether the port could be bound at this moment."""
+    """Return whether bind(2) succeeds for the port at this moment."""
     try:
         bind(port).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""A netlink socket (netlink(7)), for what pyroute2 has no call for: one socket, requests out, messages in."""
+"""A minimal netlink(7) socket, for requests and groups that pyroute2 does not support."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _BUFFER = 1 << 16
 
 
 class NetlinkSocket:
-    """Requests and their answers; or, with a group joined, what the kernel announces."""
+    """A netlink socket for requests, or, with a group, for multicast messages of the kernel (non-blocking)."""
 
     def __init__(self, protocol: int, group: int | None = None) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -30,13 +30,15 @@ class NetlinkSocket:
         self._sequence = 0
 
     def fileno(self) -> int:
+        """Return the file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
     def request(self, kind: int, flags: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
-        """Send one request; the answers to it, as kind and payload.
+        """Send one request and yield its replies, as message type and payload.
 
         Raises:
             OSError: the kernel refused it.
@@ -54,28 +56,29 @@ class NetlinkSocket:
                 yield answer, body
 
     def announced(self) -> Iterator[tuple[int, bytes]]:
-        """What has been announced since the last call, as kind and payload.
+        """Receive one batch of multicast messages, as message type and payload.
 
         Raises:
-            BlockingIOError: nothing more.
-            OSError: ENOBUFS, when announcements were lost.
+            BlockingIOError: no message is queued.
+            OSError: ENOBUFS: messages were lost; EBADMSG: malformed.
         """
         for _, kind, body in _messages(self._socket.recv(_BUFFER)):
             yield kind, body
 
 
 def attribute(kind: int, *values: bytes) -> bytes:
-    """One attribute (struct nlattr) of raw values, padded to four bytes."""
+    """Return one attribute (struct nlattr) of raw values, padded to four bytes."""
     value = b"".join(values)
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
+    """Return one attribute of nested attributes (NLA_F_NESTED)."""
     return attribute(kind | _NESTED, *attributes)
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """The attributes in a payload, by kind; the last of a kind wins."""
+    """Return the attributes of a payload, by type; of two with one type the last."""
     found = {}
     offset = 0
     while offset + _ATTRIBUTE.size <= len(data):

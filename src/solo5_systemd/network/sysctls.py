@@ -1,4 +1,4 @@
-"""Kernel settings of this network namespace: what we changed is remembered and put back."""
+"""The sysctls below net that the service changes, and restores after the last network is down."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,15 +7,15 @@ from solo5_systemd.errors import HostError
 
 _ROOT = Path("/proc/sys/net")
 IP_FORWARD = "ipv4/ip_forward"
-"""What routing to our networks needs: on every link, since a published port is called and a reply arrives on any."""
+"""Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
 
-_SWITCHED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwarding")
-"""What the kernel sets whenever ip_forward changes (inet_forward_change of net/ipv4/devinet.c), besides each link's
+_CHANGED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwarding")
+"""The sysctls that the kernel sets with ip_forward (inet_forward_change of net/ipv4/devinet.c), besides each link's
 `forwarding`."""
 
 
 def current() -> dict[str, str]:
-    """Return what `restore` needs to undo `forward`: nothing but ip_forward where that is on.
+    """Return the values that `restore` needs to undo `forward`; only ip_forward where that is 1 already.
 
     Raises:
         HostError: a value cannot be read.
@@ -25,16 +25,16 @@ def current() -> dict[str, str]:
         return before
     links = (path.parent.name for path in (_ROOT / "ipv4/conf").glob("*/forwarding"))
     forwarding = (f"ipv4/conf/{link}/forwarding" for link in links if link not in ("all", "default"))
-    return before | {name: value for name in (*_SWITCHED_ALONG, *forwarding) if (value := _read(name)) != ""}
+    return before | {name: value for name in (*_CHANGED_ALONG, *forwarding) if (value := _read(name)) != ""}
 
 
 def forwards(before: Mapping[str, str]) -> bool:
-    """The host forwarded packets before our first network was up."""
+    """Return whether the host forwarded packets before the first network was up, by the saved values."""
     return before.get(IP_FORWARD) == "1"
 
 
 def forward() -> None:
-    """Switch forwarding on.
+    """Set ip_forward to 1.
 
     Raises:
         HostError: the setting cannot be written.
@@ -44,7 +44,7 @@ def forward() -> None:
 
 
 def restore(before: Mapping[str, str]) -> None:
-    """Put back what was there, unless forwarding has been switched off since, or was on before.
+    """Restore the saved values, unless ip_forward was 1 before or has been set to 0 since.
 
     Raises:
         HostError: a setting cannot be written.
@@ -58,7 +58,7 @@ def restore(before: Mapping[str, str]) -> None:
 
 
 def _read(name: str) -> str:
-    """Empty where it is gone, as its link is."""
+    """Return a value; empty where its link no longer exists."""
     try:
         return (_ROOT / name).read_text().strip()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def _write(name: str, value: str) -> None:
 
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:
-    """Set `conf/LINK/NAME`; nothing happens where the kernel lacks the family (`ipv6.disable=1`)."""
+    """Set `conf/LINK/NAME`; a no-op where the kernel lacks the family (`ipv6.disable=1`)."""
     path = _ROOT / family / "conf" / link / name
     if path.exists():
         path.write_text(value)

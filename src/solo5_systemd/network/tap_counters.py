@@ -1,6 +1,6 @@
-"""What went over a task's NICs, as the guest sees it, from what the kernel counts at their taps.
+"""Traffic counters of NICs, from the kernel's counters of taps (/proc/net/dev).
 
-What the host receives from a tap is what the guest has sent.
+Directions are the guest's: what the host receives from a tap, the guest has sent.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from solo5_systemd.network.lease_recovery import tap_owner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """One direction; `drops`: frames that were thrown away, on the host's side, before they came through."""
+    """The counters of one direction; `drops` are frames that the host's end of the tap has dropped."""
 
     bytes: int
     packets: int
@@ -25,16 +25,17 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Of one NIC."""
+    """The counters of one NIC, from the guest's view."""
 
     received: Counters
     sent: Counters
 
 
 def traffic(table: str) -> Iterator[tuple[str, Traffic]]:
-    """Each link of /proc/net/dev (proc(5)), as the guest behind it would count: two lines of head, then `LINK: …`.
+    """Parse /proc/net/dev (proc(5)) and yield each link with its counters, directions exchanged.
 
-    Bytes, packets, errors and drops come first of the eight columns that each direction has.
+    Format: two header lines, then `LINK: …` with eight columns for each direction. The first four are bytes, packets,
+    errors and drops.
     """
     for line in table.splitlines()[2:]:
         link, _, columns = line.rpartition(":")
@@ -48,27 +49,24 @@ def _counters(words: list[str]) -> Counters:
     return Counters(bytes=of_bytes, packets=packets, errors=errors, drops=drops)
 
 
-# What went over the taps of all tasks: one read for the counters, one for each tap's owner.
-
-
 def read_traffic(
     table: Path = Path("/proc/net/dev"), links: Path = Path("/sys/class/net")
 ) -> dict[TaskName, Mapping[DeviceName, Traffic]]:
-    """By task and NIC; the kernel alone is asked, whose mark on a tap says whose it is."""
+    """Return the counters of all NICs, by task and NIC: one read of /proc/net/dev, and one of each tap's alias."""
     found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
     for link, counted in traffic(table.read_text(encoding="utf-8", errors="replace")):
-        owner = owner_of(links / link) if link.startswith(TAP_PREFIX) else None
+        owner = read_tap_owner(links / link) if link.startswith(TAP_PREFIX) else None
         if owner is not None:
             task, nic = owner
             found[task][nic] = counted
     return dict(found)
 
 
-def owner_of(link: Path) -> tuple[TaskName, DeviceName] | None:
-    """Task and NIC that a tap was made for, by our mark on it; None where there is none, or the link has gone.
+def read_tap_owner(link: Path) -> tuple[TaskName, DeviceName] | None:
+    """Return the task and NIC in a tap's alias; None without one, or where the link no longer exists.
 
     Args:
-        link: its directory below /sys/class/net.
+        link: its directory in /sys/class/net.
     """
     try:
         return tap_owner((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))

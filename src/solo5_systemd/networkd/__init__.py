@@ -1,1 +1,1 @@
-"""The network service: the only part that changes links and nftables, and the only writer of leases."""
+"""The network service: the only writer of links, nftables and lease files."""

@@ -1,4 +1,4 @@
-"""The entry of solo5-networkd: what it is made of is imported where a missing module can be told in one sentence."""
+"""Entry point of solo5-networkd. `daemon.entry` reports a missing module in one sentence."""
 
 import sys
 

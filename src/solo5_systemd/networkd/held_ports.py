@@ -1,4 +1,4 @@
-"""The sockets that hold published ports: ours, and kept by systemd while we are started anew."""
+"""The port sockets of published ports, kept in systemd's file descriptor store over a restart of the service."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.network.port_sockets import bind, is_free
 
 HELD_MAX = 8000
-"""systemd hands all descriptors' names back in one environment variable, of at most 128 KiB: 16 bytes for each."""
+"""systemd passes the names of all descriptors in LISTEN_FDNAMES, at most 128 KiB: 16 bytes for each."""
 
 BARRIER_TIMEOUT_S = 30
 _CLOSE_TIMEOUT_S = 1
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class HeldPorts:
-    """One bound socket for each published port, by a short name (`_name`)."""
+    """One port socket for each published port, by its name in the file descriptor store (`_fd_name`)."""
 
     def __init__(self, restored: Mapping[str, int]) -> None:
-        """Take what systemd kept of an earlier process; the descriptors are ours from now on."""
+        """Take ownership of the file descriptors of an earlier process, by name."""
         self._sockets = {name: socket.socket(fileno=fd) for name, fd in restored.items()}
 
-    def hold(self, ports: Sequence[PortRequest]) -> None:
-        """Bind these ports, or none of them; those that are held already are left alone.
+    def bind(self, ports: Sequence[PortRequest]) -> None:
+        """Bind all of these ports or, on an error, none; ports that are bound already stay as they are.
 
         Raises:
-            TakenError: another process has one, or no more can be kept.
+            TakenError: another process has a port, or the limit of port sockets is reached.
         """
         if len(self._sockets) + len(ports) > HELD_MAX:
             raise TakenError(
@@ -42,46 +42,46 @@ class HeldPorts:
             )
         new: list[PortRequest] = []
         for port in ports:
-            if _name(port) in self._sockets:
+            if _fd_name(port) in self._sockets:
                 continue
             try:
                 self._bind(port)
             except OSError as error:
                 self.release(new)
                 raise TakenError(
-                    f"port {show_port(port)} cannot be bound: {os.strerror(error.errno or 0)}; expected one that no "
-                    "other process has, and no connection of this host.",
-                    f"`ss -a{port.protocol[0]}n sport = :{port.host_port}` shows which.",
+                    f"port {show_port(port)} cannot be bound: {os.strerror(error.errno or 0)}; expected a port that no "
+                    "other process and no connection of this host uses.",
+                    f"`ss -a{port.protocol[0]}n sport = :{port.host_port}` shows the socket.",
                 ) from error
             new.append(port)
 
     def release(self, ports: Iterable[PortRequest]) -> None:
-        """Close these; another process can bind them after `let_go`."""
+        """Close these port sockets; other processes can bind the ports after `wait_until_free`."""
         for port in ports:
-            self._close(_name(port))
+            self._close(_fd_name(port))
 
-    def keep(self, ports: Collection[PortRequest]) -> None:
-        """Close all others, and bind those of these that are not held, as after an upgrade."""
-        for name in self._sockets.keys() - set(map(_name, ports)):
+    def restore(self, ports: Collection[PortRequest]) -> None:
+        """Make these the bound ports: close all other sockets, and bind what is missing, as after an upgrade."""
+        for name in self._sockets.keys() - set(map(_fd_name, ports)):
             self._close(name)
-        for port in self.retry(ports):
-            _log.warning("Port %s is published and not held: another process has bound it.", show_port(port))
+        for port in self.bind_missing(ports):
+            _log.warning("cannot bind published port %s: another process has bound it", show_port(port))
 
-    def retry(self, ports: Collection[PortRequest]) -> Sequence[PortRequest]:
-        """Bind those of these that are not held; return those that cannot be."""
-        lacking = []
+    def bind_missing(self, ports: Collection[PortRequest]) -> Sequence[PortRequest]:
+        """Bind those of these ports that are not bound; return the ports for which bind(2) fails."""
+        failed = []
         for port in ports:
-            if _name(port) not in self._sockets:
+            if _fd_name(port) not in self._sockets:
                 try:
                     self._bind(port)
                 except OSError:
-                    lacking.append(port)
-        return lacking
+                    failed.append(port)
+        return failed
 
     def _bind(self, port: PortRequest) -> None:
         made = bind(port)
-        self._sockets[_name(port)] = made
-        fdstore.store(_name(port), made.fileno())
+        self._sockets[_fd_name(port)] = made
+        fdstore.store(_fd_name(port), made.fileno())
 
     def _close(self, name: str) -> None:
         held = self._sockets.pop(name, None)
@@ -90,25 +90,25 @@ class HeldPorts:
             held.close()
 
 
-def let_go(ports: Collection[PortRequest]) -> bool:
-    """Wait until released ports can be bound by others: PID 1 has copies of our sockets.
+def wait_until_free(ports: Collection[PortRequest]) -> bool:
+    """Wait until PID 1 has closed its copies of released port sockets, so that other processes can bind the ports.
 
-    It closes them in a process of its own (asynchronous_close of src/basic/async.c), some time after the barrier. A
-    port that another process has bound meanwhile is waited for in vain, for a second.
+    PID 1 closes them in a process of its own (asynchronous_close of src/basic/async.c), some time after the barrier.
+    The poll ends after a second: another process may have bound a port in the meantime.
 
     Returns:
-        False where PID 1 has not answered.
+        False where PID 1 has not passed the barrier within `BARRIER_TIMEOUT_S`.
     """
     if not ports:
         return True
-    answered = fdstore.barrier(BARRIER_TIMEOUT_S)
+    passed = fdstore.barrier(BARRIER_TIMEOUT_S)
     end = time.monotonic() + _CLOSE_TIMEOUT_S
     while not all(map(is_free, ports)) and time.monotonic() < end:
         time.sleep(_CLOSE_INTERVAL_S)
-    return answered
+    return passed
 
 
-def _name(port: PortRequest) -> str:
-    """Return the name of a port's descriptor, of at most 15 characters: `t8080`, `u53-c0000201` at 192.0.2.1."""
+def _fd_name(port: PortRequest) -> str:
+    """Return the FDNAME= of a port, of at most 15 characters: `t8080`, or `u53-c0000201` for 192.0.2.1."""
     at = f"{port.host_ip:x}" if port.host_ip else ""
     return f"{port.protocol[0]}{port.host_port}-{at}" if at else f"{port.protocol[0]}{port.host_port}"

@@ -1,4 +1,4 @@
-"""solo5-networkd: started by D-Bus at the first call, gone when no lease is left."""
+"""The command line of solo5-networkd, which D-Bus activates and which exits when no lease is left."""
 
 import argparse
 import pwd
@@ -10,25 +10,25 @@ from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.service import IDLE_SECONDS, Networkd
-from solo5_systemd.networkd.state import Keeper
+from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
+from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings_files import ETC, read_settings
 from solo5_systemd.users.registry import uid_of
 
 
 def main() -> int:
-    """Serve; the exit status."""
+    """Run the service and return its exit status."""
     return process.run(_serve(_options().parse_args()))
 
 
 def _options() -> argparse.ArgumentParser:
     about = "The network service of Solo5 unikernels."
-    parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_SECONDS)
+    parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_TIMEOUT_S)
     parser.add_argument(
-        "--owner", default="solo5", metavar="USER", help="owner of the taps of a task without a user (%(default)s)"
+        "--owner", default="solo5", metavar="USER", help="owner of the taps of tasks without a user (%(default)s)"
     )
-    parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="*.toml (%(default)s)")
-    shared = "let other programs change our nftables; what they change is put back"
+    parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="directory of *.toml (%(default)s)")
+    shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
 
@@ -37,8 +37,8 @@ async def _serve(options: argparse.Namespace) -> bool:
     owner = _user_id(options.owner)
     restored = fdstore.restored()
 
-    def make_keeper() -> Keeper:
-        return Keeper(
+    def make_state() -> NetworkState:
+        return NetworkState(
             store=LeaseStore(options.state),
             links=Links(lambda task: uid_of(task) or owner),
             tables=Tables(owned=not options.shared_tables),
@@ -47,11 +47,11 @@ async def _serve(options: argparse.Namespace) -> bool:
         )
 
     bus = await process.connected()
-    networkd = Networkd(bus, make_keeper, idle=options.idle)
+    networkd = Networkd(bus, make_state, idle=options.idle)
     needed = await process.beside(
         networkd.serve(process.tell_ready, process.tell_stopping),
-        # systemd's watchdog is told of our life only when the writer's thread has come round as well
-        process.watchdog(networkd.breathe),
+        # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
+        process.watchdog(networkd.check_writer),
         process.until_lost(bus),
     )
     bus.disconnect()
@@ -63,6 +63,6 @@ def _user_id(name: str) -> int:
         return pwd.getpwnam(name).pw_uid
     except KeyError as error:
         raise HostError(
-            f"user {name} does not exist: expected it to own taps.",
-            "The package's /usr/lib/sysusers.d/solo5-systemd.conf makes it: `systemd-sysusers`.",
+            f"user {name} does not exist: expected the owner of taps.",
+            "The package's /usr/lib/sysusers.d/solo5-systemd.conf creates it: `systemd-sysusers`.",
         ) from error

@@ -1,9 +1,4 @@
-"""Behind org.solo5.Network1: calls come in, one thread answers them in their order, nobody waits for a deletion.
-
-The kernel's work is blocking, and short: all of it is done by one thread, which is what makes this the only writer.
-Two things are long and need no order beyond their own task's, and have threads of their own: deleting taps (the kernel
-waits for a grace period) and forgetting flows (it walks through the table of all connections).
-"""
+"""The D-Bus service org.solo5.Network1: methods, repairs, expiry of reservations."""
 
 import asyncio
 import logging
@@ -17,26 +12,24 @@ from weakref import WeakValueDictionary
 from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
 
-from solo5_systemd.daemon.service import Handler
-from solo5_systemd.daemon.service import Service as Front
+from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, network_service, task_name
-from solo5_systemd.network import links as netlink
-from solo5_systemd.network.conntrack import Moved, forget_sources, forget_udp
+from solo5_systemd.network import links
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import HoldingState, NicRequest, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_tables import Watch
-from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, let_go
-from solo5_systemd.networkd.state import Keeper, now
+from solo5_systemd.network.model import LeaseState, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_tables import RulesetWatch
+from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
+from solo5_systemd.networkd.state import NetworkState, now
 
-# Ask systemd which tasks' network units still stand.
+_LOADED_STATES = ("active", "activating", "reloading", "deactivating")
+"""The ActiveState= values of a network unit that still runs or stops."""
 
-_STANDING = ("active", "activating", "reloading", "deactivating")
 
-
-async def without_unit(bus: MessageBus, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
-    """The tasks among these whose network unit is not there; none where systemd does not answer."""
+async def tasks_without_unit(bus: MessageBus, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
+    """Return the tasks whose network unit is not loaded; none where ListUnitsByNames fails."""
     units = {network_service(task): task for task in tasks}
     reply = await bus.call(
         Message(
@@ -50,14 +43,14 @@ async def without_unit(bus: MessageBus, tasks: Iterable[TaskName]) -> frozenset[
     )
     if reply.message_type is not MessageType.METHOD_RETURN:
         return frozenset()
-    return frozenset(units[name] for name, _, _, state, *_ in reply.body[0] if state not in _STANDING)
+    return frozenset(units[name] for name, _, _, state, *_ in reply.body[0] if state not in _LOADED_STATES)
 
 
-IDLE_SECONDS = 10
-SWEEP_SECONDS = 20
-_LATER = 0.2
-"""Seconds for which flows to a guest that has come are remembered, so that one walk serves many."""
-_SETTLE_SECONDS = 0.05  # the kernel announces a bridge's end port by port
+IDLE_TIMEOUT_S = 10
+UNIT_CHECK_INTERVAL_S = 20
+_FLOW_BATCH_INTERVAL_S = 0.2
+"""Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
+_LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -67,40 +60,44 @@ PortWire = tuple[str, str, int, int, str]
 
 
 class Networkd:
-    """The network service.
+    """The network service: D-Bus methods, and a maintenance loop.
+
+    Short system calls run one after the other in the writer thread, the only user of `NetworkState`. Two slow
+    operations need no order between tasks and run in other threads: the deletion of taps (the kernel waits for an RCU
+    grace period) and of flows (a dump of the whole conntrack table).
 
     Args:
         bus: a connected bus.
-        make_keeper: called in the writer's thread, since the sockets are for it alone.
-        idle: seconds without a call and a holding after which we leave.
+        make_state: called in the writer thread, the only user of its sockets.
+        idle: seconds without a call and a lease record after which the service exits.
     """
 
-    def __init__(self, bus: MessageBus, make_keeper: Callable[[], Keeper], *, idle: float) -> None:
+    def __init__(self, bus: MessageBus, make_state: Callable[[], NetworkState], *, idle: float) -> None:
         self._bus = bus
-        self._make_keeper = make_keeper
+        self._make_state = make_state
         self._idle = idle
         self._writer = ThreadPoolExecutor(1, "writer")
-        self._doomed: frozenset[str] = frozenset()
-        self._burial = asyncio.Lock()
-        self._moved: frozenset[Moved] = frozenset()
-        self._walk = asyncio.Lock()
-        self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
-        self._stirred = asyncio.Event()
-        self._rules_touched = False
+        self._taps_to_delete: frozenset[str] = frozenset()
+        self._deletion_lock = asyncio.Lock()
+        self._redirected: frozenset[RedirectedPort] = frozenset()
+        self._conntrack_lock = asyncio.Lock()
+        self._task_locks: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
+        self._wake = asyncio.Event()
+        self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
-        self._suspects: frozenset[TaskName] = frozenset()
-        self._swept = 0
+        self._last_without_unit: frozenset[TaskName] = frozenset()
+        self._units_checked_at = 0
 
     async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
-        """Recover, answer, and return when nobody has needed us for a while; as `daemon.service.Service.serve`."""
-        self._keeper = await self._work(self._make_keeper)
-        unfinished = await self._work(self._keeper.recover)
-        self._front = Front(self._bus, INTERFACE, self._handlers(), lambda: bool(self._keeper.holdings))
+        """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
+        self._state = await self._work(self._make_state)
+        unfinished = await self._work(self._state.recover)
+        self._service = Service(self._bus, INTERFACE, self._handlers(), lambda: bool(self._state.records))
         with self._watching():
             async with asyncio.TaskGroup() as self._tasks:
-                house = self._tasks.create_task(self._keep_house(unfinished))
-                needed = await self._front.serve(self._idle, ready, stopping)
-                house.cancel()
+                maintenance = self._tasks.create_task(self._maintain(unfinished))
+                needed = await self._service.serve(self._idle, ready, stopping)
+                maintenance.cancel()
         return needed
 
     def _handlers(self) -> dict[str, Handler]:
@@ -113,111 +110,113 @@ class Networkd:
             "Networks": self._list_networks,
             "Collect": self._collect,
         }
-        return {name: self._stirs(handler) for name, handler in handlers.items()}
+        return {name: self._waking(handler) for name, handler in handlers.items()}
 
-    def _stirs(self, handler: Handler) -> Handler:
-        """A call may have changed what is due next."""
+    def _waking(self, handler: Handler) -> Handler:
+        """Wrap a method so that its end wakes the maintenance loop: a call may have changed the next deadline."""
 
         async def handle(*arguments: object) -> Sequence[object]:
             try:
                 return await handler(*arguments)
             finally:
-                self._stirred.set()
+                self._wake.set()
 
         return handle
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """The kernel tells what other programs do to rules and links."""
+        """Watch changes of nftables and links by other programs."""
         loop = asyncio.get_running_loop()
-        rules, links = Watch(), LinkWatch()
-        loop.add_reader(rules.fileno(), self._on_rules, rules)
-        loop.add_reader(links.fileno(), self._on_links, links)
+        ruleset_watch, link_watch = RulesetWatch(), LinkWatch()
+        loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
+        loop.add_reader(link_watch.fileno(), self._on_links, link_watch)
         try:
             yield
         finally:
-            for watch in (rules, links):
+            for watch in (ruleset_watch, link_watch):
                 loop.remove_reader(watch.fileno())
                 watch.close()
 
-    async def breathe(self) -> None:
-        """Return when the writer's thread has come round: the sign of life for systemd's watchdog."""
+    async def check_writer(self) -> None:
+        """Return once the writer thread has run a job, as a condition of the watchdog's keep-alive."""
         await self._work(now)
 
     async def release(self, task: TaskName) -> None:
-        async with self._turn(task):
-            await self._take_back(task)
+        """Release the taps, firewall elements, ports and flows of a task; idempotent."""
+        async with self._task_lock(task):
+            await self._release_now(task)
 
-    async def _release_if_due(self, task: TaskName, why: str, level: int = logging.INFO) -> None:
-        """Release what is not used, unless a start attaches it before this has its turn."""
-        async with self._turn(task):
-            if self._keeper.is_due(task):
-                _log.log(level, "The lease of task %s is released: %s.", task, why)
-                await self._take_back(task)
+    async def _release_if_due(self, task: TaskName, reason: str, level: int = logging.INFO) -> None:
+        """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
+        async with self._task_lock(task):
+            if self._state.is_due(task):
+                _log.log(level, "released lease of task %s: %s", task, reason)
+                await self._release_now(task)
 
-    async def _take_back(self, task: TaskName) -> None:
-        reservation = await self._work(self._keeper.begin_release, task)
-        await asyncio.gather(self._bury(reservation), self._let_go(reservation))
-        await self._work(self._keeper.end_release, task)
+    async def _release_now(self, task: TaskName) -> None:
+        reservation = await self._work(self._state.begin_release, task)
+        await asyncio.gather(self._delete_flows_and_taps(reservation), self._wait_for_ports(reservation))
+        await self._work(self._state.end_release, task)
 
-    async def _let_go(self, reservation: Reservation) -> None:
-        if not await asyncio.to_thread(let_go, reservation.ports):
-            _log.warning("PID 1 has not closed the ports of task %s within %d s.", reservation.task, BARRIER_TIMEOUT_S)
+    async def _wait_for_ports(self, reservation: Reservation) -> None:
+        if not await asyncio.to_thread(wait_until_free, reservation.ports):
+            message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
+            _log.warning(message, reservation.task, BARRIER_TIMEOUT_S)
 
-    async def _bury(self, reservation: Reservation) -> None:
-        """Forget flows and then delete taps, together with those of everybody who waits for the burial before."""
-        moved = frozenset(Moved(port=port.host_port, guest=None) for port in _udp(reservation))
+    async def _delete_flows_and_taps(self, reservation: Reservation) -> None:
+        """Delete flows, then taps, in one batch with those of all releases that wait for the same lock."""
+        redirected = frozenset(RedirectedPort(port=port.host_port, guest=None) for port in _udp(reservation))
         mine = frozenset(lease.tap for lease in reservation.leases)
-        self._moved |= moved
-        self._doomed |= mine
-        flows = await self._work(self._keeper.has_flows, reservation)
-        async with self._burial:
-            await self._forget_flows(moved)
+        self._redirected |= redirected
+        self._taps_to_delete |= mine
+        flows = await self._work(self._state.may_have_flows, reservation)
+        async with self._deletion_lock:
+            await self._delete_redirected_flows(redirected)
             if flows:
-                await asyncio.to_thread(_forget_sources, flows)
-            doomed, self._doomed = self._doomed | mine, frozenset()
-            await asyncio.to_thread(netlink.delete_links, doomed)
+                await asyncio.to_thread(_delete_flows_from, flows)
+            taps, self._taps_to_delete = self._taps_to_delete | mine, frozenset()
+            await asyncio.to_thread(links.delete_links, taps)
 
-    async def _forget_later(self, reservation: Reservation) -> None:
-        moved = frozenset(
-            Moved(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)
+    async def _delete_flows_later(self, reservation: Reservation) -> None:
+        redirected = frozenset(
+            RedirectedPort(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)
         )
-        self._moved |= moved
-        await asyncio.sleep(_LATER)
-        await self._forget_flows(moved)
+        self._redirected |= redirected
+        await asyncio.sleep(_FLOW_BATCH_INTERVAL_S)
+        await self._delete_redirected_flows(redirected)
 
-    async def _forget_flows(self, mine: frozenset[Moved]) -> None:
-        """Forget flows that lead astray: these, and whatever else is known to by now."""
-        async with self._walk:
-            if not mine & self._moved:
-                return  # there are none, or another walk took them with it
-            moved, self._moved = self._moved, frozenset()
+    async def _delete_redirected_flows(self, mine: frozenset[RedirectedPort]) -> None:
+        """Delete the stale flows of these ports, and of all others that are queued."""
+        async with self._conntrack_lock:
+            if not mine & self._redirected:
+                return  # no UDP port, or deleted by another task's batch
+            redirected, self._redirected = self._redirected, frozenset()
             try:
-                await asyncio.to_thread(forget_udp, moved)
+                await asyncio.to_thread(delete_udp_flows, redirected)
             except OSError as error:
-                ports = sorted(each.port for each in moved)
-                _log.warning("UDP flows to ports %s could not be forgotten: %s.", ports, error.strerror)
+                ports = sorted(each.port for each in redirected)
+                _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
 
-    # -- methods: wire values in, wire values out -----------------------------------------------------------------
+    # -- D-Bus methods --------------------------------------------------------------------------------------------
 
     async def _reserve(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
         task, nic_requests, port_requests = _request(name, nics, ports)
-        async with self._turn(task):
-            reservation = await self._work(self._keeper.reserve, task, nic_requests, port_requests)
+        async with self._task_lock(task):
+            reservation = await self._work(self._state.reserve, task, nic_requests, port_requests)
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
     async def _preview(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
-        reservation, elements = await self._work(self._keeper.preview, *_request(name, nics, ports))
+        reservation, elements = await self._work(self._state.preview, *_request(name, nics, ports))
         leases = [list(lease.to_wire()) for lease in reservation.leases]
         return [leases, "\n".join(f"add {element}" for element in elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._turn(task):
-            reservation = await self._work(self._keeper.attach, task)
-        # The guest may start meanwhile, and flows that lead to it stay: a client that was early is heard a little
-        # later. The kernel's walk through all flows would be most of what an attachment costs.
-        self._tasks.create_task(self._forget_later(reservation))
+        async with self._task_lock(task):
+            reservation = await self._work(self._state.attach, task)
+        # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
+        # client with a flow to an earlier guest reaches this one after the interval.
+        self._tasks.create_task(self._delete_flows_later(reservation))
         return []
 
     async def _release(self, name: str) -> Sequence[object]:
@@ -228,31 +227,31 @@ class Networkd:
         return [
             [
                 [
-                    holding.reservation.task,
-                    [list(lease.to_wire()) for lease in holding.reservation.leases],
-                    [list(port.to_wire()) for port in holding.reservation.ports],
-                    holding.state.value,
+                    record.reservation.task,
+                    [list(lease.to_wire()) for lease in record.reservation.leases],
+                    [list(port.to_wire()) for port in record.reservation.ports],
+                    record.state.value,
                 ]
-                for holding in self._keeper.holdings
+                for record in self._state.records
             ]
         ]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[list(network.to_wire()) for network in await self._work(self._keeper.overview)]]
+        return [[list(network.to_wire()) for network in await self._work(self._state.overview)]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
-        orphans = [*self._keeper.expired(), *await self._without_unit()]
+        orphans = [*self._state.expired(), *await self._tasks_without_unit()]
         if not dry_run:
             for task in orphans:
-                await self._release_if_due(task, "it is collected")
+                await self._release_if_due(task, "garbage collection")
         return [[f"network lease of task {task}" for task in orphans]]
 
-    # -- house ----------------------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def _on_rules(self, watch: Watch) -> None:
-        if watch.touched():
-            self._rules_touched = True
-            self._stirred.set()
+    def _on_rules(self, watch: RulesetWatch) -> None:
+        if watch.changed():
+            self._rules_changed = True
+            self._wake.set()
 
     def _on_links(self, watch: LinkWatch) -> None:
         removed = watch.removed()
@@ -260,67 +259,67 @@ class Networkd:
             self._links_removed = None
         else:
             self._links_removed |= removed
-        self._stirred.set()
+        self._wake.set()
 
-    async def _keep_house(self, unfinished: Sequence[TaskName]) -> None:
+    async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
         for task in unfinished:
             await self.release(task)
         while True:
-            await self._stirring()
-            await self._mend()
-            await self._tell_repairs()
-            for task in self._keeper.expired():
-                await self._release_if_due(task, "its reservation has expired")
-            if now() - self._swept >= SWEEP_SECONDS:
-                await self._sweep()
+            await self._wait_for_work()
+            await self._repair()
+            await self._emit_repairs()
+            for task in self._state.expired():
+                await self._release_if_due(task, "reservation expired")
+            if now() - self._units_checked_at >= UNIT_CHECK_INTERVAL_S:
+                await self._check_units()
 
-    async def _stirring(self) -> None:
-        """Wait until there may be something to do, or something is due."""
+    async def _wait_for_work(self) -> None:
+        """Wait for a wake-up or for the next deadline."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience()):
-                await self._stirred.wait()
-        self._stirred.clear()
+            async with asyncio.timeout(self._seconds_until_due()):
+                await self._wake.wait()
+        self._wake.clear()
 
-    def _patience(self) -> float:
-        """Seconds until something is due."""
-        expiry = self._keeper.next_expiry()
-        return SWEEP_SECONDS if expiry is None else max(1, min(expiry - now(), SWEEP_SECONDS))
+    def _seconds_until_due(self) -> float:
+        """Return the seconds until the next reservation expires or the next check of units."""
+        expiry = self._state.next_expiry()
+        return UNIT_CHECK_INTERVAL_S if expiry is None else max(1, min(expiry - now(), UNIT_CHECK_INTERVAL_S))
 
-    async def _mend(self) -> None:
+    async def _repair(self) -> None:
         try:
-            if self._rules_touched:
-                self._rules_touched = False
-                await self._work(self._keeper.repair)
+            if self._rules_changed:
+                self._rules_changed = False
+                await self._work(self._state.repair)
             if self._links_removed != frozenset():
-                await asyncio.sleep(_SETTLE_SECONDS)
+                await asyncio.sleep(_LINKS_SETTLE_S)
                 removed, self._links_removed = self._links_removed, frozenset()
-                await self._work(self._keeper.repair_links, removed)
+                await self._work(self._state.repair_links, removed)
         except Solo5Error as error:
-            _log.error("What another program changed could not be put back: %s", error)
+            _log.error("network repair failed: %s", error)
 
-    async def _tell_repairs(self) -> None:
-        for repair in await self._work(self._keeper.take_repairs):
-            await self._front.tell("Repaired", [list(repair.tasks), repair.what])
+    async def _emit_repairs(self) -> None:
+        for repair in await self._work(self._state.pop_repairs):
+            await self._service.tell("Repaired", [list(repair.tasks), repair.what])
 
-    async def _sweep(self) -> None:
-        """Release what has lost its unit, if that was so at the last sweep too."""
-        self._swept = now()
-        await self._work(self._keeper.hold_ports)
-        orphans = await self._without_unit()
-        for task in orphans & self._suspects:
-            await self._release_if_due(task, "it has no unit", logging.WARNING)
-        self._suspects = orphans
+    async def _check_units(self) -> None:
+        """Release leases without a network unit at two checks in sequence: a unit may start in between."""
+        self._units_checked_at = now()
+        await self._work(self._state.bind_missing_ports)
+        orphans = await self._tasks_without_unit()
+        for task in orphans & self._last_without_unit:
+            await self._release_if_due(task, "no network unit", logging.WARNING)
+        self._last_without_unit = orphans
 
-    async def _without_unit(self) -> frozenset[TaskName]:
-        """The tasks whose network has no unit, though the time to start one is over; their release may have failed."""
-        due = (h for h in self._keeper.holdings if h.state is not HoldingState.RESERVED and h.expires <= now())
-        tasks = [holding.reservation.task for holding in due]
-        return await without_unit(self._bus, tasks) if tasks else frozenset()
+    async def _tasks_without_unit(self) -> frozenset[TaskName]:
+        """Return the tasks with an expired record and no network unit, such as after a release that failed."""
+        due = (h for h in self._state.records if h.state is not LeaseState.RESERVED and h.expires <= now())
+        tasks = [record.reservation.task for record in due]
+        return await tasks_without_unit(self._bus, tasks) if tasks else frozenset()
 
     @asynccontextmanager
-    async def _turn(self, task: TaskName) -> AsyncIterator[None]:
-        """One call at a time for one task."""
-        lock = self._turns.setdefault(task, asyncio.Lock())
+    async def _task_lock(self, task: TaskName) -> AsyncIterator[None]:
+        """Serialise the operations on one task."""
+        lock = self._task_locks.setdefault(task, asyncio.Lock())
         async with lock:
             yield
 
@@ -329,12 +328,12 @@ class Networkd:
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
 
 
-def _forget_sources(addresses: Sequence[IPv4Address]) -> None:
+def _delete_flows_from(addresses: Sequence[IPv4Address]) -> None:
     try:
-        forget_sources(addresses)
+        delete_flows_from(addresses)
     except OSError as error:
         shown = ", ".join(map(str, addresses))
-        _log.warning("Connections from %s could not be forgotten: %s.", shown, error.strerror)
+        _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
 
 
 def _udp(reservation: Reservation) -> list[PortRequest]:

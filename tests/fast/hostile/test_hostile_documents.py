@@ -14,11 +14,11 @@ from tests.hostile.values import DOCUMENTS, changed
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest_cache import Memo
-from solo5_systemd.network.lease_files import LeaseStore, all_readable, read_holdings, read_networks
+from solo5_systemd.network.lease_files import LeaseStore, all_readable, read_lease_records, read_networks
 from solo5_systemd.network.lease_json import (
-    holding_document,
+    lease_record_document,
     network_document,
-    parse_holding,
+    parse_lease_record,
     parse_network,
     parse_texts,
 )
@@ -30,7 +30,7 @@ from solo5_systemd.relay.state_files import Records
 from solo5_systemd.settings import parse_settings
 
 LEASE = ["service", "default", "solo5-default", "s5-abc", "10.89.0.2/24", "10.89.0.1", "02:00:00:00:00:01", 1500]
-HOLDING: dict[str, Any] = {
+LEASE_RECORD: dict[str, Any] = {
     "version": 1, "task": "web", "state": "attached", "expires": 60,
     "nics": [["service", "default", "", ""]],
     "leases": [LEASE],
@@ -96,7 +96,7 @@ Reader = Callable[..., object]
 READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], object]] = {
     "memo": (Memo.decode, InvalidRequestError, as_json, MEMO),
     "handle": (decode, InvalidRequestError, as_json, STATE),
-    "holding": (parse_holding, InvalidRequestError, lambda value: value, HOLDING),
+    "holding": (parse_lease_record, InvalidRequestError, lambda value: value, LEASE_RECORD),
     "network": (parse_network, InvalidRequestError, lambda value: value, NETWORK),
     "sysctls": (parse_texts, InvalidRequestError, lambda value: value, {"ip_forward": "0"}),
     "record": (parse, InvalidRequestError, lambda value: value, RECORD),
@@ -165,22 +165,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CONTENTS = (
     st.sampled_from([*DEEP.values(), b"", b"null", b"\xff", b"\xef\xbb\xbf{}", b"\xed\xa0\x80"])
     | st.binary(max_size=50)
-    | changed(HOLDING).map(as_json)
+    | changed(LEASE_RECORD).map(as_json)
     | changed(NETWORK).map(as_json)
 )  # fmt: skip
 
 
 @given(CONTENTS)
-@example(as_json(HOLDING))
+@example(as_json(LEASE_RECORD))
 def test_a_damaged_lease_file_stops_no_reader_and_is_set_aside_by_the_writer(directory: Path, content: bytes) -> None:
     for kind in ("tasks", "networks", "sysctls"):
         for old in (directory / kind).iterdir():
             old.unlink()
         (directory / kind / "web.json").write_bytes(content)
-    seen = len(read_holdings(directory)), len(read_networks(directory))
+    seen = len(read_lease_records(directory)), len(read_networks(directory))
     readable = all_readable(directory)
     store = LeaseStore(directory)
-    assert (len(store.holdings()), len(store.networks())) == seen
+    assert (len(store.lease_records()), len(store.networks())) == seen
     assert readable == (seen == (1, 1)) or seen != (1, 1)
     store.sysctls()
     assert all_readable(directory) == (readable and seen == (1, 1))
@@ -198,9 +198,9 @@ def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> Non
 
 
 def test_what_was_read_is_written_as_it_was() -> None:
-    assert holding_document(parse_holding(HOLDING)) == {
-        **HOLDING, "nics": [tuple(nic) for nic in HOLDING["nics"]], "leases": [tuple(LEASE)],
-        "ports": [tuple(port) for port in HOLDING["ports"]],
+    assert lease_record_document(parse_lease_record(LEASE_RECORD)) == {
+        **LEASE_RECORD, "nics": [tuple(nic) for nic in LEASE_RECORD["nics"]], "leases": [tuple(LEASE)],
+        "ports": [tuple(port) for port in LEASE_RECORD["ports"]],
     }  # fmt: skip
     assert network_document(parse_network(NETWORK)) == NETWORK
     assert document(parse(RECORD)) == RECORD
@@ -209,10 +209,10 @@ def test_what_was_read_is_written_as_it_was() -> None:
     assert json.loads(Memo.decode(as_json(MEMO)).encode()) == MEMO
 
 
-@given(changed(HOLDING), changed(NETWORK), changed(RECORD))
+@given(changed(LEASE_RECORD), changed(NETWORK), changed(RECORD))
 def test_what_can_be_read_can_be_written_and_read_again(holding: object, network: object, record: object) -> None:
-    held = value_or_refusal(parse_holding, holding)
-    assert held is None or parse_holding(json.loads(json.dumps(holding_document(held)))) == held
+    held = value_or_refusal(parse_lease_record, holding)
+    assert held is None or parse_lease_record(json.loads(json.dumps(lease_record_document(held)))) == held
     of_all = value_or_refusal(parse_network, network)
     assert of_all is None or parse_network(json.loads(json.dumps(network_document(of_all)))) == of_all
     kept = value_or_refusal(parse, record)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from solo5_systemd.network import nft_chains, nft_elements
-from solo5_systemd.network.nft_elements import Element, Plan
+from solo5_systemd.network.nft_elements import Element, Ruleset
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """An address that is leased, by the bridge."""
@@ -37,7 +37,7 @@ class Packet:
     tracked: bool = False
 
 
-def verdict(plan: Plan, packet: Packet) -> str:
+def verdict(plan: Ruleset, packet: Packet) -> str:
     """`accept` or `drop`, of our filter chains at the input hook, or at the forward hook."""
     text = nft_chains.tables(plan.networks, forwards=plan.forwards, owned=True)
     rules = _Rules(text, nft_elements.elements(plan))

@@ -10,19 +10,19 @@ from tests.fast.network.test_ruleset import RESERVATION
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.lease_json import (
-    holding_document,
+    lease_record_document,
     network_document,
-    parse_holding,
+    parse_lease_record,
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import Holding, HoldingState, Network, NicRequest
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
-HOLDING = Holding(
+RECORD = LeaseRecord(
     reservation=RESERVATION,
     nics=(NicRequest(nic=DeviceName("service")),),
-    state=HoldingState.ATTACHED,
+    state=LeaseState.ATTACHED,
     expires=77,
 )
 NETWORK = Network(
@@ -49,7 +49,7 @@ def written(document: object) -> Any:
 
 
 def test_what_is_written_is_read() -> None:
-    assert parse_holding(written(holding_document(HOLDING))) == HOLDING
+    assert parse_lease_record(written(lease_record_document(RECORD))) == RECORD
     assert parse_network(written(network_document(NETWORK))) == NETWORK
     assert parse_texts({"a": "b"}) == {"a": "b"}
 
@@ -71,12 +71,12 @@ def test_what_is_written_is_read() -> None:
 )
 def test_a_damaged_lease_file(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        parse_holding(written(holding_document(HOLDING)) | change)
+        parse_lease_record(written(lease_record_document(RECORD)) | change)
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 7, {}])
 def test_something_else_altogether(document: object) -> None:
-    for parse in (parse_holding, parse_network):
+    for parse in (parse_lease_record, parse_network):
         with pytest.raises(InvalidRequestError):
             parse(document)
 

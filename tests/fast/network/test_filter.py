@@ -12,7 +12,7 @@ from tests.fast.network.test_ruleset import RESERVATION
 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.model import Network, Reservation
-from solo5_systemd.network.nft_elements import Plan
+from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
@@ -39,9 +39,9 @@ def network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
     )
 
 
-def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Plan:
+def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Ruleset:
     guests = (RESERVATION, at_back(RESERVATION))
-    return Plan(networks=(network("front", front), network("back")), reservations=guests, forwards=forwards)
+    return Ruleset(networks=(network("front", front), network("back")), reservations=guests, forwards=forwards)
 
 
 def at_back(reservation: Reservation) -> Reservation:

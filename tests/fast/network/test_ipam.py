@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     assign,
@@ -51,7 +51,7 @@ def leases(
     held: Sequence[Reservation] = (),
     links: Sequence[str] = (),
 ) -> tuple[Lease, ...]:
-    return assign(TaskName(task), nics or (nic(),), networks, Book(held), lambda link: link in links)
+    return assign(TaskName(task), nics or (nic(),), networks, Allocations(held), lambda link: link in links)
 
 
 def fill(count: int, on: Network) -> list[Reservation]:
@@ -178,7 +178,7 @@ def test_what_somebody_holds(asked: NicRequest, words: str) -> None:
 
 
 def test_a_request_that_contradicts_itself() -> None:
-    with pytest.raises(InvalidRequestError, match="NIC service is asked for twice"):
+    with pytest.raises(InvalidRequestError, match="NIC service is requested twice"):
         leases("a", nic(), nic())
     with pytest.raises(TakenError, match="taken by task a"):
         leases("a", nic("one", ip="10.77.0.5"), nic("two", ip="10.77.0.5"))

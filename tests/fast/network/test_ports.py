@@ -8,7 +8,7 @@ from tests.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.allocations import Book
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
 from solo5_systemd.settings import Settings
@@ -26,7 +26,7 @@ def port(
 
 def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
     others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
-    check_ports(ports, [SERVICE], Book(others), bound, [HOST])
+    check_ports(ports, [SERVICE], Allocations(others), bound, [HOST])
 
 
 def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
@@ -50,15 +50,15 @@ def test_one_port_twice(other: PortRequest) -> None:
 def test_a_task_has_so_many_ports_and_no_more() -> None:
     most = [port(1024 + number) for number in range(PORTS_MAX)]
     assert refusal(check, *most) == ""
-    with pytest.raises(InvalidRequestError, match="257 ports are asked for"):
+    with pytest.raises(InvalidRequestError, match="257 ports are requested"):
         check(*most, port(80))
 
 
 def test_a_nic_that_is_not_asked_for() -> None:
-    with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not asked for: expected one of service"):
+    with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not requested: expected one of service"):
         check(port(80, nic="web"))
     with pytest.raises(InvalidRequestError, match="of which there are none"):
-        check_ports([port(80)], [], Book(), [], [])
+        check_ports([port(80)], [], Allocations(), [], [])
 
 
 def test_an_address_that_is_not_the_hosts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Plan
+from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.settings import NetworkPolicy
 
 SERVICE = DeviceName("service")
@@ -77,7 +77,7 @@ def test_a_network_is_elements_alone() -> None:
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
-    commands = nft_elements.replace(Plan(reservations=[RESERVATION]), owned=owned)
+    commands = nft_elements.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
     assert commands.startswith(nft_elements.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
     for family in ("ip", "bridge"):
@@ -89,7 +89,7 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
 
 def test_a_change_touches_what_differs_alone() -> None:
     first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
-    before, after = Plan(networks=[first], reservations=[RESERVATION]), Plan(networks=[first, other])
+    before, after = Ruleset(networks=[first], reservations=[RESERVATION]), Ruleset(networks=[first, other])
     commands = nft_elements.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"

@@ -6,8 +6,8 @@ from tests.fast.network.test_documents import NETWORK
 from tests.fast.network.test_ruleset import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.lease_recovery import salvage, tap_alias
-from solo5_systemd.network.model import HoldingState
+from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
+from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.nft_elements import elements_for, elements_of
 
 (LEASE,) = RESERVATION.leases
@@ -22,15 +22,15 @@ def test_all_of_it_is_found() -> None:
         LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK),
         "s5-other": ("solo5 task b NIC service", NETWORK),
     }
-    holding = salvage(RESERVATION.task, taps, ELEMENTS)
-    assert holding is not None
-    assert holding.reservation.leases == (replace(LEASE, mtu=NETWORK.mtu),)
-    assert set(holding.reservation.ports) == set(RESERVATION.ports)
-    assert holding.state is HoldingState.ATTACHED
+    record = recover_lease_record(RESERVATION.task, taps, ELEMENTS)
+    assert record is not None
+    assert record.reservation.leases == (replace(LEASE, mtu=NETWORK.mtu),)
+    assert set(record.reservation.ports) == set(RESERVATION.ports)
+    assert record.state is LeaseState.ATTACHED
 
 
 def test_what_is_not_there_is_not_invented() -> None:
     ours = {LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK)}
-    assert salvage(TaskName("b"), ours, ELEMENTS) is None
-    assert salvage(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
-    assert salvage(RESERVATION.task, ours, elements_of(NETWORK, [NETWORK])) is None
+    assert recover_lease_record(TaskName("b"), ours, ELEMENTS) is None
+    assert recover_lease_record(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
+    assert recover_lease_record(RESERVATION.task, ours, elements_of(NETWORK, [NETWORK])) is None

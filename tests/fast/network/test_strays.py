@@ -32,11 +32,11 @@ def test_a_tap_is_stray_where_its_task_has_no_lease(
 ) -> None:
     link(links, "s5-x", mark("a"))
     (tmp_path / "state/tasks" / file).write_text("{")
-    assert orphans.read_strays(tmp_path / "state", links) == told
+    assert orphans.read_orphans(tmp_path / "state", links) == told
 
 
 def test_links_of_others_are_nobodys_strays(links: Path, tmp_path: Path) -> None:
     link(links, "s5-theirs", "a link of theirs")
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()
-    assert orphans.read_strays(tmp_path / "state", links) == ()
+    assert orphans.read_orphans(tmp_path / "state", links) == ()

@@ -91,7 +91,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
 
 
 def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:
-    machine.expect("off its bridge")
+    machine.expect("not on its bridge")
     [alloc] = jobs.run(hcl("cut-off", SERVER))
     says(alloc, "serving")
     [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
