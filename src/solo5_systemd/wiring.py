@@ -73,7 +73,7 @@ class Machine:
     def users(self) -> "Users":
         from solo5_systemd.users.registry import Users
 
-        return Users(lambda: self._settings().task_uids, _take_back)
+        return Users(lambda: self._settings().task_uids, _reclaim_disk)
 
     @cached_property
     def networks(self) -> "Networks":
@@ -106,11 +106,11 @@ class Machine:
         return Directories()
 
 
-def _take_back(uid: int, given: "Given") -> None:
+def _reclaim_disk(uid: int, given: "Given") -> None:
     from solo5_systemd.block.imagefile import common_owner
-    from solo5_systemd.block.takeback import given_disk, take_back
+    from solo5_systemd.block.reclaim import given_disk, reclaim_disk
 
-    take_back(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
+    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from tests.fakes.relay import FakeRelay
 from tests.fakes.steps import Steps
 from tests.fakes.tasks import LEASE, STARTED
 
-from solo5_systemd.block.model import Bound, Disk, DiskRequest
+from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.errors import NotFoundError, StoreFullError
@@ -125,14 +125,14 @@ class FakeDisks:
         async with self._steps.step("give disk"):
             self.owners[disk.path] = user
 
-    async def bind(self, disks: Sequence[Disk]) -> Bound:
+    async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         if not disks:
-            return Bound(disks=())
+            return BoundDisks(disks=())
         async with self._steps.step("bind disks"):
             self.bound += 1
-        return Bound(disks=tuple(disks), directory=PurePosixPath("/run/solo5/binds/start"))
+        return BoundDisks(disks=tuple(disks), directory=PurePosixPath("/run/solo5/binds/start"))
 
-    async def unbind(self, bound: Bound) -> None:
+    async def unbind(self, bound: BoundDisks) -> None:
         if bound.directory is not None:
             self.bound -= 1
 

@@ -62,7 +62,7 @@ async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, 
 async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_user(
     machine: Machine, runtime: Runtime
 ) -> None:
-    machine.users.kept = ("disk '/srv/a.img' cannot be taken back from user 61200: Input/output error.",)
+    machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
     assert await runtime.collect(dry_run=False) == (*machine.users.kept, IMAGE)
     assert await runtime.collect(dry_run=True) == (IMAGE,)
     assert machine.steps.taken.count("reclaim disks") == 1

@@ -50,7 +50,7 @@ def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_a
     uid = user(name)
     ok("mount", "--bind", str(tmp_path), str(tmp_path))
     ok("mount", "-o", "remount,bind,ro", str(tmp_path))
-    why = f"disk '{disk}' cannot be taken back from user {uid}: Read-only file system."
+    why = f"disk '{disk}' cannot be reclaimed from user {uid}: Read-only file system."
     try:
         assert why in sh("solo5ctl", "rm", name).stderr
         assert why in ok("solo5ctl", "gc")

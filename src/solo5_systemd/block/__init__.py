@@ -1,1 +1,1 @@
-"""Disks: what is offered to a unikernel's block devices, and that nobody else writes it meanwhile."""
+"""Disks of unikernels: checks, locks, owners, bind mounts."""

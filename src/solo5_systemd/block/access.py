@@ -1,6 +1,6 @@
-"""May a user write a file: the kernel's answer for somebody else, from mode and access control list.
+"""Write permission of another user on a file, by mode and POSIX ACL (acl(5)).
 
-The kernel answers only for the caller, and the caller is root. The rules are those of acl(5).
+access(2) is of no use: it checks the caller, which is root.
 """
 
 import stat
@@ -16,33 +16,33 @@ _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Person:
-    """A user, and every group that a process of theirs is in."""
+class Credentials:
+    """A user, with all groups of its processes (credentials(7))."""
 
     user: int
     groups: Collection[int]
 
 
-def may_write(person: Person, *, owner: int, group: int, mode: int, acl: bytes | None) -> bool:
-    """Whether the person, holding no capability, may open a file for reading and writing.
+def may_write(credentials: Credentials, *, owner: int, group: int, mode: int, acl: bytes | None) -> bool:
+    """Whether the credentials, holding no capability, may open a file for reading and writing.
 
     Args:
-        person: who asks.
+        credentials: who asks.
         owner: of the file.
         group: of the file.
         mode: as stat(2) has it.
         acl: the file's `system.posix_acl_access`; None where it has none.
     """
     entries = _of_acl(acl) if acl else _of_mode(mode)
-    if person.user == owner:
+    if credentials.user == owner:
         return any(map(_allows, (it for it in entries if it.tag == _USER_OBJ)))
     mask = next((it.permissions for it in entries if it.tag == _MASK), _READ_WRITE)
     limited = [it._replace(permissions=it.permissions & mask) for it in entries]
-    named = [it for it in limited if it.tag == _USER and it.number == person.user]
+    named = [it for it in limited if it.tag == _USER and it.number == credentials.user]
     if named:
         return any(map(_allows, named))
-    groups = [it for it in limited if it.tag == _GROUP and it.number in person.groups]
-    groups += [it for it in limited if it.tag == _GROUP_OBJ and group in person.groups]
+    groups = [it for it in limited if it.tag == _GROUP and it.number in credentials.groups]
+    groups += [it for it in limited if it.tag == _GROUP_OBJ and group in credentials.groups]
     return any(map(_allows, groups or (it for it in entries if it.tag == _OTHER)))
 
 

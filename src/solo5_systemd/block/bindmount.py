@@ -1,14 +1,4 @@
-"""Bind mounts of disks below /run/solo5/binds, for the time in which a unit starts.
-
-systemd binds a disk by its path, and follows links. Where a user other than root may change a directory on that path,
-the path may lead to another file by then. Such a disk is bound by the descriptor that was checked, to a path that only
-root may change, and systemd binds it from there.
-
-    /run/solo5/binds/startXXXXXXXX/NAME    one directory for each start, locked (flock(2)) by the process that starts
-
-The kernel drops that lock with the process, so that what a killed process has left can be told apart. It is removed by
-the next start that makes such a directory, by a driver that recovers tasks, and by `solo5ctl gc`.
-"""
+"""Bind mounts of disks below /run/solo5/binds, during the start of a unit."""
 
 import ctypes
 import fcntl
@@ -19,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.block.model import Bound, Disk
+from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError
 from solo5_systemd.procfs import identity
 
@@ -32,13 +22,22 @@ _PREFIX = "start"
 
 
 class BindMounts:
-    """Bind mounts of this machine.
+    """The bind mounts of starts in progress.
+
+    systemd's BindPaths= resolves a disk's path and follows symbolic links. Where a user other than root may change a
+    directory on that path, it may lead to another file by then. Such a disk is bound by its verified file descriptor to
+    a path that only root may change, and the unit binds it from there.
+
+        /run/solo5/binds/startXXXXXXXX/NAME    one directory for each start, locked (flock(2)) by its process
+
+    The kernel drops the lock with the process, so a directory without a lock is a killed start's. `sweep` removes it:
+    before the next bind, when the driver recovers tasks, and in `solo5ctl gc`.
 
     Args:
-        directory: where they are made.
+        directory: the parent of the starts' directories.
         mount: binds one path to another.
         unmount: undoes it.
-        root: the root directory as PID 1 sees it.
+        root: the root directory of PID 1's mount namespace.
     """
 
     def __init__(
@@ -54,20 +53,20 @@ class BindMounts:
         self._unmount = unmount or _unmount
         self._root = root
 
-    def bind(self, disks: Sequence[Disk], reopen: Callable[[Disk], int]) -> Bound:
-        """Bind those disks whose path others than root may change.
+    def bind(self, disks: Sequence[Disk], reopen: Callable[[Disk], int]) -> BoundDisks:
+        """Bind the disks whose path a user other than root may change.
 
         Args:
-            disks: of one task.
-            reopen: opens, by O_PATH, the very file that was checked.
+            disks: all disks of one task.
+            reopen: opens the verified file with O_PATH.
 
         Raises:
-            HostError: a file was replaced since, or cannot be bound.
+            HostError: a file was replaced since its check, or cannot be bound.
         """
         if not any(disk.exposed for disk in disks):
-            return Bound(disks=tuple(disks))
-        with self._explained():
-            with self._alone():
+            return BoundDisks(disks=tuple(disks))
+        with self._host_errors():
+            with self._exclusive():
                 self._sweep()
                 mine = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._directory))
                 descriptor = os.open(mine, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -78,26 +77,26 @@ class BindMounts:
                 self._clear(mine)
                 os.close(descriptor)
                 raise
-        return Bound(disks=bound, directory=mine, descriptor=descriptor)
+        return BoundDisks(disks=bound, directory=mine, descriptor=descriptor)
 
-    def unbind(self, bound: Bound) -> None:
-        """Remove the bind mounts of one start; what systemd has bound from there stays."""
+    def unbind(self, bound: BoundDisks) -> None:
+        """Remove the bind mounts of one start; those in the unit's mount namespace stay."""
         if bound.directory is not None:
             self._clear(Path(bound.directory))
             os.close(bound.descriptor)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
-        """Remove what starts that were killed have left.
+        """Remove the directories of killed starts.
 
         Returns:
-            The directory of each such start.
+            The directories.
 
         Raises:
             HostError: the directory cannot be read or written.
         """
         if not self._directory.is_dir():
             return ()
-        with self._explained(), self._alone():
+        with self._host_errors(), self._exclusive():
             return self._sweep(dry_run=dry_run)
 
     def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -105,7 +104,7 @@ class BindMounts:
         for each in sorted(self._directory.glob(f"{_PREFIX}*")):
             try:
                 descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:  # its start is over
+            except FileNotFoundError:  # the start has finished since the directory was listed
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +112,7 @@ class BindMounts:
                 if not dry_run:
                     self._clear(each)
             except BlockingIOError:
-                pass  # its start is under way
+                pass  # the start is in progress
             finally:
                 os.close(descriptor)
         return tuple(left)
@@ -139,17 +138,17 @@ class BindMounts:
         return replace(disk, path=target)
 
     def _clear(self, directory: Path) -> None:
-        """Remove one start's directory. What is left in a failure is found by the next sweep."""
+        """Remove one start's directory; after an error, the next sweep retries."""
         with suppress(OSError):
             for file in directory.iterdir():
-                with suppress(OSError):  # it is no mount point: killed before it was one
+                with suppress(OSError):  # EINVAL: not a mount point, since the start was killed before the mount
                     self._unmount(str(file))
                 file.unlink()
             directory.rmdir()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Between the making of a directory and its lock, no other process sweeps."""
+    def _exclusive(self) -> Iterator[None]:
+        """Lock the parent directory: a sweep must not run between mkdtemp(3) and the lock of the new directory."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -159,7 +158,7 @@ class BindMounts:
             os.close(descriptor)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _host_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

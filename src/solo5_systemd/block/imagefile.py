@@ -1,4 +1,4 @@
-"""Files and block devices behind disks: looked at before a start, and given to their task."""
+"""The files and block devices behind disks: checks before a start, locks, owner changes, bind mounts."""
 
 import asyncio
 import os
@@ -8,11 +8,11 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.block.access import Person, may_write
+from solo5_systemd.block.access import Credentials, may_write
 from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.locks import LOCKS, lock, remove_stale
-from solo5_systemd.block.model import Bound, Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.block.owner import check_alone, check_owner, give, of_allocation
+from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.block.owner import check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.procfs import exposed, find, identity, place
 from solo5_systemd.settings import TASK_UIDS
@@ -24,12 +24,12 @@ _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageFiles:
-    """The disks of this machine; fulfils `backends.Disks`.
+    """Disks on this host; implements `backends.Disks`. System calls run in threads: a disk may be remote or spun down.
 
     Args:
-        users: those that tasks have, read when a disk is looked at.
-        locks: the directory of disks that are locked.
-        mounts: bind mounts for starts.
+        users: returns the uids of tasks; called for each check.
+        locks: the directory of disk locks.
+        mounts: the bind mounts of starts.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class ImageFiles:
         self._mounts = mounts or BindMounts()
 
     async def inspect(self, request: DiskRequest) -> Disk:
-        return await asyncio.to_thread(
-            inspect, request, self._users()
-        )  # what the path leads to may be far away, or asleep
+        """Check a disk before a start; see the function `inspect`."""
+        return await asyncio.to_thread(inspect, request, self._users())
 
     async def lock(self, disks: Sequence[Disk]) -> int:
+        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
         locking = asyncio.ensure_future(asyncio.to_thread(lock, disks, directory=self._locks))
         try:
             return await asyncio.shield(locking)
@@ -56,42 +56,49 @@ class ImageFiles:
             raise
 
     async def remove_stale_locks(self) -> None:
+        """Remove the lock files of disks that no process has locked."""
         await asyncio.to_thread(remove_stale, self._locks)
 
     async def open(self, disk: Disk) -> int:
+        """Open a checked disk with O_PATH; see `reopen`."""
         return await asyncio.to_thread(reopen, disk)
 
     async def give(self, disk: Disk, user: int) -> None:
-        await asyncio.to_thread(_given, disk, user)
+        """Make a task's user the owner of a checked disk; see `owner.give`."""
+        await asyncio.to_thread(_give, disk, user)
 
-    async def bind(self, disks: Sequence[Disk]) -> Bound:
-        return await asyncio.to_thread(self._mounts.bind, disks, reopen) if disks else Bound(disks=())
+    async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
+        """Bind disks with an exposed path below /run/solo5/binds; see `BindMounts.bind`."""
+        return await asyncio.to_thread(self._mounts.bind, disks, reopen) if disks else BoundDisks(disks=())
 
-    async def unbind(self, bound: Bound) -> None:
+    async def unbind(self, bound: BoundDisks) -> None:
+        """Remove the bind mounts of a start."""
         if bound.directory is not None:
             await asyncio.to_thread(self._mounts.unbind, bound)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+        """Check the disks in a tender's mount namespace; see the function `check_bound`."""
         if disks and pid:
             await asyncio.to_thread(check_bound, disks, pid)
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove the bind mounts of killed starts; see `BindMounts.sweep`."""
         return await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
 
 
 def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> Disk:
-    """Check everything that a tender would refuse about a disk, and that tasks may have it.
+    """Check a disk by the rules of tenders, and the permission of tasks to write it.
 
     Args:
-        request: what was asked for.
-        users: those that tasks have.
-        user: that stands for all of them.
+        request: the requested disk.
+        users: the uids of tasks.
+        user: the user that must be able to write a disk which no task has had.
 
     Raises:
-        InvalidRequestError: path, sector size or file size do not keep a tender's rules, it is no disk at all, or it
-            lies outside the request's roots, or it is a file of the allocation that may be another's.
-        NotFoundError: there is no such file.
-        HostError: it cannot be opened for reading and writing by us or by the user.
+        InvalidRequestError: the path, sector size or file size breaks a rule of tenders; the file is neither regular
+            nor a block device, lies outside the request's roots, or is an allocation's file that root does not own.
+        NotFoundError: the file does not exist.
+        HostError: this process cannot open it, or `user` cannot write it.
     """
     sector = sector_size(request)
     descriptor, path = _open(request)
@@ -115,12 +122,12 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
 
 
 def reopen(disk: Disk) -> int:
-    """Open the file or device that `inspect` has found, by O_PATH: proc(5)'s link to it leads to no other.
+    """Open a checked file or device with O_PATH; /proc/self/fd/N then leads to this file whatever happens to its path.
 
-    Kind and path are compared, too: a file that was deleted leaves its inode number to another one.
+    Kind and path are compared besides the inode, whose number a new file may get after a deletion.
 
     Raises:
-        HostError: its path leads to another by now, or nowhere.
+        HostError: the path leads to another file now, or to none.
     """
     try:
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -134,15 +141,15 @@ def reopen(disk: Disk) -> int:
 
 
 def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
-    """Check that a tender has the files that were checked.
+    """Check that a started tender has the checked files at its paths; a tender that has exited passes.
 
     Args:
         disks: each with its path in the tender's mount namespace.
-        pid: of the tender; one that has ended has no files.
+        pid: the tender's process ID.
 
     Raises:
-        StartError: it has another file.
-        HostError: its mount namespace cannot be read.
+        StartError: another file is at a path.
+        HostError: the mount namespace cannot be read.
     """
     for disk, path in disks:
         try:
@@ -152,7 +159,8 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
                 raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
             return
         except OSError as error:
-            raise HostError(f"disk {disk.disk}: what the task has of it cannot be read: {error.strerror}.") from error
+            reason = f"{path} of the started task cannot be read: {error.strerror}"
+            raise HostError(f"disk {disk.disk}: {reason}.") from error
         if identity(status) != disk.identity:
             raise StartError(
                 f"disk {disk.disk}: the started task has another file than {disk.path!r}, which was checked: "
@@ -162,12 +170,12 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
 
 
 def _unlock(locking: "asyncio.Future[int]") -> None:
-    """Close the descriptor of a lock that came too late."""
+    """Release a lock that was taken after its start was cancelled."""
     if not locking.cancelled() and not locking.exception():
         os.close(locking.result())
 
 
-def _given(disk: Disk, user: int) -> None:
+def _give(disk: Disk, user: int) -> None:
     descriptor = reopen(disk)
     try:
         give(disk, descriptor, user)
@@ -176,25 +184,25 @@ def _given(disk: Disk, user: int) -> None:
 
 
 def _open(request: DiskRequest) -> tuple[int, str]:
-    """Open the file after its kind and place are checked, since a device may act on an open.
+    """Open the file after a check of its kind and place: open(2) of a device may have effects.
 
     Returns:
-        The descriptor, and the one path that was checked: a job may rename the file at any moment.
+        The descriptor, and the checked path: a job may rename the file at any moment.
     """
-    where = _where(request)
+    where = _described(request)
     found, path = find(where, request.path, request.roots)
     try:
         _check_kind(request, os.fstat(found).st_mode)
-        if of_allocation(request, path):
-            check_alone(request, os.fstat(found))
-        return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the very one that was looked at
+        if is_in_allocation(request, path):
+            check_single_link(request, os.fstat(found))
+        return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the checked file, not what its path leads to now
     except OSError as error:
         raise HostError(f"{where} cannot be opened for reading and writing: {error.strerror}.") from error
     finally:
         os.close(found)
 
 
-def _where(request: DiskRequest) -> str:
+def _described(request: DiskRequest) -> str:
     return f"disk {request.disk}: {request.path!r}"
 
 
@@ -206,37 +214,38 @@ def _check_kind(request: DiskRequest, mode: int) -> None:
 
 
 def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str) -> None:
-    """Check that tasks may have the disk: it is an earlier task's, the allocation's, or may be written by `user`."""
+    """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it."""
     status = os.fstat(descriptor)
-    person = _person(user)
+    credentials = _credentials(user)
     if status.st_uid in users:
         return
-    if of_allocation(request, path):  # whatever others may write: the owner keeps it open, and may have put it there
-        if status.st_uid != person.user:
+    if is_in_allocation(request, path):  # not by mode: a file planted by another user may be writable for everyone
+        if status.st_uid != credentials.user:
             check_owner(request, status)
         return
     acl = None
-    with suppress(OSError):  # it has none, or its file system knows none
+    with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if not may_write(person, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
+    if not may_write(credentials, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
         raise HostError(
-            f"disk {request.disk}: {request.path!r} cannot be written by user {user}, who stands for all tasks.",
+            f"disk {request.disk}: {request.path!r} cannot be written by user {user}: expected write permission.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",
         )
 
 
 def common_owner(user: str = USER) -> int:
-    """Return the uid that stands for all tasks.
+    """Return the uid that owns reclaimed disks, and that must be able to write a disk which no task has had.
 
     Raises:
         HostError: the user does not exist.
     """
-    return _person(user).user
+    return _credentials(user).user
 
 
-def _person(user: str) -> Person:
+def _credentials(user: str) -> Credentials:
     try:
         entry = pwd.getpwnam(user)
     except KeyError as error:
-        raise HostError(f"user {user}, as whom tenders run, does not exist.", "Run: systemd-sysusers") from error
-    return Person(user=entry.pw_uid, groups=os.getgrouplist(user, entry.pw_gid))
+        sentence = f"user {user} does not exist: expected the user of tenders."
+        raise HostError(sentence, "Run: systemd-sysusers") from error
+    return Credentials(user=entry.pw_uid, groups=os.getgrouplist(user, entry.pw_gid))

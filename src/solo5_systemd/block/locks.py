@@ -1,10 +1,9 @@
-"""Locks on disks: each is one task's, for as long as a process of that task lives.
+"""Disk locks: one task at a time has a disk, for as long as a process of the task lives.
 
-A tender locks nothing, and two of them write one file without a word. A lock is a file of the task's own, without
-content, that is locked by flock(2) and has a name in /run/solo5/disks for each disk. Its descriptor becomes the task's
-stdin: the kernel unlocks the file when the last process that has it is gone, and the names then mean nothing. The
-descriptor is open for reading only, and no two tasks have the same file: a tender can give up its own lock with it, and
-do nothing else.
+Tenders lock nothing, so that two of them would write one file. A lock is an empty file of one task, locked by flock(2),
+with a name in /run/solo5/disks for each disk. Its descriptor becomes the tender's standard input. The kernel releases
+the lock with the last process that has the descriptor; the names are stale from then on. The descriptor is read-only
+and no two tasks share a file, so a tender can do nothing with it but unlock its own disks.
 """
 
 import errno
@@ -21,18 +20,18 @@ LOCKS = Path("/run/solo5/disks")
 
 
 def lock(disks: Sequence[Disk], *, directory: Path = LOCKS) -> int:
-    """Lock every disk for as long as the returned descriptor, or a copy of it in any process, is open.
+    """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
-        disks: those of one task.
-        directory: where disks are named.
+        disks: all disks of one task.
+        directory: the directory of lock files.
 
     Returns:
-        A descriptor, close-on-exec; duplicates of it, such as another process's stdin, keep the locks.
+        A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
 
     Raises:
         InvalidRequestError: two disks are one file.
-        TakenError: a disk is another task's.
+        TakenError: another task has a disk.
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
@@ -48,7 +47,7 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS) -> int:
 
 
 def remove_stale(directory: Path = LOCKS) -> None:
-    """Remove the names of disks that no task has.
+    """Remove the lock files of disks that no task has locked.
 
     Raises:
         HostError: the directory cannot be used.
@@ -68,7 +67,7 @@ def remove_stale(directory: Path = LOCKS) -> None:
 
 
 def _guard(directory: Path) -> int:
-    """Let one caller at a time look at names and make them; it takes microseconds."""
+    """Lock the directory against other callers, for the microseconds in which names are read and made."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -83,10 +82,10 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
     for disk, name in zip(disks, names, strict=True):
         if _is_locked(name):
             raise TakenError(
-                f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk that no task has.",
+                f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
                 "List the tasks: solo5ctl ps",
             )
-    descriptor = _own_file(directory)
+    descriptor = _make_lock_file(directory)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         for name in names:
@@ -98,8 +97,8 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
     return descriptor
 
 
-def _own_file(directory: Path) -> int:
-    """Make a file without a name, and open it for reading only."""
+def _make_lock_file(directory: Path) -> int:
+    """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
     writable = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o400)
     try:
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Which file backs which BLOCK_BASIC device, and the rules a tender has for it."""
+"""Disk requests and checked disks, with the rules of tenders for them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 
 SECTOR_SIZE = 512
-"""Bytes, where none is asked for; the tenders' own default."""
+"""Default sector size in bytes, as in the tenders."""
 
 MAX_SECTOR_SIZE = 32768
-"""Bytes; the tenders hold it in 16 bits."""
+"""Bytes; the tenders store it in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRequest:
-    """One manifest BLOCK_BASIC device and the file or block device behind it.
+    """A BLOCK_BASIC device of a manifest, and the file or block device for it.
 
     Attributes:
         disk: the device's name in the manifest.
-        path: of the file or device node, as the caller sees it.
-        sector_size: in bytes, None: 512.
-        roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
-        allocation: those of the roots in which Nomad keeps the files of the task's allocation; a file of root's there
-            is given to the tenders' user.
+        path: of the file or device node, in the caller's mount namespace.
+        sector_size: in bytes; None: 512.
+        roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
+        allocation: those of the roots with the files of the task's allocation; a file there that root owns is given to
+            the task's user.
     """
 
     disk: DeviceName
@@ -36,17 +36,17 @@ class DiskRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """A disk that was found to keep the rules.
+    """A checked disk.
 
     Attributes:
         disk: the device's name in the manifest.
         path: of the file or device node, absolute, without symbolic links.
         sector_size: in bytes.
         device: major and minor number of a block device, None for a file.
-        identity: equal for two disks exactly where they are one: device and inode of a file, the device number
-            and zero of a block device.
-        filesystem: identifier of the file's file system (statvfs(3), f_fsid); 0: it has none.
-        exposed: a user other than root may change what `path` leads to, or a unit file would not give it back as it is.
+        identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
+        filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
+        exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
+            cannot hold.
     """
 
     disk: DeviceName
@@ -59,13 +59,13 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
-    """The disks of one task by paths that only root may change.
+class BoundDisks:
+    """The disks of one task, at paths that only root may change.
 
     Attributes:
-        disks: all of the task's, in their order.
-        directory: that of the bind mounts, None: every path was such a one already.
-        descriptor: holds the directory's lock; negative where there is none.
+        disks: all disks of the task, in order.
+        directory: the directory of the bind mounts; None where no disk needed one.
+        descriptor: has the lock of the directory; negative without a directory.
     """
 
     disks: tuple[Disk, ...]
@@ -74,25 +74,25 @@ class Bound:
 
 
 def sector_size(request: DiskRequest) -> int:
-    """The sector size to use, in bytes.
+    """Return the requested sector size in bytes, or the default.
 
     Raises:
-        InvalidRequestError: one that no tender takes.
+        InvalidRequestError: not a power of two within the tenders' range.
     """
     size = SECTOR_SIZE if request.sector_size is None else request.sector_size
     if not SECTOR_SIZE <= size <= MAX_SECTOR_SIZE or size.bit_count() != 1:
         raise InvalidRequestError(
-            f"disk {request.disk}: sector size {size} does not exist: "
+            f"disk {request.disk}: sector size {size} is not supported: "
             f"expected a power of two from {SECTOR_SIZE} to {MAX_SECTOR_SIZE}."
         )
     return size
 
 
 def check_size(request: DiskRequest, size: int) -> None:
-    """Check the size (bytes) of what is behind a disk.
+    """Check the size (bytes) of a disk.
 
     Raises:
-        InvalidRequestError: not a whole number of sectors, or none at all.
+        InvalidRequestError: zero, or not a multiple of the sector size.
     """
     sector = sector_size(request)
     if size == 0 or size % sector:
@@ -102,10 +102,10 @@ def check_size(request: DiskRequest, size: int) -> None:
 
 
 def check_distinct(disks: Iterable[Disk]) -> None:
-    """Check that no two disks of a task are one file.
+    """Check that the disks of a task are different files.
 
     Raises:
-        InvalidRequestError: two are.
+        InvalidRequestError: two disks are the same file.
     """
     seen: dict[tuple[int, int], Disk] = {}
     for disk in disks:

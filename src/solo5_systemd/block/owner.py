@@ -1,11 +1,8 @@
-"""Disks as the property of the task that has them: each task has a user of its own, and its disks are given to it.
+"""Given disks: a disk becomes the property of the user of its task.
 
-A disk may be given that the user solo5 may write, that an earlier task had, or that is a file of the allocation, which
-Nomad writes as root.
-
-What is changed is an open file, never a path: that it lies below one of the request's directories, is a regular file
-and has no second name was found out about the same descriptor. Nomad makes these directories writable for every user,
-so of what no task had only root's files there are given.
+Three kinds of disks are given: those that user solo5 may write, those that an earlier task had, and files of the
+allocation, which Nomad writes as root. chown(2) is applied to the checked file descriptor, never to a path. Nomad makes
+the allocation's directories writable for every user: a file there that no task has had is given only if root owns it.
 """
 
 import os
@@ -22,16 +19,16 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 _ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 
-def of_allocation(request: DiskRequest, path: str) -> bool:
-    """Whether the file, by its place in the file system, is one of the request's allocation."""
+def is_in_allocation(request: DiskRequest, path: str) -> bool:
+    """Return whether a resolved path lies in the request's allocation."""
     return below(path, request.allocation)
 
 
-def check_alone(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that a file of an allocation is no other file by a second name, and no device of the host.
+def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
+    """Check that a file of an allocation is a regular file without a second hard link.
 
     Raises:
-        InvalidRequestError: it is.
+        InvalidRequestError: a block device, or a file with several links.
     """
     what = f"disk {request.disk}: {request.path!r}"
     if stat.S_ISBLK(status.st_mode):
@@ -41,38 +38,38 @@ def check_alone(request: DiskRequest, status: os.stat_result) -> None:
         )
     if status.st_nlink != 1:
         raise InvalidRequestError(
-            f"{what} has {status.st_nlink} names: expected a file with one, since a hard link may be another's file."
+            f"{what} has {status.st_nlink} names: expected one, since a hard link may be the file of another user."
         )
 
 
 def check_owner(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that a file of an allocation is root's.
+    """Check that root owns a file of an allocation.
 
     Args:
-        request: whose `allocation` holds the file.
-        status: of the open file, which passed `check_alone`.
+        request: the request for the file.
+        status: of the open file, which has passed `check_single_link`.
 
     Raises:
-        InvalidRequestError: it belongs to another user.
+        InvalidRequestError: another user owns it.
     """
     if status.st_uid != ROOT:
         raise InvalidRequestError(
             f"disk {request.disk}: {request.path!r} belongs to user {status.st_uid}, in a directory that every user "
-            "may write: expected a file of root's, or one that a task had.",
+            "may write: expected owner root, or the user of an earlier task.",
             "Nomad writes artifacts and templates as root; give another file to root: chown root FILE",
         )
 
 
 def give(disk: Disk, descriptor: int, user: int) -> None:
-    """Make a user the owner of a disk, which it may read and write; a disk that every user may write stays as it is.
+    """Make a user the owner of a disk, with mode u+rw; a disk that every user may write stays as it is.
 
     Args:
-        disk: which was inspected, and is locked.
-        descriptor: of its file or device, of any kind.
-        user: that the tender will run as.
+        disk: a checked and locked disk.
+        descriptor: of its file or device, O_PATH suffices.
+        user: the uid of the task.
 
     Raises:
-        HostError: its file system does not allow it.
+        HostError: chown(2) or chmod(2) fails, such as on a read-only file system.
     """
     status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)

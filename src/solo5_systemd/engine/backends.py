@@ -7,7 +7,7 @@ Every method raises only errors of `solo5_systemd.errors`.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from solo5_systemd.block.model import Bound, Disk, DiskRequest
+from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
@@ -68,10 +68,10 @@ class Disks(Protocol):
     async def give(self, disk: Disk, user: int) -> None:
         """Make a user the owner of the very file or device that was inspected; called while it is locked."""
 
-    async def bind(self, disks: Sequence[Disk]) -> Bound:
+    async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         """Return the very files that were inspected by paths that only root may change, until `unbind`."""
 
-    async def unbind(self, bound: Bound) -> None:
+    async def unbind(self, bound: BoundDisks) -> None:
         """Take these paths away; what systemd has bound from there stays."""
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from solo5_systemd import policy
-from solo5_systemd.block.model import Bound, Disk
+from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Entered, Preflight, Progress, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
@@ -248,7 +248,7 @@ class Launcher:
         finally:
             await asyncio.shield(self._disks.unbind(bound))
 
-    async def _unbind(self, binding: Awaitable[Bound]) -> None:
+    async def _unbind(self, binding: Awaitable[BoundDisks]) -> None:
         await self._disks.unbind(await binding)
 
     @asynccontextmanager

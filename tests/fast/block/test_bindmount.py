@@ -8,7 +8,7 @@ import pytest
 
 from solo5_systemd.block.bindmount import BindMounts
 from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
-from solo5_systemd.block.model import Bound, Disk
+from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.procfs import exposed, identity
@@ -56,7 +56,7 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
 
 async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, mounts: BindMounts) -> None:
     safe = disk(tmp_path / "1.img", is_exposed=False)
-    assert await ImageFiles(mounts=mounts).bind([safe]) == Bound(disks=(safe,))
+    assert await ImageFiles(mounts=mounts).bind([safe]) == BoundDisks(disks=(safe,))
     assert not (tmp_path / "run").exists()
 
 

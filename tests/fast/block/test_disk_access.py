@@ -2,11 +2,11 @@ import struct
 
 import pytest
 
-from solo5_systemd.block.access import Person, may_write
+from solo5_systemd.block.access import Credentials, may_write
 
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 NOBODY = 0xFFFFFFFF
-SOLO5 = Person(user=990, groups=(990, 44))
+SOLO5 = Credentials(user=990, groups=(990, 44))
 
 
 def acl(*entries: tuple[int, int, int]) -> bytes:

@@ -22,7 +22,7 @@ def test_a_sector_size_that_tenders_take_is_used(asked: int | None, used: int) -
 
 @pytest.mark.parametrize("size", [-512, 0, 1, 256, 513, 1000, 65536, 66048])
 def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
-    with pytest.raises(InvalidRequestError, match=f"sector size {size} does not exist: expected a power of two"):
+    with pytest.raises(InvalidRequestError, match=f"sector size {size} is not supported: expected a power of two"):
         sector_size(request(sector_size=size))
 
 

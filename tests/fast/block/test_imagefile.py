@@ -160,7 +160,7 @@ def test_an_access_control_list_may_allow_it(file: Path, monkeypatch: pytest.Mon
 
 
 def test_a_host_without_the_user_is_told_so(file: Path) -> None:
-    with pytest.raises(HostError, match="user nobodyatall, as whom tenders run, does not exist"):
+    with pytest.raises(HostError, match="user nobodyatall does not exist: expected the user of tenders"):
         inspect(request(file), user="nobodyatall")
 
 

@@ -97,7 +97,7 @@ async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
     file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = made(tmp_path / "elsewhere" / "disk.img")
-    assert "cannot be written by user solo5, who stands for all tasks" in refusal(elsewhere, tmp_path, HostError)
+    assert "cannot be written by user solo5: expected write permission" in refusal(elsewhere, tmp_path, HostError)
     disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
     await ImageFiles().give(disk, TASK)
     assert given == [(elsewhere.stat().st_ino, TASK, -1)]
@@ -124,7 +124,7 @@ def linked(link: Callable[[Path, Path], None]) -> Callable[[Path], Path]:
 
 HOSTILE: dict[str, tuple[Callable[[Path], Path], type[Solo5Error], str]] = {
     "symbolic link": (linked(Path.symlink_to), HostError, "cannot be written by user solo5"),
-    "hard link": (linked(Path.hardlink_to), InvalidRequestError, "has 2 names: expected a file with one"),
+    "hard link": (linked(Path.hardlink_to), InvalidRequestError, "has 2 names: expected one, since a hard link"),
     "dots": (lambda root: made(root / "task-2/local/disk.img"), InvalidRequestError, "cannot be used"),
 }
 

@@ -140,7 +140,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
     machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
 ) -> None:
     """Whether it collects or not, and long before the first collection."""
-    machine.users.kept = ("disk '/srv/a.img' cannot be taken back from user 61200: Input/output error.",)
+    machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
     async with agent() as nomad:
         nomad.driver.config = PluginConfig(collection=Collection(enabled=enabled, interval=3600))
         await begun(nomad)

@@ -1,4 +1,4 @@
-"""Taking a disk back from the user of a task that is gone, or stating why that user still has it."""
+"""The return of a given disk from the user of a removed task to user solo5."""
 
 import os
 import stat
@@ -15,13 +15,13 @@ from solo5_systemd.names import DeviceName
 from solo5_systemd.procfs import identity, place
 
 LOCK_TIMEOUT_S = 2.0
-"""PID 1 closes the descriptors of a service that has ended in a thread of its own, and with stdin the disk's lock."""
+"""PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""
 
 LOCK_INTERVAL_S = 0.02
 
 
 def given_disk(path: str, identity: tuple[int, int], filesystem: int) -> Disk:
-    """Return a disk of which no more is known than what it was when it was given."""
+    """Return the disk of a given-disk file, with only the fields that the file has."""
     return Disk(
         disk=DeviceName("given"),
         path=path,
@@ -32,84 +32,87 @@ def given_disk(path: str, identity: tuple[int, int], filesystem: int) -> Disk:
     )
 
 
-def take_back(
+def reclaim_disk(
     uid: int, disk: Disk, owner: Callable[[], int], *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
 ) -> None:
-    """Give a disk that a task's user was given to the user that stands for all tasks; on stable storage after that.
+    """Change the owner of a given disk from a task's user to `owner`; on stable storage when this returns.
 
-    Nothing happens to a disk that has another owner by now, that was moved or removed, or in whose place is another.
+    A no-op for a disk that has another owner now, was moved or removed, or was replaced by another file.
 
     Args:
         uid: the task's user.
-        disk: as it was when it was given; a boot may have changed the number of its device.
-        owner: returns the uid that stands for all tasks.
-        locks: the directory of disks that are locked.
-        lock_timeout: seconds to wait for a lock on the disk.
+        disk: the disk as it was given; the device number may have changed at a boot.
+        owner: returns the uid of user solo5.
+        locks: the directory of disk locks.
+        lock_timeout: seconds to wait for the disk lock.
 
     Raises:
-        HostError: the disk may still be the user's.
+        HostError: the disk may still belong to the user.
     """
     try:
         descriptor = _open(uid, disk)
         if descriptor is None:
             return
         try:
-            if _is_users(uid, disk, descriptor):
+            if _is_owned_by(uid, disk, descriptor):
                 _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _chown(descriptor, owner()))
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _kept(uid, disk, f"{error.strerror}") from error
+        raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
 
 def _open(uid: int, disk: Disk) -> int | None:
-    """Open the file at the disk's path as a place; None where the disk was removed or moved.
+    """Open the disk's path with O_PATH; None where the disk was removed or moved.
 
     Raises:
-        HostError: its file system is not mounted.
+        HostError: the disk's file system is not mounted.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not _is_device(disk) and not _is_filesystem_of(disk, _nearest(disk.path)):
-        raise _kept(uid, disk, "its file system is not mounted")
+    if not _is_device(disk) and not _is_filesystem_of(disk, _nearest_directory(disk.path)):
+        raise _reclaim_error(uid, disk, "its file system is not mounted")
     return None
 
 
 def _is_device(disk: Disk) -> bool:
-    """Whether the disk was a block device, whose owner ends with its node."""
+    """Return whether the disk was a block device, whose owner is lost with its device node."""
     return not disk.identity[1]
 
 
-def _is_users(uid: int, disk: Disk, descriptor: int) -> bool:
-    """Whether the user has the very disk that was given. A boot may change the number of its file system's device."""
+def _is_owned_by(uid: int, disk: Disk, descriptor: int) -> bool:
+    """Return whether the open file is the given disk and still belongs to the user.
+
+    For a file the inode suffices: the device number of its file system may have changed at a boot.
+    """
     status = os.fstat(descriptor)
     if stat.S_ISBLK(status.st_mode):
         same = identity(status) == disk.identity
     else:
         same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.identity[1]
         if not same and not _is_device(disk) and not _is_filesystem_of(disk, disk.path):
-            raise _kept(uid, disk, "another file system has its path")
+            raise _reclaim_error(uid, disk, "another file system has its path")
     return same and status.st_uid == uid and place(descriptor) == disk.path
 
 
 def _is_filesystem_of(disk: Disk, path: str) -> bool:
-    """Whether a path leads to the file system of the disk: the same device, or the same identifier after a boot."""
+    """Return whether a path lies in the disk's file system: by device number or, after a boot, by f_fsid."""
     return Path(path).lstat().st_dev == disk.identity[0] or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _nearest(path: str) -> str:
+def _nearest_directory(path: str) -> str:
     """Return the innermost directory on a path that exists."""
     return next(str(parent) for parent in Path(path).parents if parent.is_dir())
 
 
 def _with_lock(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float, act: Callable[[], None]) -> None:
-    """Act while the disk is locked, if it is still the user's then: no task can be given it meanwhile."""
+    """Call `act` with the disk locked, if the user still owns it: under the lock, no task can be given the disk."""
     found = replace(disk, identity=identity(os.fstat(descriptor)))
     deadline = time.monotonic() + timeout
     held = _locked(found, locks)
     while held is None and os.fstat(descriptor).st_uid == uid:
         if time.monotonic() > deadline:
-            raise _kept(uid, disk, "it is in use")
+            raise _reclaim_error(uid, disk, "it is in use")
         time.sleep(LOCK_INTERVAL_S)
         held = _locked(found, locks)
     if held is not None:
@@ -117,7 +120,7 @@ def _with_lock(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: floa
             if os.fstat(descriptor).st_uid == uid:
                 act()
         except Solo5Error as error:
-            raise _kept(uid, disk, error.sentence) from error
+            raise _reclaim_error(uid, disk, error.sentence) from error
         finally:
             os.close(held)
 
@@ -133,7 +136,8 @@ def _chown(descriptor: int, owner: int) -> None:
     path = f"/proc/self/fd/{descriptor}"
     os.chown(path, owner, -1)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # The note is removed next, on another file system perhaps: a loss of power must not bring the owner back alone.
+        # The given-disk file is removed next, perhaps on another file system. Without fsync(2), a power loss could keep
+        # that removal and lose the change of owner.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.fsync(opened)
@@ -141,8 +145,8 @@ def _chown(descriptor: int, owner: int) -> None:
             os.close(opened)
 
 
-def _kept(uid: int, disk: Disk, why: str) -> HostError:
+def _reclaim_error(uid: int, disk: Disk, reason: str) -> HostError:
     return HostError(
-        f"disk {disk.path!r} cannot be taken back from user {uid}: {why.rstrip('.')}.",
-        f"The next `solo5ctl gc` tries again; if the disk is gone for good: rm /var/lib/solo5/users/{uid}",
+        f"disk {disk.path!r} cannot be reclaimed from user {uid}: {reason.rstrip('.')}.",
+        f"The next `solo5ctl gc` retries; if the disk was removed for good: rm /var/lib/solo5/users/{uid}",
     )

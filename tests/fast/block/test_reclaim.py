@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.block import takeback
+from solo5_systemd.block import reclaim
 from solo5_systemd.block.imagefile import ImageFiles
 from solo5_systemd.block.model import Disk
-from solo5_systemd.block.takeback import given_disk
+from solo5_systemd.block.reclaim import given_disk
 from solo5_systemd.errors import HostError
 
 TENDER = 990
@@ -45,38 +45,38 @@ def disk(file: Path, *, device: int | None = None, inode: int | None = None, fil
     )
 
 
-def take_back(of: Disk, tmp_path: Path, uid: int | None = None, lock_timeout: float = 0.0) -> None:
+def reclaim_disk(of: Disk, tmp_path: Path, uid: int | None = None, lock_timeout: float = 0.0) -> None:
     user = os.getuid() if uid is None else uid
-    takeback.take_back(user, of, lambda: TENDER, locks=tmp_path / "locks", lock_timeout=lock_timeout)
+    reclaim.reclaim_disk(user, of, lambda: TENDER, locks=tmp_path / "locks", lock_timeout=lock_timeout)
 
 
 TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]
 
 
 def test_a_disk_is_taken_back_and_that_is_on_stable_storage(file: Path, tmp_path: Path, given: list[str]) -> None:
-    take_back(disk(file), tmp_path)
+    reclaim_disk(disk(file), tmp_path)
     assert given == TAKEN
 
 
 def test_a_disk_is_known_after_a_boot_that_numbers_devices_otherwise(
     file: Path, tmp_path: Path, given: list[str]
 ) -> None:
-    take_back(disk(file, device=1), tmp_path)
+    reclaim_disk(disk(file, device=1), tmp_path)
     assert given == TAKEN
 
 
 def test_what_is_not_the_users_disk_stays_as_it_is(file: Path, tmp_path: Path, given: list[str]) -> None:
     of = disk(file)
-    take_back(of, tmp_path, os.getuid() + 1)
-    take_back(disk(file, inode=1), tmp_path)
+    reclaim_disk(of, tmp_path, os.getuid() + 1)
+    reclaim_disk(disk(file, inode=1), tmp_path)
     link = file.with_name("link.img")
     link.symlink_to(file)
-    take_back(given_disk(str(link), of.identity, of.filesystem), tmp_path)
+    reclaim_disk(given_disk(str(link), of.identity, of.filesystem), tmp_path)
     file.unlink()
-    take_back(of, tmp_path)
+    reclaim_disk(of, tmp_path)
     link.unlink()
     file.parent.rmdir()
-    take_back(of, tmp_path)
+    reclaim_disk(of, tmp_path)
     assert given == []
 
 
@@ -91,9 +91,9 @@ def test_a_disk_whose_owner_cannot_be_changed_is_no_disk_that_was_taken_back(
         with monkeypatch.context() as patch:
             patch.setattr(call, fail)
             with pytest.raises(HostError) as refused:
-                take_back(disk(file), tmp_path)
+                reclaim_disk(disk(file), tmp_path)
         assert refused.value.sentence == (
-            f"disk {str(file)!r} cannot be taken back from user {os.getuid()}: {os.strerror(number)}."
+            f"disk {str(file)!r} cannot be reclaimed from user {os.getuid()}: {os.strerror(number)}."
         )
 
 
@@ -103,11 +103,11 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     of = disk(file, device=1, filesystem=1)
     file.unlink()
     with pytest.raises(HostError, match="its file system is not mounted"):
-        take_back(of, tmp_path)
+        reclaim_disk(of, tmp_path)
     file.write_bytes(bytes(512))
     with pytest.raises(HostError, match="another file system has its path"):
-        take_back(given_disk(str(file), (1, 1), 1), tmp_path)
-    take_back(given_disk("/dev/solo5-is-no-device", (1, 0), 1), tmp_path)  # its owner was the node's
+        reclaim_disk(given_disk(str(file), (1, 1), 1), tmp_path)
+    reclaim_disk(given_disk("/dev/solo5-is-no-device", (1, 0), 1), tmp_path)  # its owner was the node's
     assert given == []
 
 
@@ -118,10 +118,10 @@ async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     files = ImageFiles(locks=tmp_path / "locks")
     held = await files.lock([disk(file)])
     with pytest.raises(HostError, match="it is in use"):
-        take_back(disk(file), tmp_path)
+        reclaim_disk(disk(file), tmp_path)
     assert given == []
     _at_sleep(monkeypatch, lambda: os.close(held))
-    take_back(disk(file), tmp_path, lock_timeout=60.0)
+    reclaim_disk(disk(file), tmp_path, lock_timeout=60.0)
     assert given == TAKEN
 
 
@@ -145,8 +145,8 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
         def st_uid(self) -> int:
             return next(seen)
 
-    monkeypatch.setattr("solo5_systemd.block.takeback.os.fstat", Status)
-    take_back(of, tmp_path, owner, lock_timeout=60.0)
+    monkeypatch.setattr("solo5_systemd.block.reclaim.os.fstat", Status)
+    reclaim_disk(of, tmp_path, owner, lock_timeout=60.0)
     os.close(held)
     assert given == []
 
@@ -160,4 +160,4 @@ def _at_sleep(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
             slept.set()
             act()
 
-    monkeypatch.setattr("solo5_systemd.block.takeback.time.sleep", sleep)
+    monkeypatch.setattr("solo5_systemd.block.reclaim.time.sleep", sleep)
