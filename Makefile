@@ -40,9 +40,10 @@ lint: proto ## style, types, and who may import whom
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
 
+TESTS ?= tests/fast
 .PHONY: fast
-fast: proto ## tests that need no machine: seconds
-	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 tests/fast
+fast: proto ## tests that need no machine: a minute or two; TESTS=tests/fast/cli for some of them
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 $(TESTS)
 
 DURATION ?= 3600
 .PHONY: fuzz

@@ -1,0 +1,96 @@
+"""HACKING.md, docs/architecture.md, docs/decisions/ and docs/glossary.md name paths, tests and layers that exist."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.tables import DOCS, missing
+
+ROOT = DOCS.parent
+SOURCES = ROOT / "src" / "solo5_systemd"
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+ARCHITECTURE = DOCS / "architecture.md"
+HACKING = ROOT / "HACKING.md"
+PAPERS = [HACKING, ARCHITECTURE, DOCS / "glossary.md", *DECISIONS]
+
+HEADINGS = ["Why", "Alternatives", "What would change it", "Code", "Tests"]
+MADE = ("build/", "dist/")
+"""Directories of the checkout that a build makes."""
+
+_FILES = (".py", ".md", ".toml", ".proto", "Makefile")
+_PATH = re.compile(r"[\w@.*+-]+(?:/[\w@.*+-]*)*")
+_CHECKOUT = re.compile(r"(?<![\w/~.-])(?:tests|src|docs|units|examples|packaging|completions)/[\w./@*-]*[\w/*]")
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def named(text: str) -> set[str]:
+    """Return the paths that a paper names: in backquotes, and words that begin with a folder of the checkout."""
+    quoted = {word.partition("::")[0] for word in re.findall(r"`([^`\n]+)`", text)}
+    paths = {word for word in quoted if _PATH.fullmatch(word) and ("/" in word or word.endswith(_FILES))}
+    return {word for word in paths | set(_CHECKOUT.findall(text)) if not word.startswith(MADE)}
+
+
+def exists(path: str) -> bool:
+    """Look below the checkout and below src/solo5_systemd; `*` stands for any name."""
+    return any(next(root.glob(path.rstrip("/")), None) for root in (ROOT, SOURCES))
+
+
+def lost(text: str) -> list[str]:
+    return sorted(path for path in named(text) if not exists(path))
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
+def test_every_path_that_is_named_exists(paper: Path) -> None:
+    assert lost(paper.read_text()) == []
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(paper: Path) -> None:
+    assert [link for link in _LINK.findall(paper.read_text()) if not (paper.parent / link).exists()] == []
+
+
+def test_a_path_that_does_not_exist_is_found() -> None:
+    assert lost("See `unit/translate.py`, `docs/man/`, `tests/fast/test_*.py`, `/run/solo5` and `http/tcp x`.") == []
+    assert lost("See `unit/transport.py`.") == ["unit/transport.py"]
+    assert lost("Run tests/machine/bout --shell, then `workloads.py`.") == ["tests/machine/bout", "workloads.py"]
+    assert lost("`tests/fast/test_nothing.py::test_x`") == ["tests/fast/test_nothing.py"]
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_its_headings_and_names_tests_that_exist(page: Path) -> None:
+    text = page.read_text()
+    assert re.match(r"# \S.*\n\n\*\*Decision\.\*\* \S", text)
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
+    tests = re.findall(r"`tests/([^`]+::[^`]+)`", text.partition("\n## Tests\n")[2])
+    assert [gone for test in tests for gone in missing(f"`{test}`")] == []
+    assert tests, "a decision is held by a test"
+
+
+def test_the_table_of_decisions_has_every_page_under_its_title() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| \[([\w-]+)\]\(decisions/\2\.md\) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    titles = {page.stem: page.read_text().splitlines()[0].removeprefix("# ") for page in DECISIONS}
+    assert {stem: title for title, stem in rows} == titles
+    assert len(rows) == len(titles)
+
+
+def test_every_folder_of_the_sources_is_named() -> None:
+    folders = {path.parent.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("__init__.py")} - {"."}
+    text = ARCHITECTURE.read_text()
+    assert [folder for folder in sorted(folders) if f"`{folder}/`" not in text] == []
+
+
+@pytest.mark.parametrize("contract", ["layers", "engine", "nomad"])
+def test_layers_are_those_of_the_import_contract(contract: str) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = {each["id"]: each for each in settings["tool"]["importlinter"]["contracts"]}
+    layers = "\n".join(contracts[contract]["layers"])
+    assert f"```\n{layers}\n```" in ARCHITECTURE.read_text()
+
+
+def test_each_change_names_one_file_to_open_first() -> None:
+    tables = HACKING.read_text().partition("\n## Where a change goes\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!change|---)([^|]+) \| ([^|]+) \| ([^|]*)\|$", tables, re.MULTILINE)
+    assert [change for change, first, _ in rows if len(named(first)) != 1] == []
+    assert len(rows) >= 40
+    assert len(rows) == len({change for change, _, _ in rows})
