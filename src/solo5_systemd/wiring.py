@@ -12,7 +12,17 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.runtime import Runtime
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Console, Disks, Images, Networks, Places, Relay, Tenders, Usages, Users
+    from solo5_systemd.engine.backends import (
+        Console,
+        Directories,
+        Disks,
+        Images,
+        Networks,
+        Relay,
+        Tenders,
+        Usages,
+        Users,
+    )
     from solo5_systemd.settings import Settings
     from solo5_systemd.users.record import Given
 
@@ -20,10 +30,10 @@ if TYPE_CHECKING:
 # Directories of others.
 
 
-class Directories:
-    """Fulfils `backends.Places`."""
+class HostDirectories:
+    """Fulfils `backends.Directories`."""
 
-    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
         return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_gone(Path(each))))
 
 
@@ -100,10 +110,10 @@ class Machine:
         return CgroupFs()
 
     @cached_property
-    def places(self) -> "Places":
-        from solo5_systemd.wiring import Directories
+    def directories(self) -> "Directories":
+        from solo5_systemd.wiring import HostDirectories
 
-        return Directories()
+        return HostDirectories()
 
 
 def _reclaim_disk(uid: int, given: "Given") -> None:

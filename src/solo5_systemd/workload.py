@@ -12,7 +12,7 @@ from solo5_systemd.policy import Policy
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
-STOP_TIMEOUT = 10.0
+STOP_TIMEOUT_S = 10.0
 """Seconds between the stop signal and SIGKILL. A tender ends within milliseconds of its signal, or never."""
 
 

@@ -95,7 +95,7 @@ class Floor:
         """As little as leaves nothing: the unit, and the target that would keep it."""
         await self._manager.stop(unit.name)
         await self._manager.stop(str(unit.value("Wants")[0]))  # type: ignore[index] # a list of one
-        await self._manager.forget([unit.name])
+        await self._manager.reset_failed([unit.name])
 
     async def _units(self, count: int) -> list[TransientUnit]:
         return [await self._unit(name) for name in itertools.islice(self._names, count)]

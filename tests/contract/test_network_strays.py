@@ -15,14 +15,14 @@ async def test_elements_without_a_lease_are_strays_and_go_with_the_services_next
     async with service.client() as client:
         await client.lease("a", udp(5301))
         await client.lease("b", udp(5302))
-        assert await client.strays() == ()
+        assert await client.orphans() == ()
         service.kill()
         (service.state / "tasks/a.json").unlink()
-        told = await client.strays()
+        told = await client.orphans()
         assert any("5301" in line for line in told)
         assert all(line.startswith("nftables element ") and "5302" not in line for line in told)
         await service.restart()
-        assert await client.strays() == ()
+        assert await client.orphans() == ()
         await client.drop("b")
 
 
@@ -32,7 +32,7 @@ async def test_where_a_lease_cannot_be_read_nothing_is_a_stray(service: Service)
         await client.lease("a", udp(5301))
         service.kill()
         (service.state / "tasks/a.json").write_text("{")
-        assert await client.strays() == ()
+        assert await client.orphans() == ()
         await service.restart()
         await client.drop("a")
 
@@ -44,7 +44,7 @@ async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
         await client.lease("b")
         service.kill()
         rewrite(service.state / "tasks/a.json", expires=0)
-        assert [record.reservation.task for record in await client.overdue()] == ["a"]
+        assert [record.reservation.task for record in await client.expired()] == ["a"]
         rewrite(service.state / "tasks/a.json", expires=1 << 40)
         await service.restart()
         await client.drop("a")

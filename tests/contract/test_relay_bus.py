@@ -132,11 +132,11 @@ async def test_a_task_is_known_from_forward_to_drain_and_after_a_kill(daemon: Da
     async with daemon.connected() as connection:
         client = daemon.client(connection)
         await client.forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])
-        assert await client.holds() == {TASK}
+        assert await client.open_tasks() == {TASK}
         daemon.kill()
     daemon.start()
     async with daemon.connected() as connection:
-        assert await daemon.client(connection).holds() == frozenset(), "here, nobody keeps descriptors"
+        assert await daemon.client(connection).open_tasks() == frozenset(), "here, nobody keeps descriptors"
         assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
         assert await daemon.client(connection).drain(TASK) is None
     assert list(daemon.state.iterdir()) == []

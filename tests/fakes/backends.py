@@ -121,7 +121,7 @@ class FakeDisks:
         async with self._steps.step("remove stale locks"):
             pass
 
-    async def give(self, disk: Disk, user: int) -> None:
+    async def change_owner(self, disk: Disk, user: int) -> None:
         async with self._steps.step("give disk"):
             self.owners[disk.path] = user
 
@@ -170,15 +170,15 @@ class FakeUsers:
             if len(self.held) == self.most:
                 raise RangeUsedUpError("all users are in use.")
             adopted = task in self.held
-            uid = self.held.setdefault(task, self.likely())
+            uid = self.held.setdefault(task, self.next_uid())
         self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
         return HeldUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
-    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
         async with self._steps.step("note disks"):
             self.noted[uid] = list(disks)
 
-    def likely(self) -> int:
+    def next_uid(self) -> int:
         return max(self.held.values(), default=61199) + 1
 
     async def release(self, task: TaskName) -> None:
@@ -255,12 +255,12 @@ class FakeNetworks:
         async with self._steps.step("traffic"):
             return self.counted
 
-    async def overdue(self) -> Sequence[LeaseRecord]:
-        async with self._steps.step("overdue"):
+    async def expired(self) -> Sequence[LeaseRecord]:
+        async with self._steps.step("expired"):
             return self.late
 
-    async def strays(self) -> Sequence[str]:
-        async with self._steps.step("strays"):
+    async def orphans(self) -> Sequence[str]:
+        async with self._steps.step("orphans"):
             return self.stray
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
@@ -324,11 +324,11 @@ class FakeConsole:
                 yield self.lines[position]
                 position += 1
 
-    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
-        async with self._steps.step("complaints"):
+    async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
+        async with self._steps.step("failure_messages"):
             return self.said.get(unit, ())
 
-    async def last_words(self, state: UnitState) -> ExitMessages:
+    async def exit_messages(self, state: UnitState) -> ExitMessages:
         async with self._steps.step("read last words"):
             said = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
         return ExitMessages(
@@ -339,8 +339,8 @@ class FakeConsole:
             hung=state.unit in self.hung,
         )
 
-    async def note_hung(self, state: UnitState) -> None:
-        async with self._steps.step("note hung"):
+    async def log_hung(self, state: UnitState) -> None:
+        async with self._steps.step("log_hung"):
             self.hung.add(state.unit)
 
     async def sync(self, task: TaskName, namespace: str) -> None:
@@ -427,7 +427,7 @@ class FakePlaces:
         self._steps = steps
         self.missing: set[str] = set()
 
-    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
         async with self._steps.step("look at directories"):
             return frozenset(directories) & self.missing
 
@@ -446,7 +446,7 @@ class Machine:
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
-        self.places = FakePlaces(self.steps)
+        self.directories = FakePlaces(self.steps)
 
     @property
     def backends(self) -> Backends:

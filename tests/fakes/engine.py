@@ -9,7 +9,7 @@ from tests.fakes.tasks import STARTED, ended, running, started
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
-from solo5_systemd.engine.task import Entered, Phase, Progress, Sample, Started, Task
+from solo5_systemd.engine.task import Phase, Sample, StartCallbacks, Started, StartedScope, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.export import Entry, Stream
 from solo5_systemd.names import TaskName
@@ -75,7 +75,7 @@ class FakeRuntime(Runtime):
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         return unenforced(workload, self.enabled)
 
-    async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
+    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
         if self.refusal is not None:
             raise self.refusal
         if self.on_start is not None:
@@ -87,20 +87,20 @@ class FakeRuntime(Runtime):
             self._end(workload.name, self.outcome)
         return started(self.known[workload.name])
 
-    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
+    async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
         self.workloads.append(workload)
         self.calls.append(("scope", pid))
         line = ("/usr/bin/solo5-spt", "--mem=118", "--", workload.image)
-        return Entered(line=line, invocation="0" * 31 + "1", control_group="/solo5.slice/solo5-task-web.scope")
+        return StartedScope(argv=line, invocation="0" * 31 + "1", control_group="/solo5.slice/solo5-task-web.scope")
 
     async def preview(self, workload: Workload) -> Plan:
         self.workloads.append(workload)
         assert self.plan is not None
         return self.plan
 
-    async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = 10) -> Task:
+    async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = 10) -> Task:
         await self.task(name)
-        self.calls.append(("stop", name, signal, patience))
+        self.calls.append(("stop", name, signal, timeout_s))
         if self.outcome is not None or self.listens:
             self._end(name, STOPPED)
         await self._over.wait()

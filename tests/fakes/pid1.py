@@ -89,18 +89,18 @@ class FakeUnits:
             if number in self.heeds or (number == SIGKILL and everyone):
                 self.end(unit, MainCode.KILLED, number)
 
-    async def forget(self, units: Sequence[str]) -> None:
-        async with self._steps.step("forget"):
+    async def reset_failed(self, units: Sequence[str]) -> None:
+        async with self._steps.step("reset_failed"):
             self.forgotten += units
             for state in [self.loaded[unit] for unit in units if unit in self.loaded]:
                 if state.active is ActiveState.FAILED:
                     self.put(replace(state, active=ActiveState.INACTIVE))
 
-    async def require(self, unit: str) -> None:
+    async def ensure_started(self, unit: str) -> None:
         async with self._steps.step(f"require {unit}"):
             pass
 
-    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+    async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         async with self._steps.step(f"confine {slice_unit}"):
             self.confined[slice_unit] = properties
 
@@ -119,12 +119,12 @@ class FakeUnits:
     async def release(self) -> int:
         return 257
 
-    async def going_down(self) -> bool:
-        async with self._steps.step("going down"):
+    async def is_shutting_down(self) -> bool:
+        async with self._steps.step("is_shutting_down"):
             return self.stopping
 
-    async def lives(self, task: TaskName) -> bool:
-        async with self._steps.step("lives"):
+    async def is_running(self, task: TaskName) -> bool:
+        async with self._steps.step("is_running"):
             state = self.seen(task)
             return state is not None and not state.over
 
@@ -140,13 +140,13 @@ class FakeUnits:
         async with self._steps.step("names"):
             return [state.task for state in self.loaded.values() if ended or not state.over]
 
-    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        async with self._steps.step("beside"):
+    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+        async with self._steps.step("companion_units"):
             kept = (unit.removeprefix("solo5-outcome@").removesuffix(".target") for unit in self._kept)
             return self.networks, frozenset(map(TaskName, kept))
 
-    async def runs(self) -> Sequence[UnitState]:
-        async with self._steps.step("runs"):
+    async def running_states(self) -> Sequence[UnitState]:
+        async with self._steps.step("running_states"):
             return tuple(replace(state, started=0) for state in self.loaded.values() if not state.over)
 
     async def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:

@@ -45,16 +45,16 @@ class FakeRelay:
             self.units.append(unit)
             self.namespaces.append(namespace)
 
-    async def owes(self, task: TaskName) -> bool:
-        async with self._steps.step("owes"):
+    async def has_record(self, task: TaskName) -> bool:
+        async with self._steps.step("has_record"):
             return task in self.held or task in self.lost
 
     async def records(self) -> Mapping[TaskName, float]:
         async with self._steps.step("records"):
             return self.silent
 
-    async def holds(self) -> frozenset[TaskName]:
-        async with self._steps.step("holds"):
+    async def open_tasks(self) -> frozenset[TaskName]:
+        async with self._steps.step("open_tasks"):
             return frozenset(self.held)
 
     async def gaps(self) -> AsyncGenerator[Gap, None]:

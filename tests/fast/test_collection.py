@@ -12,13 +12,13 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import LeaseState
 
 IMAGE = f"image {'ab' * 32}"
-WAKES = {"collect networks", "drain", "holds", "networks"}
+WAKES = {"collect networks", "drain", "open_tasks", "networks"}
 
 
 def forgotten(machine: Machine, task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
     machine.units.loaded[task.unit] = replace(task.state, log_fields=fields)
-    machine.places.missing.add(ALLOCATION)
+    machine.directories.missing.add(ALLOCATION)
 
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:

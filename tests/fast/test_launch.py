@@ -394,7 +394,7 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
     machine.units.job_result, machine.units.ended_at_once = "failed", ended
     started = await runtime.start(WORKLOAD)
     assert (started.pid, started.control_group) == (0, "")
-    task = await runtime.wait_for(started.unit, started.invocation, started.pid)
+    task = await runtime.wait_for_run(started.unit, started.invocation, started.pid)
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
 
 
@@ -405,7 +405,7 @@ async def test_a_tender_that_could_not_be_executed_was_not_started(machine: Mach
     assert machine.holds == NOTHING
 
 
-@pytest.mark.parametrize("step", ["start unit", "complaints"])
+@pytest.mark.parametrize("step", ["start unit", "failure_messages"])
 async def test_a_bus_that_breaks_in_the_middle_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
     machine.units.job_result = "failed"
     machine.steps.errors[step] = HostError("the bus broke.")
@@ -532,7 +532,7 @@ async def test_a_start_whose_tender_has_another_disk_leaves_nothing(machine: Mac
 
 async def test_a_failed_start_that_is_cancelled_while_it_asks_why_leaves_nothing() -> None:
     steps = await _steps_of_a_start("failed")
-    machine = _full("failed", steps.index("complaints"))
+    machine = _full("failed", steps.index("failure_messages"))
     await _cancelled_while_it_hangs(machine)
     assert machine.holds == NOTHING
 
@@ -553,8 +553,8 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
 ) -> None:
     workload = replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",))
     entered = await runtime.start_scope(workload, 4711)
-    assert "/usr/bin/solo5-hvt" in entered.line
-    assert (entered.line[0], entered.line[-1]) == ("/usr/bin/setpriv", "web")
+    assert "/usr/bin/solo5-hvt" in entered.argv
+    assert (entered.argv[0], entered.argv[-1]) == ("/usr/bin/setpriv", "web")
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
     state = machine.units.loaded[unit.name]
@@ -562,9 +562,9 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
     assert state.log_fields["SOLO5_TASK"] == "web"
     lock, file = machine.disks.locks
     (image,) = machine.images.opened
-    assert f"--block:storage=/proc/self/fd/{file}" in entered.line
-    assert f"/proc/self/fd/{image}" in entered.line
-    assert not [word for word in entered.line if word.startswith("/var")]
+    assert f"--block:storage=/proc/self/fd/{file}" in entered.argv
+    assert f"/proc/self/fd/{image}" in entered.argv
+    assert not [word for word in entered.argv if word.startswith("/var")]
     for descriptor in (lock, file, image):
         assert os.get_inheritable(descriptor)  # by what the caller executes
         os.close(descriptor)

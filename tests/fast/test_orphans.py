@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.tasks import LEASE, ended, running
 
-from solo5_systemd.engine.orphans import Scene, orphans
+from solo5_systemd.engine.orphans import Snapshot, orphans
 from solo5_systemd.engine.task import Task
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
@@ -13,18 +13,18 @@ from solo5_systemd.workload import UnitKind
 
 WEB = TaskName("web")
 ALLOCATION = "/var/lib/nomad/alloc/3fa85f64"
-EMPTY = Scene(
+EMPTY = Snapshot(
     units=(),
     networks=frozenset(),
     outcomes=frozenset(),
     overdue=(),
     strays=(),
     consoles={},
-    gone=frozenset(),
+    missing_directories=frozenset(),
 )
 
 
-def of_nomad(task: Task) -> Scene:
+def of_nomad(task: Task) -> Snapshot:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
     return replace(EMPTY, units=(replace(task.state, log_fields=fields),), outcomes=frozenset({WEB}))
 
@@ -33,8 +33,8 @@ def holding(state: LeaseState) -> LeaseRecord:
     return LeaseRecord(reservation=Reservation(task=WEB, leases=(LEASE,)), nics=(), state=state, expires=0)
 
 
-def found(scene: Scene) -> list[str]:
-    return list(map(str, orphans(scene)))
+def found(snapshot: Snapshot) -> list[str]:
+    return list(map(str, orphans(snapshot)))
 
 
 TASKS = pytest.mark.parametrize(
@@ -44,16 +44,19 @@ TASKS = pytest.mark.parametrize(
 
 @TASKS
 def test_a_task_of_nomads_is_nobodys_when_its_allocation_is_removed(task: Task) -> None:
-    scene = of_nomad(task)
-    assert found(scene) == []
-    assert found(replace(scene, gone=frozenset({ALLOCATION}))) == [
+    snapshot = of_nomad(task)
+    assert found(snapshot) == []
+    assert found(replace(snapshot, missing_directories=frozenset({ALLOCATION}))) == [
         f"task web: Nomad has removed its allocation ({ALLOCATION})"
     ]
 
 
 @TASKS
 def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
-    assert found(replace(EMPTY, units=(task.state,), outcomes=frozenset({WEB}), gone=frozenset({"", "/"}))) == []
+    assert (
+        found(replace(EMPTY, units=(task.state,), outcomes=frozenset({WEB}), missing_directories=frozenset({"", "/"})))
+        == []
+    )
 
 
 def test_an_outcome_is_kept_for_a_unit_alone() -> None:
@@ -69,9 +72,9 @@ def test_an_outcome_is_kept_for_a_unit_alone() -> None:
     ],
 )
 def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
-    scene = replace(EMPTY, overdue=(holding(state),))
-    assert found(scene) == [f"network lease of task web: {reason}"]
-    assert found(replace(scene, networks=frozenset({WEB}))) == []
+    snapshot = replace(EMPTY, overdue=(holding(state),))
+    assert found(snapshot) == [f"network lease of task web: {reason}"]
+    assert found(replace(snapshot, networks=frozenset({WEB}))) == []
 
 
 def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
@@ -90,6 +93,6 @@ def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
 
 
 def test_a_user_is_nobodys_without_its_unit() -> None:
-    scene = replace(EMPTY, users=frozenset({WEB}))
-    assert found(scene) == ["user of task web: its unit is not loaded"]
-    assert found(replace(scene, units=(ended().state,))) == [], "it can be started again by systemctl"
+    snapshot = replace(EMPTY, users=frozenset({WEB}))
+    assert found(snapshot) == ["user of task web: its unit is not loaded"]
+    assert found(replace(snapshot, units=(ended().state,))) == [], "it can be started again by systemctl"

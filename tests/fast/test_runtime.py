@@ -155,7 +155,7 @@ async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Ru
     assert machine.units.sent == [(UNIT, 9, True)]
     assert task.outcome is not None
     assert task.outcome.ending is Ending.STALLED
-    assert machine.steps.taken.index("note hung") < machine.steps.taken.index(f"kill {UNIT}")
+    assert machine.steps.taken.index("log_hung") < machine.steps.taken.index(f"kill {UNIT}")
 
 
 # --- console -------------------------------------------------------------------------------------------------

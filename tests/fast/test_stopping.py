@@ -39,13 +39,13 @@ async def test_a_stop_is_systemds_own(machine: Machine, runtime: Runtime, web: T
 
 
 @pytest.mark.parametrize(
-    "signal, patience, number",
+    "signal, timeout_s, number",
     [(StopSignal.INT, 10.0, 2), (StopSignal.TERM, 10.1, 15), (StopSignal.INT, 60.0, 2)],
 )
 async def test_another_signal_or_a_longer_patience_than_the_units_is_ours_to_keep(
-    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, patience: float, number: int
+    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, timeout_s: float, number: int
 ) -> None:
-    task = await runtime.stop(WEB, signal=signal, patience=patience)
+    task = await runtime.stop(WEB, signal=signal, timeout_s=timeout_s)
     assert machine.units.sent == [(UNIT, number, False)]
     assert f"stop {UNIT}" not in machine.steps.taken
     assert task.outcome is not None
@@ -53,12 +53,12 @@ async def test_another_signal_or_a_longer_patience_than_the_units_is_ours_to_kee
 
 
 @pytest.mark.parametrize("signal", StopSignal)
-@pytest.mark.parametrize("patience", [0, 0.01])
+@pytest.mark.parametrize("timeout_s", [0, 0.01])
 async def test_who_does_not_listen_is_killed_and_that_was_asked_for(
-    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, patience: float
+    machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, timeout_s: float
 ) -> None:
     machine.units.heeds = ()
-    task = await runtime.stop(WEB, signal=signal, patience=patience)
+    task = await runtime.stop(WEB, signal=signal, timeout_s=timeout_s)
     assert machine.units.sent[-1] == (UNIT, 9, True)
     assert task.state.stop_requested
     assert task.outcome is not None
@@ -68,7 +68,7 @@ async def test_who_does_not_listen_is_killed_and_that_was_asked_for(
 async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.usages.zombies = {web.pid}
     machine.units.heeds = ()
-    task = await runtime.stop(WEB, patience=1000)
+    task = await runtime.stop(WEB, timeout_s=1000)
     assert machine.units.sent == [(UNIT, 9, True)]
     assert task.outcome is not None
     assert task.outcome.ending is Ending.STOPPED
@@ -98,7 +98,7 @@ async def test_stopping_an_ended_task_tells_how_it_ended(machine: Machine, runti
 
 async def test_a_stop_that_was_asked_for_is_no_failed_unit(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.heeds = ()
-    await runtime.stop(WEB, patience=0)
+    await runtime.stop(WEB, timeout_s=0)
     assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE
 
 
@@ -153,7 +153,7 @@ async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
 ) -> None:
     monkeypatch.setattr(stop, "NOTICE", 0.05)
     machine.units.heeds, machine.units.busy = (), True
-    assert (await runtime.stop(WEB, patience=0.01)).phase is Phase.ENDED
+    assert (await runtime.stop(WEB, timeout_s=0.01)).phase is Phase.ENDED
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ async def test_a_discarded_tasks_network_unit_has_ended_before_anybody_may_have_
 ) -> None:
     await runtime.discard(WEB)
     steps = machine.steps.taken
-    assert steps.index(f"stop {network_service(WEB)}") < steps.index("reservation", steps.index("forget"))
+    assert steps.index(f"stop {network_service(WEB)}") < steps.index("reservation", steps.index("reset_failed"))
 
 
 async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:

@@ -48,7 +48,7 @@ def state(
     ],
 )
 def test_a_units_state_is_one_word(active: ActiveState, frozen: bool, stalled: bool, expected: Phase) -> None:
-    assert phase(state(active, frozen=frozen), stalled=stalled) is expected
+    assert phase(state(active, frozen=frozen), hung=stalled) is expected
 
 
 def test_a_task_shows_what_its_unit_says() -> None:

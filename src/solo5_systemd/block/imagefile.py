@@ -63,7 +63,7 @@ class ImageFiles:
         """Open a checked disk with O_PATH; see `reopen`."""
         return await asyncio.to_thread(reopen, disk)
 
-    async def give(self, disk: Disk, user: int) -> None:
+    async def change_owner(self, disk: Disk, user: int) -> None:
         """Make a task's user the owner of a checked disk; see `owner.give`."""
         await asyncio.to_thread(_give, disk, user)
 

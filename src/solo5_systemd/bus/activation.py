@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from solo5_systemd.bus.connection import CALL_TIMEOUT, Connection, RemoteError
+from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection, RemoteError
 from solo5_systemd.bus.unit_watch import unit_path
 from solo5_systemd.dependencies import LACKING
 from solo5_systemd.errors import DependencyError, HostError
@@ -15,7 +15,7 @@ LATE = 1.0
 """Seconds without an answer after which the unit is read. The bus does not report a start that failed: a call waits for
 all of its timeout then."""
 
-ANSWER_TIMEOUT = CALL_TIMEOUT + 5.0
+ANSWER_TIMEOUT = CALL_TIMEOUT_S + 5.0
 """Seconds for one reply: longer than the bus waits for a start, so that its error comes first: the call was not
 delivered."""
 

@@ -24,7 +24,7 @@ that a slow one delays nobody who asks another."""
 SEND_BUFFER = 1 << 20
 """Bytes that are asked for, against the same fault; the kernel gives what net.core.wmem_max allows."""
 
-CALL_TIMEOUT = 25.0
+CALL_TIMEOUT_S = 25.0
 """Seconds for one reply: as long as dbus-daemon waits for a service that it activates (`service_start_timeout`)."""
 
 
@@ -118,7 +118,7 @@ class Connection:
             signature: D-Bus type string of *body*.
             body: arguments.
             unix_fds: descriptors that *body* refers to by index.
-            within: seconds for the reply; None: `CALL_TIMEOUT`.
+            within: seconds for the reply; None: `CALL_TIMEOUT_S`.
 
         Raises:
             Solo5Error: the peer answered with an error of ours.
@@ -134,7 +134,7 @@ class Connection:
             body=list(body),
             unix_fds=list(unix_fds),
         )
-        limit = CALL_TIMEOUT if within is None else within
+        limit = CALL_TIMEOUT_S if within is None else within
         try:
             async with self._in_flight[destination], asyncio.timeout(limit):
                 bus = await self.connect()
@@ -227,7 +227,7 @@ async def _connected(address: str | None) -> MessageBus:
         bus = _Bus(bus_address=address, bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
         bus._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # noqa: SLF001
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await bus.connect()
         except BaseException:
             asyncio.get_running_loop().remove_reader(bus._fd)  # noqa: SLF001

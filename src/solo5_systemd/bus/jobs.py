@@ -68,7 +68,7 @@ class Owner:
 MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 
-JOB_TIMEOUT = 60.0
+JOB_TIMEOUT_S = 60.0
 """Seconds. Longer than TimeoutStartSec= (30) of a task and than that of its network unit, so that systemd gives up
 first and says what was slow."""
 
@@ -116,13 +116,13 @@ class Jobs:
     async def _result(self, job: str, member: str) -> str:
         future = self._waiting.setdefault(job, asyncio.get_running_loop().create_future())
         lost = self._connection.lost
-        await asyncio.wait((future, lost), timeout=JOB_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((future, lost), timeout=JOB_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if future.done():
             return future.result()
         if lost.done():
             raise _broken(member)
         raise HostError(
-            f"systemd did not finish {member} within {JOB_TIMEOUT:.0f} seconds.", "See: systemctl list-jobs"
+            f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
         )
 
     async def subscribe(self) -> int:

@@ -107,21 +107,21 @@ class Manager:
         with suppress(NoSuchTaskError):
             await self._manager("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
 
-    async def forget(self, units: Sequence[str]) -> None:
+    async def reset_failed(self, units: Sequence[str]) -> None:
         await asyncio.gather(*map(self._forget, units))
 
     async def _forget(self, unit: str) -> None:
         with suppress(NoSuchTaskError):
             await self._manager("ResetFailedUnit", "s", [unit])
 
-    async def require(self, unit: str) -> None:
+    async def ensure_started(self, unit: str) -> None:
         with _translated():
             result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
-    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
-        await self.require(slice_unit)
+    async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        await self.ensure_started(slice_unit)
         until_boot = True
         body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
         await self._manager("SetUnitProperties", "sba(sv)", body)
@@ -142,7 +142,7 @@ class Manager:
             self._release = generation, release_of(version)
         return self._release[1]
 
-    async def going_down(self) -> bool:
+    async def is_shutting_down(self) -> bool:
         return await self._about("SystemState") == "stopping"
 
     async def _about(self, name: str) -> str:
@@ -151,7 +151,7 @@ class Manager:
             reply = await self._question(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
         return str(reply[0].value)
 
-    async def lives(self, task: TaskName) -> bool:
+    async def is_running(self, task: TaskName) -> bool:
         states = (row.state() for row in await self._rows(task))
         return any(state is not None and not state.over for state in states)
 
@@ -169,12 +169,12 @@ class Manager:
         states = (row.state() for row in await self._listing())
         return [state.task for state in states if state is not None and (ended or not state.over)]
 
-    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
         (rows,) = await self._asked("ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]])
         standing = [row.unit for row in map(_Row._make, rows) if row.active not in ("inactive", "failed")]
         return _instances(network_service(_ANY), standing), _instances(outcome_target(_ANY), standing)
 
-    async def runs(self) -> Sequence[UnitState]:
+    async def running_states(self) -> Sequence[UnitState]:
         rows = [row for row in await self._listing() if not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
         told = [self._told(row, exported[row.unit]) for row in rows if row.unit in exported]

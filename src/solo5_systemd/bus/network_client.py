@@ -89,12 +89,12 @@ class Networkd:
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         return read_traffic()
 
-    async def overdue(self) -> Sequence[LeaseRecord]:
+    async def expired(self) -> Sequence[LeaseRecord]:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         records = await asyncio.to_thread(read_lease_records, self._state)
         return tuple(record for record in records if record.expires <= now)
 
-    async def strays(self) -> Sequence[str]:
+    async def orphans(self) -> Sequence[str]:
         from solo5_systemd.network.orphans import read_orphans
 
         return await asyncio.to_thread(read_orphans, self._state)

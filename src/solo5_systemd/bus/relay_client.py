@@ -59,13 +59,13 @@ class Relay:
         else:
             await self._call("Forward", "ssthh", body, (stdout, stderr))
 
-    async def owes(self, task: TaskName) -> bool:
+    async def has_record(self, task: TaskName) -> bool:
         return await asyncio.to_thread((self._state / f"{task}.json").exists)
 
     async def records(self) -> Mapping[TaskName, float]:
         return await asyncio.to_thread(lambda: dict(_records(self._state)))
 
-    async def holds(self) -> frozenset[TaskName]:
+    async def open_tasks(self) -> frozenset[TaskName]:
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
         [tasks] = await self._call("List", "", [])

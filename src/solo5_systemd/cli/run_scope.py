@@ -22,7 +22,7 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
 
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
-        line.extend((await engine.start_scope(workload, os.getpid())).line)
+        line.extend((await engine.start_scope(workload, os.getpid())).argv)
         return 0
 
     context.run(command)

@@ -65,7 +65,7 @@ class Disks(Protocol):
     async def remove_stale_locks(self) -> None:
         """Forget the locks of tasks that have ended."""
 
-    async def give(self, disk: Disk, user: int) -> None:
+    async def change_owner(self, disk: Disk, user: int) -> None:
         """Make a user the owner of the very file or device that was inspected; called while it is locked."""
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
@@ -93,10 +93,10 @@ class Users(Protocol):
             HostError: this host would not find the user.
         """
 
-    def likely(self) -> int:
+    def next_uid(self) -> int:
         """Return the user that a start would be given now."""
 
-    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
         """Note which disks the user is about to be given: they are taken back before it is freed."""
 
     async def release(self, task: TaskName) -> None:
@@ -137,10 +137,10 @@ class Networks(Protocol):
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
 
-    async def overdue(self) -> Sequence[LeaseRecord]:
+    async def expired(self) -> Sequence[LeaseRecord]:
         """Leases and reservations that are older than a start may take, read in the same way."""
 
-    async def strays(self) -> Sequence[str]:
+    async def orphans(self) -> Sequence[str]:
         """What the kernel has of ours and no lease speaks of, as far as the caller may see it; a line for each."""
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
@@ -165,17 +165,17 @@ class Units(Protocol):
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         """Send a signal to the main process, or to all of the unit's cgroup."""
 
-    async def forget(self, units: Sequence[str]) -> None:
+    async def reset_failed(self, units: Sequence[str]) -> None:
         """Reset what is failed, so that systemd may unload it."""
 
-    async def require(self, unit: str) -> None:
+    async def ensure_started(self, unit: str) -> None:
         """Start a unit that is installed, where it is not active, and wait for its job.
 
         Raises:
             HostError: it did not start.
         """
 
-    async def confine(self, slice_unit: str, properties: Sequence[Property]) -> None:
+    async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         """Start a slice where it is not active, and set properties of it until the next boot."""
 
     async def freeze(self, unit: str) -> None: ...
@@ -188,10 +188,10 @@ class Units(Protocol):
     async def release(self) -> int:
         """Return the number of systemd's release, such as 257."""
 
-    async def going_down(self) -> bool:
+    async def is_shutting_down(self) -> bool:
         """The host is being shut down."""
 
-    async def lives(self, task: TaskName) -> bool:
+    async def is_running(self, task: TaskName) -> bool:
         """The task has a unit that is not over; in one question, however much there is to tell of it."""
 
     async def state(self, task: TaskName) -> UnitState | None:
@@ -203,10 +203,10 @@ class Units(Protocol):
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """The names alone."""
 
-    async def beside(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
+    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
         """The tasks whose network's unit stands, and those whose outcome is kept."""
 
-    async def runs(self) -> Sequence[UnitState]:
+    async def running_states(self) -> Sequence[UnitState]:
         """Those that live, at the least cost: without the time of their start."""
 
     def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
@@ -237,13 +237,13 @@ class Console(Protocol):
     ) -> AsyncGenerator[Entry, None]:
         """Journal entries of one invocation, from a cursor or the last N, following where asked."""
 
-    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
+    async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         """What the unit's own processes and PID 1 said of a failed start, newest last."""
 
-    async def last_words(self, state: UnitState) -> ExitMessages:
+    async def exit_messages(self, state: UnitState) -> ExitMessages:
         """The end of what was said in this run; nothing where the journal is not the caller's to read."""
 
-    async def note_hung(self, state: UnitState) -> None:
+    async def log_hung(self, state: UnitState) -> None:
         """Write down that the task's tender is killed because it hangs: `last_words` will say so."""
 
     async def sync(self, task: TaskName, namespace: str) -> None:
@@ -266,13 +266,13 @@ class Relay(Protocol):
             namespace: of the journal that has the lines; empty: the host's.
         """
 
-    async def owes(self, task: TaskName) -> bool:
+    async def has_record(self, task: TaskName) -> bool:
         """It was asked to forward the task's console, and has not been told of the end, or not delivered it all."""
 
     async def records(self) -> Mapping[TaskName, float]:
         """All those, and for how many seconds nothing has happened to each."""
 
-    async def holds(self) -> frozenset[TaskName]:
+    async def open_tasks(self) -> frozenset[TaskName]:
         """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
 
     async def drain(self, task: TaskName) -> int | None:
@@ -316,8 +316,8 @@ class Usages(Protocol):
         """The process is a zombie leader: dead to everyone, with threads still alive."""
 
 
-class Places(Protocol):
-    async def gone(self, directories: Iterable[str]) -> frozenset[str]:
+class Directories(Protocol):
+    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
         """Those that are no more, in a directory that is still there."""
 
 
@@ -352,4 +352,4 @@ class Backends(Protocol):
     def usages(self) -> Usages: ...
 
     @property
-    def places(self) -> Places: ...
+    def directories(self) -> Directories: ...

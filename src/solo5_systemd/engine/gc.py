@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from solo5_systemd.engine.orphans import CONSOLE_SILENCE, Kind, Orphan, Scene, allocation, orphans
+from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, Snapshot, alloc_dir, orphans
 from solo5_systemd.names import TaskName, outcome_target
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Collector:
     async def consoles(self) -> Sequence[TaskName]:
         """Have the relay let go of tasks that are long gone, such as those of which it could not be told the end."""
         records = await self._backends.relay.records()
-        silent = {task for task, seconds in records.items() if seconds > CONSOLE_SILENCE}
+        silent = {task for task, seconds in records.items() if seconds > RECORD_MAX_AGE_S}
         lost = sorted(silent.difference(await self._backends.units.names())) if silent else []
         for task in lost:
             await self._backends.relay.drain(task)
@@ -60,20 +60,22 @@ class Collector:
     async def images(self, *, min_age: float) -> Sequence[str]:
         return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
 
-    async def _look(self) -> Scene:
+    async def _look(self) -> Snapshot:
         """In such an order that what comes or goes meanwhile does not seem to be without what it belongs to."""
         users = await self._backends.users.tasks()
         consoles = await self._backends.relay.records()
-        networks, outcomes = await self._backends.units.beside()
+        networks, outcomes = await self._backends.units.companion_units()
         states = await self._backends.units.states()
-        return Scene(
+        return Snapshot(
             units=states,
             networks=networks,
             outcomes=outcomes,
-            overdue=await self._backends.networks.overdue(),
-            strays=await self._backends.networks.strays(),
+            overdue=await self._backends.networks.expired(),
+            strays=await self._backends.networks.orphans(),
             consoles=consoles,
-            gone=await self._backends.places.gone(frozenset(filter(None, map(allocation, states)))),
+            missing_directories=await self._backends.directories.removed(
+                frozenset(filter(None, map(alloc_dir, states)))
+            ),
             users=frozenset(users),
         )
 

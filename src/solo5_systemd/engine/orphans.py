@@ -13,7 +13,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.unit.state import UnitState
 
-CONSOLE_SILENCE = 300.0
+RECORD_MAX_AGE_S = 300.0
 """Seconds after which a console's record without a task is nobody's: a start takes less, and so do last lines."""
 
 
@@ -41,7 +41,7 @@ class Orphan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class Snapshot:
     """One look at the machine.
 
     Attributes:
@@ -51,7 +51,7 @@ class Scene:
         overdue: the leases and reservations that are older than a start may take.
         strays: what the kernel has of ours and no lease speaks of.
         consoles: the tasks that the relay has a record of, and for how many seconds it has not changed.
-        gone: the allocations' directories that are no more.
+        missing_directories: the allocations' directories that are no more.
         users: the tasks that have a user which no start holds.
     """
 
@@ -61,37 +61,44 @@ class Scene:
     overdue: Sequence[LeaseRecord]
     strays: Sequence[str]
     consoles: Mapping[TaskName, float]
-    gone: frozenset[str]
+    missing_directories: frozenset[str]
     users: frozenset[TaskName] = frozenset()
 
 
-def allocation(unit: UnitState) -> str:
+def alloc_dir(unit: UnitState) -> str:
     """The directory of the allocation that a task was started for; empty for a task that is not Nomad's."""
     shared = unit.log_fields.get("NOMAD_ALLOC_DIR", "")  # <agent's>/<allocation>/alloc, as in the task's environment
     return posixpath.dirname(shared)
 
 
-def orphans(scene: Scene) -> tuple[Orphan, ...]:
+def orphans(snapshot: Snapshot) -> tuple[Orphan, ...]:
     """All that belongs to nobody."""
-    return (*_tasks(scene), *_outcomes(scene), *_leases(scene), *_strays(scene), *_consoles(scene), *_users(scene))
+    return (
+        *_tasks(snapshot),
+        *_outcomes(snapshot),
+        *_leases(snapshot),
+        *_strays(snapshot),
+        *_consoles(snapshot),
+        *_users(snapshot),
+    )
 
 
-def _tasks(scene: Scene) -> Iterator[Orphan]:
-    for unit in scene.units:
-        directory = allocation(unit)
-        if directory and directory in scene.gone:
+def _tasks(snapshot: Snapshot) -> Iterator[Orphan]:
+    for unit in snapshot.units:
+        directory = alloc_dir(unit)
+        if directory and directory in snapshot.missing_directories:
             yield Orphan(kind=Kind.TASK, subject=unit.task, reason=f"Nomad has removed its allocation ({directory})")
 
 
-def _outcomes(scene: Scene) -> Iterator[Orphan]:
-    for task in sorted(scene.outcomes - _loaded(scene)):
+def _outcomes(snapshot: Snapshot) -> Iterator[Orphan]:
+    for task in sorted(snapshot.outcomes - _loaded(snapshot)):
         yield Orphan(kind=Kind.OUTCOME, subject=task, reason="its unit is not loaded")
 
 
-def _leases(scene: Scene) -> Iterator[Orphan]:
-    for record in scene.overdue:
+def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
+    for record in snapshot.overdue:
         task = record.reservation.task
-        if task in scene.networks:
+        if task in snapshot.networks:
             continue
         match record.state:
             case LeaseState.RESERVED:
@@ -102,21 +109,21 @@ def _leases(scene: Scene) -> Iterator[Orphan]:
                 pass  # it is being given back
 
 
-def _strays(scene: Scene) -> Iterator[Orphan]:
-    for stray in scene.strays:
+def _strays(snapshot: Snapshot) -> Iterator[Orphan]:
+    for stray in snapshot.strays:
         yield Orphan(kind=Kind.STRAY, subject=stray, reason="no matching lease")
 
 
-def _consoles(scene: Scene) -> Iterator[Orphan]:
-    for task, silence in sorted(scene.consoles.items()):
-        if silence > CONSOLE_SILENCE and task not in _loaded(scene):
+def _consoles(snapshot: Snapshot) -> Iterator[Orphan]:
+    for task, silence in sorted(snapshot.consoles.items()):
+        if silence > RECORD_MAX_AGE_S and task not in _loaded(snapshot):
             yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its unit is not loaded, and its FIFOs are not read")
 
 
-def _users(scene: Scene) -> Iterator[Orphan]:
-    for task in sorted(scene.users - _loaded(scene)):
+def _users(snapshot: Snapshot) -> Iterator[Orphan]:
+    for task in sorted(snapshot.users - _loaded(snapshot)):
         yield Orphan(kind=Kind.USER, subject=task, reason="its unit is not loaded")
 
 
-def _loaded(scene: Scene) -> frozenset[TaskName]:
-    return frozenset(unit.task for unit in scene.units)
+def _loaded(snapshot: Snapshot) -> frozenset[TaskName]:
+    return frozenset(unit.task for unit in snapshot.units)

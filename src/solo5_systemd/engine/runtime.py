@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Ends
-from solo5_systemd.engine.task import Entered, Progress, Sample, Silence, Started, Task, phase
+from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
+from solo5_systemd.engine.task import NoCallbacks, Sample, StartCallbacks, Started, StartedScope, Task, phase
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
@@ -19,16 +19,16 @@ from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
 from solo5_systemd.unit.properties import Property, parse_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, state_of_run
-from solo5_systemd.workload import STOP_TIMEOUT, StopSignal, Workload
+from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends, Meter
     from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.orphans import Orphan
-    from solo5_systemd.engine.start import Launcher, Plan
+    from solo5_systemd.engine.start import Plan, Starter
     from solo5_systemd.network.model import NetworkOverview
 
-JUST_USED = 60.0
+IMAGE_MIN_AGE_S = 60.0
 """Seconds for which a stored image is kept though no task has it: its start may be under way."""
 
 
@@ -38,13 +38,13 @@ class Runtime:
     def __init__(self, backends: "Backends") -> None:
         self._backends = backends
         self._units = backends.units
-        self._ends = Ends(backends)
+        self._stopper = Stopper(backends)
 
     @cached_property
-    def _launcher(self) -> "Launcher":
-        from solo5_systemd.engine.start import Launcher  # half of all there is to import, and only for a start
+    def _starter(self) -> "Starter":
+        from solo5_systemd.engine.start import Starter  # half of all there is to import, and only for a start
 
-        return Launcher(self._backends, lambda: self.collect_images(min_age=JUST_USED))
+        return Starter(self._backends, lambda: self.collect_images(min_age=IMAGE_MIN_AGE_S))
 
     @cached_property
     def _collector(self) -> "Collector":
@@ -60,7 +60,7 @@ class Runtime:
         Raises:
             Solo5Error: as `start`.
         """
-        return await self._launcher.preview(workload)
+        return await self._starter.preview(workload)
 
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         """Return the limits of a workload that this kernel will not enforce, each with the controller that it needs."""
@@ -68,22 +68,22 @@ class Runtime:
 
         return unenforced(workload, await self._backends.usages.controllers())
 
-    async def start(self, workload: Workload, progress: Progress | None = None) -> Started:
+    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
         """Start a task as a service of PID 1.
 
         Raises:
             Solo5Error: it did not start; nothing that was made for it is left.
         """
-        async with self._launcher.service(workload, progress or Silence()) as started:
+        async with self._starter.service(workload, progress or NoCallbacks()) as started:
             return started
 
-    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
+    async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
         """Put a process into a scope of its own and say what it is to execute.
 
         Raises:
             Solo5Error: the scope did not start; nothing that was made for it is left.
         """
-        async with self._launcher.scope(workload, pid, progress or Silence()) as entered:
+        async with self._starter.scope(workload, pid, progress or NoCallbacks()) as entered:
             return entered
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class Runtime:
             HostError: its journald did not start.
             SettingsError: the operator's settings are wrong.
         """
-        return await self._launcher.namespace()
+        return await self._starter.namespace()
 
     # --- look ------------------------------------------------------------------------------------------------
 
@@ -138,10 +138,10 @@ class Runtime:
 
         When it started is not among it, nor whether its tender hangs.
         """
-        states = await self._units.runs()
+        states = await self._units.running_states()
         held = await self._held() if states else {}
         return {
-            state.task: Task(state=state, phase=phase(state, stalled=False), reservation=held.get(state.task))
+            state.task: Task(state=state, phase=phase(state, hung=False), reservation=held.get(state.task))
             for state in states
         }
 
@@ -169,18 +169,18 @@ class Runtime:
     async def _view(self, state: UnitState, reservation: Reservation | None = None) -> Task:
         return Task(
             state=state,
-            phase=phase(state, stalled=await self._ends.stalled(state)),
+            phase=phase(state, hung=await self._stopper.is_hung(state)),
             outcome=await self._outcome(state) if state.over else None,
             reservation=reservation,
         )
 
     async def _outcome(self, state: UnitState) -> Outcome:
         """The journal is read only where the unit alone does not tell it all."""
-        shutting_down = state.stop_requested and await self._units.going_down()
+        shutting_down = state.stop_requested and await self._units.is_shutting_down()
         if is_unambiguous(state):
             return outcome(state, shutting_down=shutting_down)
         await self._backends.console.sync(state.task, state.log_namespace)
-        return outcome(state, await self._backends.console.last_words(state), shutting_down=shutting_down)
+        return outcome(state, await self._backends.console.exit_messages(state), shutting_down=shutting_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
         """All networks, configured or in use."""
@@ -215,7 +215,7 @@ class Runtime:
     async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
         """Lines until the task ends; what it said just before its end may still be on the way."""
         async with aclosing(self._backends.console.entries(task.state, follow=True, last=last)) as entries:
-            ended = asyncio.ensure_future(self._ends.ended(task.state))
+            ended = asyncio.ensure_future(self._stopper.wait_until_over(task.state))
             reading = asyncio.ensure_future(anext(entries))
             try:
                 while True:
@@ -243,7 +243,7 @@ class Runtime:
         """
         return await self._outlast(await self._state(name))
 
-    async def wait_for(self, unit: str, invocation: str, pid: int) -> Task:
+    async def wait_for_run(self, unit: str, invocation: str, pid: int) -> Task:
         """The same for one run of a unit, by those who know it from a start, with no question before the first change.
 
         Raises:
@@ -251,7 +251,7 @@ class Runtime:
         """
         return await self._outlast(state_of_run(unit, invocation, pid))
 
-    async def outlast(self, task: Task) -> Task:
+    async def wait_for_task(self, task: Task) -> Task:
         """The same for a task as it was seen just now: PID 1 is asked nothing before it tells of a change.
 
         Raises:
@@ -260,7 +260,7 @@ class Runtime:
         return await self._outlast(task.state, seen=not task.state.over)
 
     async def _outlast(self, state: UnitState, *, seen: bool = False) -> Task:
-        ended = await self._ends.ended(state, seen=seen)
+        ended = await self._stopper.wait_until_over(state, seen=seen)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
         return await self._view(ended)
@@ -268,9 +268,9 @@ class Runtime:
     # --- act -------------------------------------------------------------------------------------------------
 
     async def stop(
-        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, patience: float = STOP_TIMEOUT
+        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
     ) -> Task:
-        """Send the stop signal, wait at most `patience` seconds, then kill the whole cgroup.
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill the whole cgroup.
 
         Raises:
             NoSuchTaskError: none has this name.
@@ -278,10 +278,10 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             return await self._view(state)
-        await self._ends.bring_down(state, signal, patience)
+        await self._stopper.stop(state, signal, timeout_s)
         return await self._settled(state)
 
-    async def end(self, name: TaskName, *, signal: StopSignal, patience: float) -> None:
+    async def stop_only(self, name: TaskName, *, signal: StopSignal, timeout_s: float) -> None:
         """The same for those who learn of the outcome by waiting for it, and discard the task afterwards.
 
         Raises:
@@ -289,7 +289,7 @@ class Runtime:
         """
         state = await self._state(name)
         if not state.over:
-            await self._ends.bring_down(state, signal, patience)
+            await self._stopper.stop(state, signal, timeout_s)
 
     async def _settled(self, state: UnitState) -> Task:
         """The ended task. A stop that was asked for is no failure, though hvt exits with 1 for it."""
@@ -298,7 +298,7 @@ class Runtime:
             after = replace(state, active=ActiveState.INACTIVE)
         task = await self._view(after)
         if task.outcome is not None and task.outcome.clean and after.active is ActiveState.FAILED:
-            await self._units.forget([after.unit])
+            await self._units.reset_failed([after.unit])
         return task
 
     async def kill(self, name: TaskName, number: int) -> None:
@@ -316,7 +316,7 @@ class Runtime:
         state = await self._state(name)
         if state.over:
             raise InvalidRequestError(f"task {name} has ended: there is nothing to send a signal to.")
-        await self._ends.signal(state, number)
+        await self._stopper.signal(state, number)
 
     async def freeze(self, name: TaskName) -> None:
         await self._units.freeze((await self._running(name)).unit)
@@ -345,7 +345,7 @@ class Runtime:
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._launcher.discard(name)
+        await self._starter.discard(name)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False) -> None:
         """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped.
@@ -355,11 +355,11 @@ class Runtime:
             over: its end has been read already, and need not be asked for.
             keep: leave the outcome of a service that has ended, until `remove`.
         """
-        if not over and await self._units.lives(name):
+        if not over and await self._units.is_running(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
-                await self._ends.bring_down(state, StopSignal.TERM, STOP_TIMEOUT)
-        await self._launcher.discard(name, keep=keep)
+                await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
+        await self._starter.discard(name, keep=keep)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Let all that runs in a slice use these processors alone, until the next boot; start it where it is not.
@@ -373,7 +373,7 @@ class Runtime:
         """
         where = str(parse_property("Slice", slice_unit).value)
         which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
-        await self._units.confine(where, [which])
+        await self._units.set_properties(where, [which])
 
     async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> Outcome:
         """How a scope's tender ended, as its parent has it.

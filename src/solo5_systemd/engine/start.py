@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from solo5_systemd import policy
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.engine.backends import Backends
-from solo5_systemd.engine.task import Entered, Preflight, Progress, Started
+from solo5_systemd.engine.task import Preflight, StartCallbacks, Started, StartedScope
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
@@ -93,7 +93,7 @@ class _NameTakenError(TakenError):
     """A unit of this name exists: another start was faster, and what there is now is its, not ours to undo."""
 
 
-class Launcher:
+class Starter:
     """Starts tasks on the backends that it is given.
 
     Args:
@@ -120,7 +120,7 @@ class Launcher:
         if checked.nics:
             seen = await self._networks.preview(workload.name, checked.nics, checked.ports)
             reservation, nft = seen.reservation, seen.nft
-        parts = checked.parts(reservation, self._users.likely())
+        parts = checked.parts(reservation, self._users.next_uid())
         unit = service(parts) if workload.kind is UnitKind.SERVICE else scope(parts, pid=0)
         return Plan(
             unit=unit,
@@ -132,7 +132,7 @@ class Launcher:
         )
 
     @asynccontextmanager
-    async def service(self, workload: Workload, progress: Progress) -> AsyncGenerator[Started, None]:
+    async def service(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
         """A started service, which stays if the block ends well, and of which nothing stays otherwise.
 
         Raises:
@@ -144,7 +144,7 @@ class Launcher:
         ):
             unit = service(replace(checked.parts(reservation, user), disks=disks))
             async with self._files(checked, unit.name, user) as files, self._attached(reservation):
-                progress.begins("starting its unit")
+                progress.on_step("starting its unit")
                 seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
                 async with self._launched(checked, unit, files) as begun:
                     await self._disks.check_bound(seen, begun.main_pid)
@@ -160,7 +160,7 @@ class Launcher:
                     )
 
     @asynccontextmanager
-    async def scope(self, workload: Workload, pid: int, progress: Progress) -> AsyncGenerator[Entered, None]:
+    async def scope(self, workload: Workload, pid: int, progress: StartCallbacks) -> AsyncGenerator[StartedScope, None]:
         """A process in a scope of its own, and what it is to execute; as `service`."""
         async with self._prepared(workload, progress) as (checked, reservation, user):
             parts = checked.parts(reservation, user)
@@ -168,22 +168,22 @@ class Launcher:
             async with self._held(checked, user) as (image, disks):
                 line = argv(replace(parts, image=image, disks=disks))
                 async with self._attached(reservation):
-                    progress.begins("starting its unit")
+                    progress.on_step("starting its unit")
                     async with self._launched(checked, unit, UnitFiles()) as begun:
-                        yield Entered(line=line, invocation=begun.invocation, control_group=begun.control_group)
+                        yield StartedScope(argv=line, invocation=begun.invocation, control_group=begun.control_group)
 
     @asynccontextmanager
     async def _prepared(
-        self, workload: Workload, progress: Progress
+        self, workload: Workload, progress: StartCallbacks
     ) -> AsyncGenerator[tuple[_Checked, Reservation, int], None]:
         """All that comes before a unit of either kind can be written."""
-        progress.begins("checking the image and what it needs")
+        progress.on_step("checking the image and what it needs")
         checked = await self._check(workload)
-        progress.checked(checked.preflight)
-        progress.begins("reserving addresses")
+        progress.on_preflight(checked.preflight)
+        progress.on_step("reserving addresses")
         async with self._owned(workload.name) as user, self._reserved(checked) as reservation:
-            progress.leased(reservation.leases)
-            progress.begins("attaching its network")
+            progress.on_leases(reservation.leases)
+            progress.on_step("attaching its network")
             yield checked, reservation, user
 
     @asynccontextmanager
@@ -228,7 +228,7 @@ class Launcher:
 
     async def _disowned(self, name: TaskName) -> None:
         """Free the user, unless a start of the same name was faster and its task lives."""
-        if not await self._units.lives(name):
+        if not await self._units.is_running(name):
             await self._users.release(name)
 
     @asynccontextmanager
@@ -279,9 +279,9 @@ class Launcher:
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the disks, which are locked, the user's."""
-        await self._users.note(user, [Given(disk.path, *disk.identity, disk.filesystem) for disk in disks])
+        await self._users.record_disks(user, [Given(disk.path, *disk.identity, disk.filesystem) for disk in disks])
         for disk in disks:
-            await self._disks.give(disk, user)
+            await self._disks.change_owner(disk, user)
 
     async def discard(self, name: TaskName, *, keep: bool = False) -> None:
         """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.
@@ -294,7 +294,7 @@ class Launcher:
         network = network_service(name)
         outcome = () if keep else (outcome_target(name),)
         await asyncio.gather(*(self._units.stop(each) for each in (network, *outcome)))
-        await self._units.forget([network] if keep else [task_service(name), task_scope(name), network])
+        await self._units.reset_failed([network] if keep else [task_service(name), task_scope(name), network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
         if not keep:  # an ended service that is kept can be started again by systemctl
@@ -347,7 +347,7 @@ class Launcher:
             log_namespace=self._console.namespace(),
         )
         # Memory and properties do not depend on the reservation: say so before one is made.
-        parts = checked.parts(Reservation(task=workload.name), self._users.likely())
+        parts = checked.parts(Reservation(task=workload.name), self._users.next_uid())
         alone = replace(parts, workload=replace(workload, arguments=()))
         service(alone) if workload.kind is UnitKind.SERVICE else scope(alone, pid=0)
         return checked
@@ -420,7 +420,7 @@ class Launcher:
     async def _journald(self, namespace: str) -> str:
         """Have the journald of a namespace run; LogNamespace= of a unit comes too late for the stream of its stderr."""
         if namespace:
-            await self._units.require(journald_of(namespace))
+            await self._units.ensure_started(journald_of(namespace))
         return namespace
 
     @asynccontextmanager
@@ -462,7 +462,7 @@ class Launcher:
         part, unit, namespace = ("tender", error.unit, checked.log_namespace)
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(name), "")
-        said = await self._console.complaints(unit, namespace)
+        said = await self._console.failure_messages(unit, namespace)
         quoted = said[-1] if said else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
 

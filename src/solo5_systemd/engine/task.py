@@ -135,16 +135,16 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entered:
+class StartedScope:
     """A process in a scope of its own.
 
     Attributes:
-        line: what it is to execute now: the tender's command line.
+        argv: what it is to execute now: the tender's command line.
         invocation: systemd's InvocationID, in hexadecimal digits: another start of this name has another.
         control_group: below the root of the hierarchy.
     """
 
-    line: tuple[str, ...]
+    argv: tuple[str, ...]
     invocation: str
     control_group: str
 
@@ -170,34 +170,34 @@ class Preflight:
     guest_memory: int
 
 
-class Progress(Protocol):
+class StartCallbacks(Protocol):
     """Who is told how far a start has come; each call returns at once."""
 
-    def begins(self, doing: str) -> None:
+    def on_step(self, doing: str) -> None:
         """The next step, such as `reserving addresses`."""
 
-    def checked(self, preflight: Preflight) -> None:
+    def on_preflight(self, preflight: Preflight) -> None:
         """All is well so far, and nothing exists yet; an error raised here ends the start as one of its own."""
 
-    def leased(self, leases: Sequence[Lease]) -> None:
+    def on_leases(self, leases: Sequence[Lease]) -> None:
         """The task has these addresses."""
 
 
-class Silence:
+class NoCallbacks:
     """Nobody is told."""
 
-    def begins(self, doing: str) -> None: ...
+    def on_step(self, doing: str) -> None: ...
 
-    def checked(self, preflight: Preflight) -> None: ...
+    def on_preflight(self, preflight: Preflight) -> None: ...
 
-    def leased(self, leases: Sequence[Lease]) -> None: ...
+    def on_leases(self, leases: Sequence[Lease]) -> None: ...
 
 
-def phase(state: UnitState, *, stalled: bool) -> Phase:
+def phase(state: UnitState, *, hung: bool) -> Phase:
     """The phase of a unit; `stalled`: its tender is a zombie leader with live threads."""
     if state.over:
         return Phase.ENDED
-    if stalled:
+    if hung:
         return Phase.HUNG
     match state.active:
         case ActiveState.ACTIVATING:

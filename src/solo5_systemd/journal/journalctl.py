@@ -69,7 +69,7 @@ class Journal:
                 if entry.realtime >= state.started:
                     yield entry
 
-    async def complaints(self, unit: str, namespace: str) -> Sequence[str]:
+    async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         """Why a unit did not start: what PID 1 found out, and after it what the unit's own processes wrote."""
         await self.sync(task_of_unit(unit) or TaskName(unit), namespace)
         lines = ["--boot", f"--lines={COMPLAINTS}"]
@@ -78,14 +78,14 @@ class Journal:
         by_processes = [e async for e in _read(its_own)]
         return [e.message.decode("utf-8", "replace").strip() for e in (*by_systemd, *by_processes)]
 
-    async def last_words(self, state: UnitState) -> ExitMessages:
+    async def exit_messages(self, state: UnitState) -> ExitMessages:
         from solo5_systemd.journal.exit_messages import last_words  # most tasks' ends need none
 
         with suppress(HostError):
             return await asyncio.to_thread(last_words, state)
         return ExitMessages()
 
-    async def note_hung(self, state: UnitState) -> None:
+    async def log_hung(self, state: UnitState) -> None:
         note_hung(state)
 
     async def sync(self, task: TaskName, namespace: str) -> None:

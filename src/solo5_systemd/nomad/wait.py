@@ -75,7 +75,9 @@ class Endings:
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)
-            task = await (engine.outlast(seen) if seen else engine.wait_for(state.unit, state.invocation, pid))
+            task = await (
+                engine.wait_for_task(seen) if seen else engine.wait_for_run(state.unit, state.invocation, pid)
+            )
             return End(outcome=task.outcome or GONE, time=task.ended or _now())
         except NoSuchTaskError:
             return End(outcome=GONE, time=_now())

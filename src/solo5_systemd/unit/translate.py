@@ -22,7 +22,7 @@ from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, R
 from solo5_systemd.unit.placeholders import expand, placeholders
 from solo5_systemd.unit.properties import EXEC_PROPERTIES, Property, TransientUnit, parse_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
-from solo5_systemd.workload import STOP_TIMEOUT, UnitKind, Workload
+from solo5_systemd.workload import STOP_TIMEOUT_S, UnitKind, Workload
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -128,7 +128,7 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         Property("Description", "s", _description(parts)),
         Property("PIDs", "au", [pid]),
         *_network_dependency(parts),
-        Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND)),
+        Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT_S * SECOND)),
         *_resources(parts.workload),
     )
     return TransientUnit(
@@ -155,7 +155,7 @@ def _network_dependency(parts: Parts) -> Iterator[Property]:
 def _stop_properties() -> Iterator[Property]:
     yield Property("KillSignal", "i", 15)
     yield Property("TimeoutStartUSec", "t", 30 * SECOND)
-    yield Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT * SECOND))
+    yield Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT_S * SECOND))
     # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
     yield Property("IgnoreSIGPIPE", "b", False)
 

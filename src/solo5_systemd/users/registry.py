@@ -86,10 +86,10 @@ class Users:
             raise
         return held
 
-    def likely(self) -> int:
+    def next_uid(self) -> int:
         return next(self._candidates())
 
-    async def note(self, uid: int, disks: Sequence[Given]) -> None:
+    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
         with _explained(self._state):
             await asyncio.to_thread(self._notes.add, uid, disks)  # it waits for the storage
 

@@ -39,7 +39,7 @@ async def test_a_text_that_a_unit_file_reads_otherwise_does_not_leave(
         await manager.start(TransientUnit(name=UNIT, properties=(entry,)), NO_FILES)
     assert caught.value.sentence.isprintable()
     with pytest.raises(InvalidRequestError):
-        await manager.confine("solo5-shared.slice", [entry])
+        await manager.set_properties("solo5-shared.slice", [entry])
     assert not systemd.called("StartTransientUnit") + systemd.called("SetUnitProperties")
 
 

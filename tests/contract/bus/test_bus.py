@@ -34,7 +34,7 @@ CALLS: dict[str, Call] = {
     "StartTransientUnit": start,
     "StopUnit": stop,
     "KillUnit": lambda manager: manager.kill(UNIT, 15, everyone=False),
-    "ResetFailedUnit": lambda manager: manager.forget([UNIT]),
+    "ResetFailedUnit": lambda manager: manager.reset_failed([UNIT]),
     "FreezeUnit": lambda manager: manager.freeze(UNIT),
     "ThawUnit": lambda manager: manager.thaw(UNIT),
     "ListUnitsByNames": lambda manager: manager.state(WEB),
@@ -93,7 +93,7 @@ async def test_a_bus_without_systemd_is_said_to_be_one(manager: Manager, member:
 async def test_a_call_that_is_never_answered_is_given_up(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "CALL_TIMEOUT", 0.05)
+    monkeypatch.setattr(connection_module, "CALL_TIMEOUT_S", 0.05)
     systemd.silent = {"KillUnit"}
     with pytest.raises(HostError, match="org.freedesktop.systemd1 did not answer KillUnit within 0 seconds"):
         await manager.kill(UNIT, 9, everyone=True)

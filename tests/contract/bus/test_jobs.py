@@ -89,7 +89,7 @@ async def test_a_start_that_would_cancel_a_shutdown_is_refused(
 
 
 async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd: FakeSystemd, manager: Manager) -> None:
-    await manager.confine("solo5-shared.slice", [Property("AllowedCPUs", "ay", b"\x03")])
+    await manager.set_properties("solo5-shared.slice", [Property("AllowedCPUs", "ay", b"\x03")])
     calls = [(member, body) for member, body in systemd.calls if member != "Subscribe"]
     (start_unit, start_body), (set_properties, (name, runtime, ((key, value),))) = calls
     assert (start_unit, start_body) == ("StartUnit", ["solo5-shared.slice", "replace"])
@@ -100,7 +100,7 @@ async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd:
 async def test_a_slice_that_does_not_start_is_not_confined(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.result = "failed"
     with pytest.raises(HostError, match="solo5-shared.slice did not start: job result 'failed'"):
-        await manager.confine("solo5-shared.slice", [])
+        await manager.set_properties("solo5-shared.slice", [])
     assert not systemd.called("SetUnitProperties")
 
 
@@ -162,11 +162,11 @@ async def test_a_stop_takes_the_place_of_a_start_that_is_under_way(systemd: Fake
 async def test_a_job_whose_end_is_never_told_is_given_up_and_the_next_works(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT", 0.05)
+    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT_S", 0.05)
     systemd.report = Report.NEVER
     with pytest.raises(HostError, match="systemd did not finish StopUnit within 0 seconds"):
         await manager.stop(UNIT)
-    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT", 5)
+    monkeypatch.setattr(jobs_module, "JOB_TIMEOUT_S", 5)
     systemd.report = Report.AFTER
     await manager.stop(UNIT)
 

@@ -43,7 +43,7 @@ def write(machine: Path, unit: str) -> None:
 
 
 async def test_a_run_is_known_without_a_question(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
-    (state,) = await manager.runs()
+    (state,) = await manager.running_states()
     assert (state.task, state.active, state.sub) == (WEB, ActiveState.ACTIVE, "sub")
     assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
     assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
@@ -69,10 +69,10 @@ async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE)
     write(tmp_path, SCOPE)
-    (state,) = await manager.runs()
+    (state,) = await manager.running_states()
     assert (state.unit, state.invocation, state.main_pid, state.log_fields) == (SCOPE, RUN, 0, {})
     marks.write(state.control_group, {"A": "b"})
-    for (marked,) in (await manager.runs(), await manager.states()):
+    for (marked,) in (await manager.running_states(), await manager.states()):
         assert (marked.invocation, marked.log_fields) == (RUN, {"A": "b"})
     assert systemd.read == []
 
@@ -96,7 +96,7 @@ async def test_a_unit_of_which_the_files_do_not_tell_all_is_asked_for(
     (written / file).unlink()
     if content is not None:
         (written / file).write_text(content)
-    for (state,) in (await manager.states(), await manager.runs()):
+    for (state,) in (await manager.states(), await manager.running_states()):
         assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
 
 
@@ -113,14 +113,14 @@ async def test_the_end_of_a_unit_is_never_read_from_files(
     systemd.units[UNIT].active = "failed"
     (state,) = await manager.states()
     assert (state.invocation, state.frozen) == ("01" * 16, False)
-    assert await manager.runs() == []
+    assert await manager.running_states() == []
     assert await manager.states(ended=False) == []
 
 
 async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.units[UNIT] = service("inactive")
     systemd.units[UNIT].job = "start"
-    (state,) = await manager.runs()
+    (state,) = await manager.running_states()
     assert state.active is ActiveState.ACTIVATING
 
 
@@ -130,7 +130,7 @@ async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manag
 async def test_the_watch_over_a_run_that_was_seen_begins_without_a_question(
     systemd: FakeSystemd, manager: Manager, written: Path
 ) -> None:
-    (run,) = await manager.runs()
+    (run,) = await manager.running_states()
     systemd.calls.clear()
     async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
         assert await anext(states) == run
@@ -141,7 +141,7 @@ async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listi
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "SOON", 0.05)
-    (run,) = await manager.runs()
+    (run,) = await manager.running_states()
     systemd.units[UNIT].active = "failed"
     async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
         assert await anext(states) == run
@@ -153,7 +153,7 @@ async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "SOON", 60)
-    (run,) = await manager.runs()
+    (run,) = await manager.running_states()
     async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
         await anext(states)
         systemd.units[UNIT].active = "failed"
@@ -165,7 +165,7 @@ async def test_newcomers_share_a_listing(
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "SOON", 0.05)
-    (run,) = await manager.runs()
+    (run,) = await manager.running_states()
     watches = [manager.changes(run, seen=True) for _ in range(50)]
     for watch in watches:
         await anext(watch)

@@ -74,7 +74,7 @@ def test_its_new_owner_may_write_it_and_it_is_no_program_of_theirs(file: Path, t
 
 async def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: Path, given: Given) -> None:
     file.chmod(0o666)
-    await ImageFiles().give(inspect(request(file, tmp_path)), TASK)
+    await ImageFiles().change_owner(inspect(request(file, tmp_path)), TASK)
     assert given == []
     assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
@@ -89,7 +89,7 @@ async def test_of_what_no_task_had_only_roots_is_given(
     assert f"belongs to user {os.getuid()}, in a directory that every user may write" in refusal(disk, tmp_path)
     assert given == []
     owned_by_root(monkeypatch, root=True)
-    await ImageFiles().give(inspect(request(disk, tmp_path)), TASK)
+    await ImageFiles().change_owner(inspect(request(disk, tmp_path)), TASK)
     assert given == [(disk.stat().st_ino, TASK, -1)]
 
 
@@ -99,7 +99,7 @@ async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
     elsewhere = made(tmp_path / "elsewhere" / "disk.img")
     assert "cannot be written by user solo5: expected write permission" in refusal(elsewhere, tmp_path, HostError)
     disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
-    await ImageFiles().give(disk, TASK)
+    await ImageFiles().change_owner(disk, TASK)
     assert given == [(elsewhere.stat().st_ino, TASK, -1)]
 
 
@@ -108,7 +108,7 @@ async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path,
     file.unlink()
     file.symlink_to(made(tmp_path / "elsewhere" / "victim.img"))
     with pytest.raises(HostError, match="was replaced during the start"):
-        await ImageFiles().give(disk, TASK)
+        await ImageFiles().change_owner(disk, TASK)
     assert given == []
 
 
@@ -171,4 +171,4 @@ async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
     disk = inspect(request(file, tmp_path))
     monkeypatch.setattr("os.chown", refuse)
     with pytest.raises(HostError, match="cannot be given to the task's user: Operation not permitted"):
-        await ImageFiles().give(disk, TASK)
+        await ImageFiles().change_owner(disk, TASK)

@@ -109,7 +109,7 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
     nothing = min(journalctl.EXPLAIN_NOTHING)
     systemd = SYSTEMD % ("0" * 32, nothing)
     path = program(f'case "$*" in *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
-    assert list(await JOURNAL.complaints("solo5-network@web.service", "")) == [
+    assert list(await JOURNAL.failure_messages("solo5-network@web.service", "")) == [
         "Failed to attach",
         "hello",
         "solo5-hvt: no",
@@ -120,7 +120,7 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
 async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journalctl, "JOURNALCTL", str(tmp_path / "journalctl"))
     with pytest.raises(HostError, match="the journal cannot be read: .*: No such file or directory"):
-        await JOURNAL.complaints("solo5-network@web.service", "")
+        await JOURNAL.failure_messages("solo5-network@web.service", "")
 
 
 async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:

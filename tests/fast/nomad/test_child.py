@@ -12,7 +12,7 @@ from tests.fakes.engine import FakeRuntime
 from tests.fakes.images import preflight
 from tests.fakes.tasks import LEASE
 
-from solo5_systemd.engine.task import Entered, Progress, Silence
+from solo5_systemd.engine.task import NoCallbacks, StartCallbacks, StartedScope
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Protocol
@@ -34,15 +34,15 @@ class Engine(FakeRuntime):
         super().__init__()
         self.failure = failure
 
-    async def start_scope(self, workload: Workload, pid: int, progress: Progress | None = None) -> Entered:
-        progress = progress or Silence()
-        progress.begins("checking")
-        progress.checked(preflight())
+    async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
+        progress = progress or NoCallbacks()
+        progress.on_step("checking")
+        progress.on_preflight(preflight())
         if self.failure is not None:
             raise self.failure
-        progress.leased([LEASE])
+        progress.on_leases([LEASE])
         await super().start_scope(workload, pid)
-        return Entered(line=("/proc/self/no-tender",), invocation="ab" * 16, control_group="/web.scope")
+        return StartedScope(argv=("/proc/self/no-tender",), invocation="ab" * 16, control_group="/web.scope")
 
 
 @pytest.fixture(autouse=True)

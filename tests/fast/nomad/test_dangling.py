@@ -106,7 +106,7 @@ async def test_while_nobody_else_is_there_no_unit_is_read(machine: Machine) -> N
         await nomad.start(task_config())
         machine.steps.taken.clear()
         await sweeper(nomad).sweep(NOW)
-        assert not {"states", "runs", "state"} & set(machine.steps.taken)
+        assert not {"states", "running_states", "state"} & set(machine.steps.taken)
 
 
 async def test_a_driver_that_has_no_task_of_its_agents_ends_nothing(machine: Machine) -> None:

@@ -69,7 +69,7 @@ async def test_kept_task_goes_with_its_allocation(machine: Machine, gone: bool) 
         running.id = f"{ALLOCATION}/web/ffffffff"
         await nomad.start(running)
         if gone:
-            machine.places.missing.add("/alloc")
+            machine.directories.missing.add("/alloc")
         await remove_gone(nomad.driver.session)
         left = {task_service(name_of(running.id))} | (set() if gone else {unit})
         assert machine.units.loaded.keys() == left, "one that runs is not judged here"

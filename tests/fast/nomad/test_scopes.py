@@ -38,7 +38,7 @@ class Heard:
     def __init__(self) -> None:
         self.said: asyncio.Queue[Said] = asyncio.Queue()
 
-    def begins(self, doing: str) -> None:
+    def on_step(self, doing: str) -> None:
         self.said.put_nowait(Begins(doing=doing))
 
     def tell(self, announcement: Announcement) -> None:

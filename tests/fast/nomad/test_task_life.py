@@ -300,7 +300,7 @@ async def test_an_end_is_read_once_for_all_who_ask(machine: Machine, fifos: Fifo
         await nomad.wait()
         assert machine.steps.taken[before:] == []
         await nomad.destroy(force=False)
-        assert not {"state", "states", "lives", "changes"} & set(machine.steps.taken[before:])
+        assert not {"state", "states", "is_running", "changes"} & set(machine.steps.taken[before:])
     assert machine.holds == NOTHING
 
 

@@ -89,7 +89,7 @@ async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
-        machine.steps.errors["forget"] = HostError("systemd does not answer.")
+        machine.steps.errors["reset_failed"] = HostError("systemd does not answer.")
         with pytest.raises(HostError, match="systemd does not answer"):
             await nomad.destroy()
         machine.steps.errors.clear()
@@ -101,7 +101,7 @@ async def test_a_removal_waits_for_what_is_away(machine: Machine, handle: wire.T
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
-        machine.steps.errors["forget"] = HostError("systemd does not answer.")
+        machine.steps.errors["reset_failed"] = HostError("systemd does not answer.")
         async with Background(nomad.destroy()) as destroying:
             await yields(200)
             assert not destroying.done()
@@ -166,7 +166,7 @@ async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandl
             await nomad.recover(handle)
 
 
-@pytest.mark.parametrize("step", ["runs", "state", "reservations"])
+@pytest.mark.parametrize("step", ["running_states", "state", "reservations"])
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -187,14 +187,14 @@ async def test_an_outage_without_an_end_is_told_once_for_all(
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0.05)
     monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0.01)
-    machine.steps.errors["runs"] = HostError("the system bus does not answer.")
+    machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        before = machine.steps.taken.count("runs")
+        before = machine.steps.taken.count("running_states")
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        assert machine.steps.taken.count("runs") == before + 1, "the next one does not wait as long again"
+        assert machine.steps.taken.count("running_states") == before + 1, "the next one does not wait as long again"
 
 
 async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
@@ -202,10 +202,10 @@ async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0)
     async with agent() as nomad:
-        machine.steps.errors["runs"] = HostError("the system bus does not answer.")
+        machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        del machine.steps.errors["runs"]
+        del machine.steps.errors["running_states"]
         await nomad.recover(handle)
 
 
@@ -243,10 +243,10 @@ async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) ->
     tasks = many()
     async with agent() as nomad:
         handles = [(await nomad.start(task)).handle for task in tasks]
-    seen = machine.steps.taken.count("runs")
+    seen = machine.steps.taken.count("running_states")
     async with agent() as nomad:
         await asyncio.gather(*map(nomad.recover, handles))
-        assert machine.steps.taken.count("runs") == seen + 1
+        assert machine.steps.taken.count("running_states") == seen + 1
         running = [await nomad.inspect(task.id) for task in tasks]
     assert {each.task.state for each in running} == {wire.RUNNING}
 
@@ -259,8 +259,8 @@ async def test_no_task_is_asked_for_alone_when_many_are_recovered(machine: Machi
         for handle in handles:
             await nomad.recover(handle)
         await yields(200)
-        assert not {"state", "states", "changes", "lives", "forward"} & set(machine.steps.taken)
-        assert machine.steps.taken.count("runs") == 1
+        assert not {"state", "states", "changes", "is_running", "forward"} & set(machine.steps.taken)
+        assert machine.steps.taken.count("running_states") == 1
 
 
 async def test_a_console_that_the_relay_still_holds_is_left_alone(machine: Machine, handle: wire.TaskHandle) -> None:
@@ -298,7 +298,7 @@ async def test_a_console_that_was_delivered_to_its_end_is_not_begun_again(
 async def test_a_recovery_does_not_wait_for_a_relay_that_does_not_answer(
     machine: Machine, handle: wire.TaskHandle
 ) -> None:
-    machine.steps.hang_on = "holds"
+    machine.steps.hang_on = "open_tasks"
     async with agent() as nomad:
         await nomad.recover(handle)
         assert (await nomad.inspect()).task.state == wire.RUNNING

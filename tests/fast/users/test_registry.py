@@ -202,7 +202,7 @@ async def test_disks_are_taken_back_before_their_user_is_freed(tmp_path: Path) -
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
     with started(of, WEB) as uid:
-        await of.note(uid, [DISK, Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [DISK, Given("/srv/other.img", 1, 3)])
     await of.release(WEB)
     assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
     assert list((tmp_path / "notes").iterdir()) == []
@@ -221,7 +221,7 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
     assert await of.reclaim() == []
     assert taken == [(61200, "/srv/disk.img")]
     with started(of, WEB) as uid:
-        await of.note(uid, [DISK])
+        await of.record_disks(uid, [DISK])
         assert await of.collect(_none) == []
         assert await of.reclaim() == []
         assert len(taken) == 1, "a start has it"
@@ -267,8 +267,8 @@ async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_th
     broken = {"/srv/other.img"}
     of = users(tmp_path, range(61200, 61201), broken=broken)
     with started(of, WEB) as uid:
-        await of.note(uid, [DISK])
-        await of.note(uid, [Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [DISK])
+        await of.record_disks(uid, [Given("/srv/other.img", 1, 3)])
     await of.release(WEB)
     assert "disk /srv/other.img: Input/output error." in caplog.text
     assert left(tmp_path) == {"61200.user", "solo5-61200.user"}, "the name is free, the user is not"
@@ -288,11 +288,11 @@ async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_ne
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
     with started(of, WEB) as uid:
-        await of.note(uid, [DISK])
+        await of.record_disks(uid, [DISK])
     with started(of, WEB) as again:
         assert again == uid
-        await of.note(uid, [Given("/srv/other.img", 1, 3)])
-        await of.note(uid, [DISK])
+        await of.record_disks(uid, [Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [DISK])
     await of.release(WEB)
     assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
 
@@ -321,7 +321,7 @@ async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
     monkeypatch.setattr("os.fsync", lambda fd: synced.append(_place(fd)))
     of = users(tmp_path)
     with started(of, WEB) as uid:
-        await of.note(uid, [DISK])
+        await of.record_disks(uid, [DISK])
         assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}"), str(tmp_path / "notes")]
         assert [each.name for each in (tmp_path / "notes").iterdir()] == [f"{uid}"]
 

@@ -18,7 +18,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 class Audience(Protocol):
     """Who hears of a start; each call returns at once."""
 
-    def begins(self, doing: str) -> None:
+    def on_step(self, doing: str) -> None:
         """The next step, which is told of if it is slow."""
 
     def tell(self, announcement: Announcement) -> None:
@@ -26,7 +26,7 @@ class Audience(Protocol):
 
 
 class Steps:
-    """One start; fulfils `task.Progress`.
+    """One start; fulfils `task.StartCallbacks`.
 
     Args:
         audience: who hears of it.
@@ -37,14 +37,14 @@ class Steps:
         self._audience = audience
         self._rule = rule
 
-    def begins(self, doing: str) -> None:
-        self._audience.begins(doing)
+    def on_step(self, doing: str) -> None:
+        self._audience.on_step(doing)
 
-    def checked(self, preflight: Preflight) -> None:
+    def on_preflight(self, preflight: Preflight) -> None:
         refuse(self._rule, preflight)
         self._audience.tell(messages.checked(preflight))
 
-    def leased(self, leases: Sequence[Lease]) -> None:
+    def on_leases(self, leases: Sequence[Lease]) -> None:
         if leases:
             self._audience.tell(messages.leased(leases))
 
@@ -79,7 +79,7 @@ class Announcer:
     def _slow(self, seconds: float) -> None:
         self.tell(messages.slow(self._doing, seconds))
 
-    def begins(self, doing: str) -> None:
+    def on_step(self, doing: str) -> None:
         self._doing = doing
 
     def tell(self, announcement: Announcement) -> None:

@@ -59,13 +59,13 @@ class Reconnecting:
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
         """Of a task that has ended the relay may have delivered everything, and forgotten it."""
         relay = await self._session.relay()
-        return (running or await relay.owes(task)) and task not in await self._holds()
+        return (running or await relay.has_record(task)) and task not in await self._holds()
 
     async def _holds(self) -> frozenset[TaskName]:
         """The relay lets go only of what has ended, and when this driver tells it to."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if now >= self._stale:
-                self._held = await (await self._session.relay()).holds()
+                self._held = await (await self._session.relay()).open_tasks()
                 self._stale = now + FRESH
             return self._held

@@ -16,7 +16,7 @@ from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.workload import STOP_TIMEOUT, StopSignal
+from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +191,7 @@ class Keeper:
         if restart:
             self.ended_for = f"{self._watched.endpoint}: {why}"
             with suppress(NoSuchTaskError):
-                await engine.end(self._name, signal=StopSignal.TERM, patience=STOP_TIMEOUT)
+                await engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
 
     async def _stands_still(self, engine: "Runtime") -> bool:
         with suppress(NoSuchTaskError):

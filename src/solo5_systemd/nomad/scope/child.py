@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.engine.task import Entered, Progress
+from solo5_systemd.engine.task import StartCallbacks, StartedScope
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.host.execution import execute
 from solo5_systemd.nomad.events.messages import Announcement
@@ -33,7 +33,7 @@ class Report:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def begins(self, doing: str) -> None:
+    def on_step(self, doing: str) -> None:
         self.say(Begins(doing=doing))
 
     def tell(self, announcement: Announcement) -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     try:
         entered = asyncio.run(_enter(settings, workload, Steps(report, rule)))
         report.say(Enters(invocation=entered.invocation, control_group=entered.control_group))
-        execute(entered.line)
+        execute(entered.argv)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
         report.say(_told(error))
         sys.exit(Solo5Error.exit_status)
@@ -74,7 +74,7 @@ def connect(settings: Callable[[], Settings]) -> "AbstractAsyncContextManager[Ru
     return wiring.connect(settings)
 
 
-async def _enter(settings: Settings, workload: Workload, progress: Progress) -> Entered:
+async def _enter(settings: Settings, workload: Workload, progress: StartCallbacks) -> StartedScope:
     async with connect(lambda: settings) as engine:
         return await engine.start_scope(workload, os.getpid(), progress)
 

@@ -137,7 +137,7 @@ async def _heard(descriptor: int, audience: Audience) -> Enters | Solo5Error:
         async for line in lines:
             match decode(line):
                 case Begins(doing=doing):
-                    audience.begins(doing)
+                    audience.on_step(doing)
                 case Announcement() as told:
                     audience.tell(told)
                 case said:

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from solo5_systemd.engine.orphans import allocation
+from solo5_systemd.engine.orphans import alloc_dir
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import UnitState
 
@@ -60,7 +60,7 @@ def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
 
 def _home(unit: UnitState) -> str:
     """Where the agent that started it keeps its allocations; of a task that is not Nomad's, nobody's place."""
-    return posixpath.dirname(allocation(unit)) or "."
+    return posixpath.dirname(alloc_dir(unit)) or "."
 
 
 def _suspect(unit: UnitState, claims: Claims) -> Suspect:

@@ -216,10 +216,10 @@ class Tasks:
         engine = await self._session.engine()
         self._endings.ask(name_of(task_id))
         with suppress(NoSuchTaskError):
-            await engine.end(
+            await engine.stop_only(
                 name_of(task_id),
                 signal=asked or StopSignal.TERM,
-                patience=0 if signals.is_kill(signal) else patience,
+                timeout_s=0 if signals.is_kill(signal) else patience,
             )
 
     async def destroy(self, task_id: str, *, force: bool, keep: bool = False) -> None:

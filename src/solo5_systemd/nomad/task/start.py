@@ -138,7 +138,7 @@ class Starter:
             network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
                 wanted = _wanted(options.ready, config, options, started)
-                progress.begins(f"waiting for {wanted}")
+                progress.on_step(f"waiting for {wanted}")
                 begun = time.monotonic()
                 how = await watch.become(self._session, state, wanted, options.ready.deadline, ended)
                 progress.tell(messages.ready(how, time.monotonic() - begun))
@@ -167,7 +167,7 @@ class Starter:
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000
         try:
-            progress.begins("opening the log files' pipes")
+            progress.on_step("opening the log files' pipes")
             namespace = await self._log_namespace(engine, config)
             await fifos.connect(self._session, config, name, unit, since, wish.logging, namespace)
             return await self._begin(engine, workload, wish.options.ready, since, progress)
@@ -194,7 +194,7 @@ class Starter:
         try:
             if workload.kind is UnitKind.SERVICE:
                 return await engine.start(workload, Steps(progress, rule))
-            progress.begins("starting the process that becomes its tender")
+            progress.on_step("starting the process that becomes its tender")
             return await self._scopes.start(engine, self._session.settings(), workload, rule, progress)
         except TakenError as error:  # of the name, or of a port or disk
             try:
