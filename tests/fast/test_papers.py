@@ -21,6 +21,7 @@ MADE = ("build/", "dist/")
 _FILES = (".py", ".md", ".toml", ".proto", "Makefile")
 _PATH = re.compile(r"[\w@.*+-]+(?:/[\w@.*+-]*)*")
 _CHECKOUT = re.compile(r"(?<![\w/~.-])(?:tests|src|docs|units|examples|packaging|completions)/[\w./@*-]*[\w/*]")
+_IN_FILE = re.compile(r"`([\w/@.-]+)`\s\(([^()]*)\)")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -37,7 +38,20 @@ def exists(path: str) -> bool:
 
 
 def lost(text: str) -> list[str]:
+    """Return the paths that a paper names and that do not exist."""
     return sorted(path for path in named(text) if not exists(path))
+
+
+def unknown(text: str) -> list[str]:
+    """Return the names that stand in parentheses behind a path, as in "`text.py` (`bare`)", and not in that file."""
+    pairs = [(path, name) for path, names in _IN_FILE.findall(text) for name in re.findall(r"`(\w+)`", names)]
+    return [f"{name} in {path}" for path, name in pairs if not re.search(rf"\b{name}\b", content(path))]
+
+
+def content(path: str) -> str:
+    """Return the text of a file below the checkout or src/solo5_systemd; empty: there is none."""
+    found = (root / path for root in (ROOT, SOURCES))
+    return next((file.read_text() for file in found if file.is_file()), "")
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
@@ -46,8 +60,18 @@ def test_every_path_that_is_named_exists(paper: Path) -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
+def test_every_name_behind_a_path_is_in_that_file(paper: Path) -> None:
+    assert unknown(paper.read_text()) == []
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
 def test_every_link_leads_to_a_file(paper: Path) -> None:
     assert [link for link in _LINK.findall(paper.read_text()) if not (paper.parent / link).exists()] == []
+
+
+def test_a_name_that_is_not_in_its_file_is_found() -> None:
+    assert unknown("See `text.py` (`bare`, `bounded`) and `workload.py` (the value).") == []
+    assert unknown("See `text.py` (`bare`,\n`bear`).") == ["bear in text.py"]
 
 
 def test_a_path_that_does_not_exist_is_found() -> None:
