@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Users,
     )
     from solo5_systemd.settings import Settings
-    from solo5_systemd.users.record import Given
+    from solo5_systemd.users.record import GivenDisk
 
 
 # Directories of others.
@@ -116,7 +116,7 @@ class Machine:
         return HostDirectories()
 
 
-def _reclaim_disk(uid: int, given: "Given") -> None:
+def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
     from solo5_systemd.block.imagefile import common_owner
     from solo5_systemd.block.reclaim import given_disk, reclaim_disk
 

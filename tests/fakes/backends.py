@@ -33,7 +33,7 @@ from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError
 
 
 class FakeImages:
@@ -160,7 +160,7 @@ class FakeUsers:
         self._steps = steps
         self.held: dict[TaskName, int] = {}
         self.most = 100
-        self.noted: dict[int, list[Given]] = {}
+        self.noted: dict[int, list[GivenDisk]] = {}
         self.starting: set[TaskName] = set()
         self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
@@ -174,7 +174,7 @@ class FakeUsers:
         self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
         return HeldUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
-    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
+    async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         async with self._steps.step("note disks"):
             self.noted[uid] = list(disks)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from .conftest import GUESTS, Machine, Runner, eventually, ok, sh
 
 STATE = Path("/var/lib/private/somebody")
-NOTES = Path("/var/lib/solo5/users")
+GIVEN_DISKS = Path("/var/lib/solo5/users")
 
 
 def user(name: str) -> int:
@@ -58,11 +58,11 @@ def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_a
         ok("umount", str(tmp_path))
     assert disk.stat().st_uid == uid
     assert ok("getent", "passwd", str(uid)), "no unit of systemd's gets it"
-    assert [file.name for file in NOTES.iterdir()] == [f"{uid}"], "and no task"
+    assert [file.name for file in GIVEN_DISKS.iterdir()] == [f"{uid}"], "and no task"
     ok("solo5ctl", "gc")
     assert disk.owner() == "solo5"
     assert sh("getent", "passwd", str(uid)).returncode == 2
-    assert not list(NOTES.iterdir())
+    assert not list(GIVEN_DISKS.iterdir())
 
 
 def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
@@ -77,7 +77,7 @@ def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
     assert disk.stat().st_uid == user(name)
     other = run("sleeper.spt")
     assert disk.owner() == "solo5"
-    assert not list(NOTES.iterdir())
+    assert not list(GIVEN_DISKS.iterdir())
     assert user(other)
 
 

@@ -83,7 +83,7 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
         if _is_locked(name):
             raise TakenError(
                 f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
-                "List the tasks: solo5ctl ps",
+                "`solo5ctl ps` lists the tasks.",
             )
     descriptor = _make_lock_file(directory)
     try:

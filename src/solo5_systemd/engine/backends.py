@@ -27,7 +27,7 @@ from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import Given, HeldUser
+from solo5_systemd.users.record import GivenDisk, HeldUser
 
 
 class Images(Protocol):
@@ -96,7 +96,7 @@ class Users(Protocol):
     def next_uid(self) -> int:
         """Return the user that a start would be given now."""
 
-    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
+    async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Note which disks the user is about to be given: they are taken back before it is freed."""
 
     async def release(self, task: TaskName) -> None:

@@ -31,7 +31,7 @@ from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUni
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
@@ -279,7 +279,7 @@ class Starter:
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the disks, which are locked, the user's."""
-        await self._users.record_disks(user, [Given(disk.path, *disk.identity, disk.filesystem) for disk in disks])
+        await self._users.record_disks(user, [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in disks])
         for disk in disks:
             await self._disks.change_owner(disk, user)
 

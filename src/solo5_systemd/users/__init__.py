@@ -1,1 +1,1 @@
-"""Users of tasks: each task runs as a user of its own, taken from the operator's range and given back with the task."""
+"""The users of tasks: allocation from the operator's range, user records, given disks."""

@@ -1,10 +1,10 @@
-"""Systemd's own protocol for the users of `DynamicUser=`, from whose range the users of tasks are taken as well.
+"""The locking protocol of systemd's `DynamicUser=`, whose uid range the users of tasks share.
 
-journald writes what these users say to the system's journal. For any other user, above those of the system, it makes a
-journal file, of 8 MiB or more, which a reader has to notice before it has that user's last lines.
+The range is shared for journald's sake: it writes entries of these users to the system journal. For any other user
+above the system range it creates a journal file of 8 MiB or more, which a reader must open before it has the last lines.
 
-PID 1 allocates a uid in this order: the lock of UID in /run/systemd/dynamic-uid, a look whether the C library knows a
-user of that number, and the record that makes it known. Either side that does so sees the other's.
+PID 1 allocates a uid in three steps: flock(2) of /run/systemd/dynamic-uid/UID, getpwuid(3) for a user with that number,
+and creation of the user record. With the same steps here, each side detects the other's users.
 """
 
 import fcntl
@@ -18,20 +18,20 @@ LOCKS = Path("/run/systemd/dynamic-uid")
 
 @contextmanager
 def allocating(uid: int, locks: Path = LOCKS) -> Iterator[bool]:
-    """Hold the lock of a uid while a record is made of it; False where PID 1 holds it, for a unit of its own."""
+    """Lock a uid while its record is made; yields False if PID 1 has the lock, for a unit with DynamicUser=."""
     locks.mkdir(mode=0o755, exist_ok=True)
-    descriptor = _locked(locks / str(uid))
+    descriptor = _lock(locks / str(uid))
     if descriptor is None:
         yield False
         return
     try:
         yield True
     finally:
-        (locks / str(uid)).unlink(missing_ok=True)  # before the lock is let go: the file is PID 1's to make
+        (locks / str(uid)).unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
         os.close(descriptor)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
         try:
@@ -39,6 +39,6 @@ def _locked(path: Path) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        if os.fstat(descriptor).st_nlink:  # not removed between the two calls
+        if os.fstat(descriptor).st_nlink:  # otherwise another process removed the file between open(2) and flock(2)
             return descriptor
         os.close(descriptor)

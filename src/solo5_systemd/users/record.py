@@ -1,6 +1,6 @@
-"""The user of a task, the disks that it is given, and the record that makes it known to systemd and the C library.
+"""The user of a task, its given disks, and its JSON user record for systemd and the C library.
 
-A record is what systemd calls a JSON User Record. nss-systemd(8) reads it from /run/userdb, by name and by number.
+nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) from /run/userdb, by name and by uid.
 """
 
 import json
@@ -17,12 +17,13 @@ class RangeUsedUpError(TakenError):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldUser:
-    """A user that a start holds.
+    """A user allocated for a start in progress.
 
     Attributes:
-        uid: its number, and that of its group.
-        descriptor: while it is open, no collection frees the user and no other start has the task's name.
-        adopted: the task had it before: by a start that was killed, or by one that was faster and has ended meanwhile.
+        uid: the uid, and the gid of its group.
+        descriptor: has the lock of the task's file. While it is open, garbage collection does not free the user, and a
+            second start of the task fails.
+        adopted: allocated by an earlier start of the task, which was killed or whose unit has ended.
     """
 
     uid: int
@@ -30,14 +31,14 @@ class HeldUser:
     adopted: bool = False
 
 
-class Given(NamedTuple):
-    """A disk that was given.
+class GivenDisk(NamedTuple):
+    """A given disk.
 
     Attributes:
-        path: at that time.
-        device: that it lies on, or its own number, as in `Disk.identity`; a boot may change it.
+        path: its path when it was given.
+        device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
         inode: 0 for a block device.
-        filesystem: the identifier of its file system, where that has one that a boot does not change; 0: unknown.
+        filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
     """
 
     path: str
@@ -47,16 +48,17 @@ class Given(NamedTuple):
 
 
 def user_name(uid: int) -> str:
+    """Return the user name of a uid, such as `solo5-61200`."""
     return f"solo5-{uid}"
 
 
-def kept_record(uid: int) -> bytes:
-    """Return the record of a user that no task has and that may own a disk: it is not allocated meanwhile."""
+def retained_record(uid: int) -> bytes:
+    """Return the record of a user without a task that may own a disk; the record prevents its allocation."""
     return _record(uid, "Solo5 disks that could not be taken back")
 
 
 def user_record(uid: int, task: TaskName) -> bytes:
-    """Return the record of a task's user."""
+    """Return the user record of a task's user."""
     return _record(uid, f"Solo5 task {task}")
 
 

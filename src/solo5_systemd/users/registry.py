@@ -1,17 +1,17 @@
-"""The users of this machine's tasks, allocated without a process that remembers them.
+"""The allocation of users to tasks, kept in files alone.
 
-    /run/solo5/users/TASK          the uid in digits; empty until one is chosen. Locked by flock(2) during a start.
-    /run/solo5/users/.last         the uid that was chosen last: the next search begins behind it
-    /run/userdb/UID.user           the user's record: made exclusively, so that a uid belongs to one task
+    /run/solo5/users/TASK          the uid in decimal; empty until one is allocated. Locked by flock(2) during a start
+    /run/solo5/users/.last         the uid allocated last: the next search starts after it
+    /run/userdb/UID.user           the user record, created exclusively, so that a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
-    /run/solo5/users/.reclaimed    the disks of earlier boots were taken back, as far as that was possible
+    /run/solo5/users/.reclaimed    marks that the disks of earlier boots were reclaimed, as far as possible
     /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic`)
 
-A task's file exists before its records and is removed after them, so whatever is left by a start that was killed is
-found from the task's file. A file that is not locked, of a task without a unit, is stale. The files of tasks are for
-root alone: another user could hold a lock on a file that it can open.
+A task's file is made before its records and removed after them: everything left by a killed start is found from that
+file. An unlocked file of a task without a unit is stale. Only root can open the files, since a user that can open one
+could lock it.
 
-A user whose disks cannot be taken back stays allocated, to no task: its note stays, and so does a record of its own.
+A user whose disks cannot be reclaimed stays allocated without a task: its given-disk file and a record remain.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.procfs import name_descriptor
 from solo5_systemd.users.dynamic import LOCKS, allocating
-from solo5_systemd.users.notes import NOTES, Notes
-from solo5_systemd.users.record import Given, HeldUser, RangeUsedUpError, kept_record, user_name, user_record
+from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
+from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError, retained_record, user_name, user_record
 
 STATE = Path("/run/solo5/users")
 RECORDS = Path("/run/userdb")
 
 RECLAIM_TIMEOUT_S = 5.0
-"""Seconds for which the first start of a boot waits for file systems that have disks of earlier boots."""
+"""How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
 
 _LAST = ".last"
 _RECLAIMED = ".reclaimed"
@@ -44,40 +44,47 @@ _log = logging.getLogger(__name__)
 
 
 class Users:
-    """The users of tasks; fulfils `backends.Users`.
+    """The users of tasks; implements `backends.Users`.
 
     Args:
-        uids: the operator's range, read when a user is first allocated.
-        take_back: makes a disk no longer the user's, or raises a Solo5Error.
-        state: the tasks' files.
-        records: where nss-systemd looks for records.
-        notes: which disks the users have.
-        locks: where PID 1 locks the users that it allocates.
+        uids: returns the operator's range; called at the first allocation.
+        reclaim_disk: returns a given disk to user solo5, or raises a Solo5Error.
+        state: the directory of the tasks' files.
+        records: the directory of user records, which nss-systemd reads.
+        given_disks: the directory of given-disk files.
+        locks: the directory of PID 1's locks for dynamic users.
     """
 
     def __init__(
         self,
         uids: Callable[[], range],
-        take_back: Callable[[int, Given], None],
+        reclaim_disk: Callable[[int, GivenDisk], None],
         state: Path = STATE,
         records: Path = RECORDS,
-        notes: Path = NOTES,
+        given_disks: Path = GIVEN_DISKS,
         locks: Path = LOCKS,
     ) -> None:
         self._uids = uids
-        self._take_back = take_back
+        self._reclaim_disk = reclaim_disk
         self._state = state
         self._records = records
-        self._notes = Notes(notes)
+        self._given_disks = GivenDiskFiles(given_disks)
         self._locks = locks
         self._resolved = False
 
     async def acquire(self, task: TaskName) -> HeldUser:
+        """Allocate a user for a start, or adopt the one of an earlier start of the task.
+
+        Raises:
+            TakenError: another start of the task is in progress, or (RangeUsedUpError) all users are allocated.
+            DependencyError: libnss_systemd is not installed.
+            HostError: the C library does not find the user, or a file cannot be written.
+        """
         await self._reclaim_first()
-        with _explained(self._state):
+        with _host_errors(self._state):
             held = self._acquire(task)
         try:
-            if not self._resolved:  # once in a process: the answer is the host's, not the task's
+            if not self._resolved:  # once per process: it depends on the host, not on the task
                 await asyncio.to_thread(_check_resolved, held.uid)
                 self._resolved = True
         except BaseException:
@@ -87,26 +94,30 @@ class Users:
         return held
 
     def next_uid(self) -> int:
+        """Return the uid where the next search starts, for a preview; a start may get another one."""
         return next(self._candidates())
 
-    async def record_disks(self, uid: int, disks: Sequence[Given]) -> None:
-        with _explained(self._state):
-            await asyncio.to_thread(self._notes.add, uid, disks)  # it waits for the storage
+    async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
+        """Record disks before they are given to a user; on stable storage when this returns."""
+        with _host_errors(self._state):
+            await asyncio.to_thread(self._given_disks.add, uid, disks)  # in a thread: fsync(2)
 
     async def release(self, task: TaskName) -> None:
-        await asyncio.to_thread(self._release, task)  # a disk may be far away
+        """Free the user of a task; a no-op without one, or during a start of the task."""
+        await asyncio.to_thread(self._release, task)  # in a thread: a given disk may be on a remote file system
 
     def _release(self, task: TaskName) -> None:
-        with _explained(self._state):
-            descriptor = self._locked(task)
+        with _host_errors(self._state):
+            descriptor = self._lock_file(task)
             if descriptor is not None:
                 self._free(task, descriptor)
 
     async def tasks(self) -> Collection[TaskName]:
+        """Return the tasks with a user and no start in progress; none for a caller without permission."""
         free = []
-        with suppress(PermissionError), _explained(self._state):
-            for task in self._names():
-                descriptor = self._locked(task)
+        with suppress(PermissionError), _host_errors(self._state):
+            for task in self._task_names():
+                descriptor = self._lock_file(task)
                 if descriptor is not None:
                     os.close(descriptor)
                     free.append(task)
@@ -116,17 +127,17 @@ class Users:
         """Free the users of tasks without a unit.
 
         Args:
-            loaded: returns the tasks that have a unit; called while starts of the others are locked out.
+            loaded: returns the tasks with a unit; called with the files of the others locked against starts.
         """
         locked: dict[TaskName, int] = {}
         try:
-            with _explained(self._state):
-                for task in self._names():
-                    descriptor = self._locked(task)
+            with _host_errors(self._state):
+                for task in self._task_names():
+                    descriptor = self._lock_file(task)
                     if descriptor is not None:
                         locked[task] = descriptor
                 kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
-                for task in locked.keys() & kept:  # before the work below: they can be released meanwhile
+                for task in locked.keys() & kept:  # first: the work below may be slow, and would block their release
                     os.close(locked.pop(task))
                 stale = sorted(locked)
                 for task in stale:
@@ -137,64 +148,66 @@ class Users:
         return stale
 
     async def reclaim(self) -> Sequence[str]:
+        """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""
         return await asyncio.to_thread(self._reclaim)
 
     async def _reclaim_first(self) -> None:
-        """Before the first start of a boot: what is in /run went with the boot that it was of, an owner did not."""
-        with _explained(self._state):
+        """Reclaim disks before the first start of a boot: /run is empty then, while the owners of disks persist."""
+        with _host_errors(self._state):
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             if (self._state / _RECLAIMED).exists():
                 return
             reclaiming = asyncio.ensure_future(self.reclaim())
-            reclaiming.add_done_callback(_warn)  # its thread may outlast the time; a user with a note is not given out
+            # The thread may run on after the timeout; a user with a given-disk file is not allocated.
+            reclaiming.add_done_callback(_warn)
             await asyncio.wait([reclaiming], timeout=RECLAIM_TIMEOUT_S)
             (self._state / _RECLAIMED).touch(mode=0o600)
 
     def _reclaim(self) -> Sequence[str]:
-        with _explained(self._state):
-            return [fault for uid in self._notes.users() for fault in self._reclaim_from(uid)]
+        with _host_errors(self._state):
+            return [fault for uid in self._given_disks.users() for fault in self._reclaim_from(uid)]
 
     def _reclaim_from(self, uid: int) -> Sequence[str]:
-        """Take back the disks of a user that no task has.
+        """Reclaim the disks of a user without a task.
 
-        Until they are, the user's record keeps PID 1 from allocating it. Where PID 1 has done so already, the disks are
-        taken back all the same, and the note stays until the lock is ours: a start could be about to use the user.
+        Until that is done, the retained record prevents an allocation by PID 1. If PID 1 has the user already, the
+        disks are reclaimed as well, and the given-disk file stays until this process gets the lock.
         """
-        if not self._is_no_tasks(uid):
+        if not self._is_unused(uid):
             return ()
         self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
         with allocating(uid, self._locks) as is_ours:
-            if not self._is_no_tasks(uid):
+            if not self._is_unused(uid):
                 return ()
             if is_ours:
-                self._keep(uid)
-            faults = self._take_all_back(uid)
+                self._retain(uid)
+            faults = self._reclaim_disks(uid)
             if is_ours and not faults:
-                self._forget(uid)
+                self._remove_uid(uid)
         return faults
 
-    def _is_no_tasks(self, uid: int) -> bool:
+    def _is_unused(self, uid: int) -> bool:
         try:
-            return (self._records / f"{uid}.user").read_bytes() == kept_record(uid)
+            return (self._records / f"{uid}.user").read_bytes() == retained_record(uid)
         except FileNotFoundError:
             return True
 
     def _acquire(self, task: TaskName) -> HeldUser:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
-        left = self._locked(task)
-        descriptor = self._made(task) if left is None else left
+        left = self._lock_file(task)
+        descriptor = self._create_file(task) if left is None else left
         try:
-            adopted = None if left is None else self._adopted(task, descriptor)
+            adopted = None if left is None else self._adopt(task, descriptor)
             if adopted is not None:
                 return HeldUser(uid=adopted, descriptor=descriptor, adopted=True)
-            return HeldUser(uid=self._chosen(task, descriptor), descriptor=descriptor)
+            return HeldUser(uid=self._allocate(task, descriptor), descriptor=descriptor)
         except BaseException:
             self._free(task, descriptor)
             raise
 
-    def _made(self, task: TaskName) -> int:
-        """Make a task's file, locked from its first moment on."""
+    def _create_file(self, task: TaskName) -> int:
+        """Create a task's file, locked before it has a name."""
         descriptor = os.open(self._state, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -202,15 +215,15 @@ class Users:
         except FileExistsError as error:
             os.close(descriptor)
             raise TakenError(
-                f"task name {task!r} is taken: another start of it is under way.", "List the tasks: solo5ctl ps"
+                f"task name {task!r} is taken: another start of it is in progress.", "`solo5ctl ps` lists the tasks."
             ) from error
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _locked(self, task: TaskName) -> int | None:
-        """Open and lock a task's file; None where there is none, or where a start holds it."""
+    def _lock_file(self, task: TaskName) -> int | None:
+        """Open and lock a task's file; None where it does not exist or a start has the lock."""
         path = self._state / task
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -218,28 +231,28 @@ class Users:
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # not removed between the two calls
+            if os.fstat(descriptor).st_nlink:  # otherwise removed between open(2) and flock(2)
                 return descriptor
         except BlockingIOError:
             pass
         os.close(descriptor)
         return None
 
-    def _adopted(self, task: TaskName, descriptor: int) -> int | None:
-        """The uid that the task has had already, by a start that died or a unit that has just ended; None for none."""
-        uid = _content(descriptor)
+    def _adopt(self, task: TaskName, descriptor: int) -> int | None:
+        """Return the uid of an earlier start of the task, killed or ended; None without a valid one."""
+        uid = _read_uid(descriptor)
         if uid is None or not self._is_record_of(task, uid):
             self._remove_records(task, uid)
             os.ftruncate(descriptor, 0)
             return None
         return uid
 
-    def _chosen(self, task: TaskName, descriptor: int) -> int:
+    def _allocate(self, task: TaskName, descriptor: int) -> int:
         for uid in self._candidates():
-            if self._notes.exists(uid) or (self._records / f"{uid}.user").exists():
+            if self._given_disks.exists(uid) or (self._records / f"{uid}.user").exists():
                 continue
             with allocating(uid, self._locks) as is_ours:
-                made = is_ours and self._recorded(task, uid)
+                made = is_ours and self._create_record(task, uid)
             if made:
                 os.pwrite(descriptor, str(uid).encode(), 0)
                 (self._state / _LAST).write_text(str(uid))
@@ -251,23 +264,23 @@ class Users:
         )
 
     def _candidates(self) -> Iterator[int]:
-        """Every uid of the range, from behind the last one on: a uid is used again as late as possible."""
+        """Yield every uid of the range, starting after the last one: a uid is reused as late as possible."""
         uids = self._uids()
         try:
             last = int((self._state / _LAST).read_text())
         except (OSError, ValueError):
-            last = random.choice(uids)  # noqa: S311 - a place to begin at, and no secret
+            last = random.choice(uids)  # noqa: S311 - a start position, not a secret
         begin = uids.index(last) + 1 if last in uids else 0
         yield from (uids[(begin + i) % len(uids)] for i in range(len(uids)))
 
-    def _recorded(self, task: TaskName, uid: int) -> bool:
-        """Make the user's record; False where the uid has one."""
+    def _create_record(self, task: TaskName, uid: int) -> bool:
+        """Create the user record; False if the uid has one already."""
         descriptor = os.open(self._records, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
             os.write(descriptor, user_record(uid, task))
             os.fchmod(descriptor, 0o644)
             name_descriptor(descriptor, self._records / f"{uid}.user")
-            with suppress(FileExistsError):  # of a record that somebody removed by half
+            with suppress(FileExistsError):  # left by a removal of only one of the two names
                 name_descriptor(descriptor, self._records / f"{user_name(uid)}.user")
         except FileExistsError:
             return False
@@ -281,62 +294,62 @@ class Users:
         return False
 
     def _free(self, task: TaskName, descriptor: int) -> None:
-        """Remove a task's records, and then its file, and close that."""
+        """Remove a task's records, then its file, and close the file's descriptor."""
         try:
-            self._remove_records(task, _content(descriptor))
+            self._remove_records(task, _read_uid(descriptor))
             (self._state / task).unlink(missing_ok=True)
         finally:
             os.close(descriptor)
 
-    def _leave(self, uid: int) -> None:
-        """Take back every disk that the user was given, and free it; a user that may still have one stays allocated."""
-        faults = self._take_all_back(uid)
+    def _free_uid(self, uid: int) -> None:
+        """Reclaim all given disks of a user and free it; a user that may still own a disk stays allocated."""
+        faults = self._reclaim_disks(uid)
         if faults:
-            self._keep(uid)
+            self._retain(uid)
             for fault in faults:
                 _log.warning("%s", fault)
         else:
-            self._forget(uid)
+            self._remove_uid(uid)
 
-    def _take_all_back(self, uid: int) -> Sequence[str]:
+    def _reclaim_disks(self, uid: int) -> Sequence[str]:
         faults = []
-        for disk in self._notes.read(uid):
+        for disk in self._given_disks.read(uid):
             try:
-                self._take_back(uid, disk)
+                self._reclaim_disk(uid, disk)
             except Solo5Error as error:
                 faults.append(str(error))
         return faults
 
-    def _keep(self, uid: int) -> None:
-        """Have a record of the user that is no task's."""
+    def _retain(self, uid: int) -> None:
+        """Replace the user's record by the retained one, which belongs to no task."""
         for name in (user_name(uid), f"{uid}"):
             new = self._records / f".{name}"
-            new.write_bytes(kept_record(uid))
+            new.write_bytes(retained_record(uid))
             new.chmod(0o644)
             new.replace(self._records / f"{name}.user")
 
-    def _forget(self, uid: int) -> None:
-        self._notes.remove(uid)
+    def _remove_uid(self, uid: int) -> None:
+        self._given_disks.remove(uid)
         (self._records / f"{user_name(uid)}.user").unlink(missing_ok=True)
         (self._records / f"{uid}.user").unlink(missing_ok=True)
 
     def _remove_records(self, task: TaskName, uid: int | None) -> None:
-        """Remove a task's records; where its file does not name the uid, a start was killed between the two."""
+        """Remove a task's records; without a uid in its file (a start was killed in between), search all records."""
         uids = (
             [uid] if uid is not None else [int(p.stem) for p in self._records.glob("[0-9]*.user") if p.stem.isdigit()]
         )
         for each in uids:
             if self._is_record_of(task, each):
-                self._leave(each)
+                self._free_uid(each)
 
-    def _names(self) -> list[TaskName]:
+    def _task_names(self) -> list[TaskName]:
         with suppress(FileNotFoundError):
             return sorted(TaskName(file.name) for file in self._state.iterdir() if not file.name.startswith("."))
         return []
 
 
 def uid_of(task: TaskName, state: Path = STATE) -> int | None:
-    """Return the uid of a task; None for a task without a user of its own."""
+    """Return the uid of a task; None without one."""
     with suppress(OSError, ValueError):
         return int((state / task).read_text())
     return None
@@ -350,17 +363,17 @@ def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
         _log.warning("%s", sentence)
 
 
-def _content(descriptor: int) -> int | None:
+def _read_uid(descriptor: int) -> int | None:
     text = os.pread(descriptor, 16, 0)
     return int(text) if text.isdigit() else None
 
 
 def _check_resolved(uid: int) -> None:
-    """Check that the C library knows the user, as systemd will look it up.
+    """Check that getpwuid(3) finds the user, as systemd requires for User=.
 
     Raises:
-        DependencyError: the library that reads the records is not installed.
-        HostError: it is not configured.
+        DependencyError: libnss_systemd is not installed.
+        HostError: nsswitch.conf does not use it.
     """
     with suppress(KeyError):
         pwd.getpwuid(uid)
@@ -380,8 +393,8 @@ def _check_resolved(uid: int) -> None:
 
 
 @contextmanager
-def _explained(directory: Path) -> Iterator[None]:
+def _host_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HostError(f"the users of tasks in {directory} cannot be kept: {error.strerror}.") from error
+        raise HostError(f"the users of tasks in {directory} cannot be managed: {error.strerror}.") from error

@@ -17,7 +17,7 @@ import pytest
 from solo5_systemd.errors import DependencyError, HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users import registry
-from solo5_systemd.users.record import Given
+from solo5_systemd.users.record import GivenDisk
 from solo5_systemd.users.registry import Users, uid_of
 
 WEB, DB = TaskName("web"), TaskName("db")
@@ -36,13 +36,13 @@ def users(
 ) -> Users:
     """Those of a machine; `taken`: the user and path of each disk that is taken back; `broken`: paths that fail."""
 
-    def take_back(uid: int, given: Given) -> None:
+    def reclaim_disk(uid: int, given: GivenDisk) -> None:
         if given.path in broken:
             raise HostError(f"disk {given.path}: Input/output error.")
         if taken is not None:
             taken.append((uid, given.path))
 
-    return Users(lambda: uids, take_back, root / "users", root / "userdb", root / "notes", root / "dynamic-uid")
+    return Users(lambda: uids, reclaim_disk, root / "users", root / "userdb", root / "notes", root / "dynamic-uid")
 
 
 def left(root: Path) -> set[str]:
@@ -125,7 +125,7 @@ async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: P
     of = users(tmp_path)
     with started(of, WEB):
         before = left(tmp_path)
-        with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is under way"):
+        with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is in progress"):
             of._acquire(WEB)
         await of.release(WEB)
         assert await of.collect(_none) == []
@@ -195,14 +195,14 @@ async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path
     assert await of.tasks() == ["db"]
 
 
-DISK = Given("/srv/disk.img", 1, 2)
+DISK = GivenDisk("/srv/disk.img", 1, 2)
 
 
 async def test_disks_are_taken_back_before_their_user_is_freed(tmp_path: Path) -> None:
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
     with started(of, WEB) as uid:
-        await of.record_disks(uid, [DISK, Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [DISK, GivenDisk("/srv/other.img", 1, 3)])
     await of.release(WEB)
     assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
     assert list((tmp_path / "notes").iterdir()) == []
@@ -243,7 +243,7 @@ async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a
 async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hangs(_: int, __: Given) -> None:
+    def hangs(_: int, __: GivenDisk) -> None:
         goes_on.wait(60)
 
     goes_on, states = threading.Event(), [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
@@ -268,7 +268,7 @@ async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_th
     of = users(tmp_path, range(61200, 61201), broken=broken)
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
-        await of.record_disks(uid, [Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [GivenDisk("/srv/other.img", 1, 3)])
     await of.release(WEB)
     assert "disk /srv/other.img: Input/output error." in caplog.text
     assert left(tmp_path) == {"61200.user", "solo5-61200.user"}, "the name is free, the user is not"
@@ -291,7 +291,7 @@ async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_ne
         await of.record_disks(uid, [DISK])
     with started(of, WEB) as again:
         assert again == uid
-        await of.record_disks(uid, [Given("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [GivenDisk("/srv/other.img", 1, 3)])
         await of.record_disks(uid, [DISK])
     await of.release(WEB)
     assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
@@ -357,7 +357,7 @@ async def test_host_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None:
     (tmp_path / "users").touch()
-    with pytest.raises(HostError, match="the users of tasks in .* cannot be kept: File exists"):
+    with pytest.raises(HostError, match="the users of tasks in .* cannot be managed: File exists"):
         _run(users(tmp_path).acquire(WEB))
 
 

@@ -1,0 +1,74 @@
+"""The files that list the given disks of each user, so that they are reclaimed before the user has another task.
+
+    /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system
+
+The owner of a disk outlives a boot, and so does this file. It is on stable storage before the disk is given: the file
+system may write the new owner at any moment after. A user with a file is not allocated.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from solo5_systemd.users.record import GivenDisk
+
+GIVEN_DISKS = Path("/var/lib/solo5/users")
+
+
+class GivenDiskFiles:
+    """The given-disk files of all users.
+
+    Args:
+        directory: has one file for each user.
+    """
+
+    def __init__(self, directory: Path = GIVEN_DISKS) -> None:
+        self._directory = directory
+
+    def add(self, uid: int, given: Sequence[GivenDisk]) -> None:
+        """Add disks to a user's file; on stable storage when this returns."""
+        present = tuple(self.read(uid))
+        added = tuple(each for each in given if each not in present)
+        if not added:
+            return
+        if not self._directory.is_dir():
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync(self._directory.parent)
+        new = self._directory / f".{uid}"
+        with new.open("w") as file:
+            file.writelines(f"{json.dumps(each)}\n" for each in (*present, *added))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._directory / str(uid))
+        _sync(self._directory)
+
+    def exists(self, uid: int) -> bool:
+        """Return whether a user may own disks."""
+        return (self._directory / str(uid)).exists()
+
+    def read(self, uid: int) -> Iterator[GivenDisk]:
+        """Yield the given disks of a user; damaged lines are skipped."""
+        with suppress(FileNotFoundError):
+            for line in (self._directory / str(uid)).read_bytes().splitlines():
+                with suppress(ValueError, TypeError):
+                    yield GivenDisk(*json.loads(line))
+
+    def remove(self, uid: int) -> None:
+        """Remove a user's file. No fsync(2): a file that returns after a power loss lists reclaimed disks."""
+        (self._directory / str(uid)).unlink(missing_ok=True)
+
+    def users(self) -> list[int]:
+        """Return the users with a file, in ascending order."""
+        with suppress(FileNotFoundError):
+            return sorted(int(file.name) for file in self._directory.iterdir() if file.name.isdigit())
+        return []
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
