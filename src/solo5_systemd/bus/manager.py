@@ -13,7 +13,7 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.unit_exports import Exports
 from solo5_systemd.bus.unit_watch import UNIT, Glance, Watches, unit_path
-from solo5_systemd.cgroup.scope_xattrs import Marks
+from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
@@ -62,10 +62,12 @@ class Manager:
         marks: what scopes say of their tasks; None: this machine's.
     """
 
-    def __init__(self, connection: Connection, exports: Exports | None = None, marks: Marks | None = None) -> None:
+    def __init__(
+        self, connection: Connection, exports: Exports | None = None, marks: ScopeFields | None = None
+    ) -> None:
         self._connection = connection
         self._exports = exports or Exports()
-        self._marks = marks or Marks()
+        self._marks = marks or ScopeFields()
         self._jobs = Jobs(connection)
         self._watches = Watches(connection, self._jobs, self._glances)
         self._release: tuple[int, int] | None = None

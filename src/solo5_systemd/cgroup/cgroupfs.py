@@ -1,4 +1,4 @@
-"""Read units' cgroups, which may vanish at any moment."""
+"""Resource usage of units, from their cgroups, which may be removed at any moment."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from solo5_systemd.names import TaskName, task_of_unit
 
 
 class CgroupFs:
-    """The unified hierarchy below a mount point, and what else of the kernel's tells of a cgroup."""
+    """The unified cgroup hierarchy, with /proc and /sys for what it lacks; implements `backends.Usages`."""
 
     def __init__(self, mount: Path = MOUNT, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._root = unified(mount)
@@ -19,11 +19,11 @@ class CgroupFs:
         self._blocks = sys / "dev/block"
 
     def meter(self, control_group: str) -> Meter:
-        """What samples memory and processor time of a cgroup; of the empty one, which is none, nothing."""
+        """Return a meter of memory and CPU time of a cgroup; an empty path gives a meter without samples."""
         return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else None)
 
     async def usages(self) -> Mapping[TaskName, Usage]:
-        """A whole sample of each task that runs: they all are below one slice, and nobody needs to be asked where."""
+        """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
         tasks = ((task_of_unit(unit), group) for unit, group in units(self._root))
         found = ((task, self._usage(self._root + group)) for task, group in tasks if task is not None)
         return {task: sample for task, sample in found if sample is not None}
@@ -35,14 +35,14 @@ class CgroupFs:
     def _device(self, number: str) -> str:
         try:
             return (self._blocks / number).readlink().name
-        except OSError:  # it was unplugged
+        except OSError:  # the device was removed
             return number
 
     async def cpus(self, directory: str) -> str | None:
-        """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none.
+        """Return cpuset.cpus of another program's cgroup, such as `0-2,5`; None where it is empty or missing.
 
         Args:
-            directory: of the cgroup, an absolute path.
+            directory: absolute path of the cgroup.
         """
         return (read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
 
@@ -51,12 +51,15 @@ class CgroupFs:
         return (read(f"{self._root}/cgroup.controllers") or b"").decode("ascii", "replace").split()
 
     async def total_memory(self) -> int:
-        """Bytes that the host has (proc(5), meminfo: in units of 1024)."""
+        """Return the host's memory in bytes (MemTotal of proc(5), meminfo, in units of 1024)."""
         _, kib, _ = (self._proc / "meminfo").read_text(encoding="ascii").partition("\n")[0].split()
         return int(kib) * 1024
 
     async def stalled(self, pid: int) -> bool:
-        """A zombie leader: its main thread is dead, others live, and nobody will ever be told (proc(5), stat)."""
+        """Return whether a process is a zombie with live threads (proc(5), stat).
+
+        Its main thread has exited, so PID 1 gets no SIGCHLD until the other threads exit.
+        """
         data = read(f"{self._proc}/{pid}/stat")
         if data is None:
             return False

@@ -1,4 +1,4 @@
-"""Files of the kernel's, which may vanish at any moment."""
+"""Reads of cgroup files, and the cgroups of the package's units."""
 
 import errno
 import os
@@ -7,56 +7,54 @@ from pathlib import Path
 
 from solo5_systemd.names import SLICE
 
-LARGEST = 1 << 14
-"""Bytes; memory.stat, the largest, has two thousand."""
+READ_SIZE = 1 << 14
+"""Bytes of one read(2); memory.stat, the largest file, has some two thousand."""
 
-GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
-"""What reading fails with where the unit has ended since it was looked up, or its controller is not enabled here."""
+VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
+"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
 
 
-def opened(path: str) -> int:
-    """A descriptor that reads.
+def open_file(path: str) -> int:
+    """Open a file for reading and return its descriptor.
 
     Raises:
-        OSError: of `GONE`, and others.
+        OSError: one of `VANISHED`, or another.
     """
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def read(path: str) -> bytes | None:
-    """A file once, without a buffer between; None where it is gone."""
+    """Return the content of a file; None for an errno of `VANISHED`."""
     try:
-        descriptor = opened(path)
+        descriptor = open_file(path)
         try:
-            return os.read(descriptor, LARGEST)
+            return os.read(descriptor, READ_SIZE)
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in GONE:
+        if error.errno in VANISHED:
             return None
         raise
 
-
-# Where the cgroups of our units are.
 
 MOUNT = Path("/sys/fs/cgroup")
 
 
 def unified(mount: Path = MOUNT) -> str:
-    """The root of the unified hierarchy; on a hybrid host it is mounted one level deeper, without most controllers."""
+    """Return the root of the unified hierarchy; on a hybrid host it is `unified/`, without most controllers."""
     return str(mount if (mount / "cgroup.procs").exists() else mount / "unified")
 
 
 def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, str]]:
-    """Each service and scope in a slice, and in the slices within it: its name, and its cgroup as ControlGroup= has it.
+    """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
 
     Args:
-        root: of the unified hierarchy.
-        control_group: the slice's.
+        root: the root of the unified hierarchy.
+        control_group: ControlGroup= of the slice.
     """
     try:
         names = os.listdir(root + control_group)  # noqa: PTH208 - a thousand times cheaper
-    except OSError:  # there is no slice before its first unit
+    except OSError:  # the slice has no cgroup before its first unit
         return
     for name in names:
         if name.endswith(".slice"):

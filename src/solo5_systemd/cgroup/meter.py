@@ -1,19 +1,19 @@
-"""Sample one cgroup again and again, with its files kept open: to open one costs four times what reading it does."""
+"""Repeated samples of one cgroup with its files kept open: open(2) costs four times as much as a read."""
 
 import os
 import time
 
-from solo5_systemd.cgroup.files import GONE, LARGEST, opened
+from solo5_systemd.cgroup.files import READ_SIZE, VANISHED, open_file
 from solo5_systemd.cgroup.usage import CPU, MEMORY, Cpu, Memory, Usage, cpu, memory
 
 
 class Meter:
-    """Memory and processor time of a cgroup, with one system call for each of its files.
+    """A meter of a cgroup's memory and CPU time, with one pread(2) for each file and sample.
 
-    A file that says what it said is not parsed again: those of memory seldom change, and those of an idle guest never.
+    Files with unchanged content are not parsed again: those of memory seldom change, those of an idle guest never.
 
     Args:
-        directory: the cgroup's; None where there is none, and never a sample.
+        directory: the cgroup's directory; None: without samples.
     """
 
     def __init__(self, directory: str | None) -> None:
@@ -24,7 +24,7 @@ class Meter:
         self._memory, self._cpu = Memory(), Cpu()
 
     def sample(self) -> Usage | None:
-        """What it is now; None where the cgroup is gone."""
+        """Return the present usage; None where the cgroup was removed."""
         if self._directory is None:
             return None
         memory_files = [self._read(name) for name in MEMORY]
@@ -38,7 +38,7 @@ class Meter:
         return Usage(time=time.monotonic(), memory=self._memory, cpu=self._cpu) if self._descriptors else None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close all files."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -47,11 +47,12 @@ class Meter:
         known = name in self._descriptors
         try:
             if not known:
-                self._descriptors[name] = opened(f"{self._directory}/{name}")
-            return os.pread(self._descriptors[name], LARGEST, 0)
+                self._descriptors[name] = open_file(f"{self._directory}/{name}")
+            return os.pread(self._descriptors[name], READ_SIZE, 0)
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in VANISHED:
                 raise
         if name in self._descriptors:
             os.close(self._descriptors.pop(name))
-        return self._read(name) if known else None  # a unit that is started anew has another cgroup of the same name
+        # A restarted unit has a new cgroup of the same name: open its file once more.
+        return self._read(name) if known else None

@@ -1,8 +1,4 @@
-"""What a scope says of its task: systemd keeps LogExtraFields= only for what it executes itself, and the kernel this.
-
-It is an extended attribute of the scope's cgroup, which root alone can set, and which is gone with the cgroup: whoever
-reads it reads it of this run of the scope, and reads what its starter wrote.
-"""
+"""Log fields of a scope, in an extended attribute of its cgroup, since scopes have no LogExtraFields=."""
 
 import json
 import os
@@ -15,28 +11,30 @@ from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
 
 ATTRIBUTE = "user.solo5.log_fields"
-"""JSON. systemd's own attributes of cgroups are called so, too: user.invocation_id, user.delegate."""
+"""A JSON object. The namespace is that of systemd's own cgroup attributes: user.invocation_id, user.delegate."""
 
 
-class Marks:
-    """Readable by everybody.
+class ScopeFields:
+    """The log fields of scopes: only root can set the attribute, any user can read it.
+
+    The attribute is removed with the cgroup, so that it always belongs to the present run of the scope.
 
     Args:
-        mount: of cgroups.
+        mount: the mount point of cgroups.
     """
 
     def __init__(self, mount: Path = MOUNT) -> None:
         self._root = unified(mount)
 
     def write(self, control_group: str, fields: Mapping[str, str]) -> None:
-        """Mark a cgroup; one that has gone, or whose kernel knows no such attributes, stays without a mark."""
+        """Set the fields of a cgroup; errors are ignored (the cgroup was removed, or the kernel has no such xattrs)."""
         with suppress(OSError):
             os.setxattr(self._root + control_group, ATTRIBUTE, json.dumps(dict(fields)).encode())
 
     def read(self, control_group: str) -> Mapping[str, str]:
-        """What a cgroup says; nothing where it has gone, or has no mark."""
+        """Return the fields of a cgroup; empty without a valid attribute."""
         try:
-            fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), "the mark"))
+            fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), ATTRIBUTE))
             return {key: fields.text(key) for key in fields}
         except (OSError, InvalidRequestError):
             return {}

@@ -1,19 +1,19 @@
-"""The accounts of one cgroup, from its files (kernel: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst).
+"""Parsers of a cgroup's accounting files (kernel: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst).
 
-What the kernel does not tell is None, never zero. A guest's memory is shared memory under hvt and anonymous under
-spt; the resident set is therefore the sum of both, and the page cache is what remains of `file` without `shmem`.
+A value that the kernel does not report is None, never zero. A guest's memory is shared memory under hvt and anonymous
+memory under spt: the resident set is the sum of both, and the page cache is `file` without `shmem`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Files = Mapping[str, bytes]
-"""The contents of a cgroup's files, by file name; one that is not there is left out."""
+"""The contents of a cgroup's files, by file name, without missing files."""
 
 MEMORY = ("memory.current", "memory.peak", "memory.swap.current", "memory.stat")
 CPU = "cpu.stat"
 BASIC = (*MEMORY, CPU)
-"""The files that tell memory and processor time, which is what a scheduler wants, often."""
+"""The files of memory and CPU time, which are sampled most often."""
 
 ALL = (
     *BASIC,
@@ -29,7 +29,7 @@ ALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes, each None where the kernel does not account it; `limit` None also for "no limit"."""
+    """Memory in bytes, None where the kernel does not report it; `limit` is None also without a limit."""
 
     current: int | None = None
     peak: int | None = None
@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Microseconds of processor time; and of a quota's periods, how many began, how many it cut short, by how much."""
+    """CPU time in µs; of CPUQuota=: elapsed periods, throttled periods, and the throttled time in µs."""
 
     total: int | None = None
     user: int | None = None
@@ -55,7 +55,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Io:
-    """Bytes and operations that reached a block device: what the page cache answered, or still holds, is not in it."""
+    """Bytes and operations at block devices; reads and writes that stay in the page cache are not counted."""
 
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -65,7 +65,7 @@ class Io:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Time in which processes had to wait: percent of the last 10, 60 and 300 seconds, microseconds of all time."""
+    """Stall time: percent of the last 10, 60 and 300 seconds; `total` in µs."""
 
     avg10: float | None = None
     avg60: float | None = None
@@ -75,7 +75,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """What waiting for one resource cost: `some` of the processes waited, or all of them did, the `full` time."""
+    """Pressure stall information of one resource: `some` processes stalled, or all of them (`full`)."""
 
     some: Stall | None = None
     full: Stall | None = None
@@ -83,14 +83,14 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """One sample.
+    """One sample of a cgroup.
 
     Attributes:
-        time: seconds on the monotonic clock of who took it.
-        memory: bytes.
-        cpu: microseconds.
-        disks: by the name of the host's block device; None where I/O is not accounted.
-        processes: how many, threads counted as well.
+        time: time.monotonic() of the sample, in seconds.
+        memory: in bytes.
+        cpu: in µs.
+        disks: I/O by name of the host's block device; None without I/O accounting.
+        processes: number of processes and threads.
         pressure: by resource: `cpu`, `memory`, `io`.
     """
 
@@ -103,7 +103,7 @@ class Usage:
 
     @property
     def io(self) -> Io:
-        """Summed over all devices."""
+        """The I/O of all devices together."""
         if self.disks is None:
             return Io()
         each = self.disks.values()
@@ -116,12 +116,12 @@ class Usage:
 
 
 def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usage:
-    """Read a sample.
+    """Parse a sample.
 
     Args:
-        files: as many as there are.
-        time: when they were read.
-        device: the name of a block device by its number, such as `254:0`.
+        files: the cgroup's files, as far as they exist.
+        time: time.monotonic() of the reads.
+        device: returns the name of a block device by its number, such as `254:0`.
     """
     pressure = {name: _pressure(files[file]) for name, file in _PRESSURE.items() if file in files}
     return Usage(
@@ -135,7 +135,7 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
 
 
 def memory(files: Files) -> Memory:
-    """Read what the files of memory tell."""
+    """Parse the files of memory."""
     stat = b"\n" + files.get("memory.stat", b"")
     anonymous, file, shared = _entry(stat, b"\nanon "), _entry(stat, b"\nfile "), _entry(stat, b"\nshmem ")
     return Memory(
@@ -151,26 +151,26 @@ def memory(files: Files) -> Memory:
 
 
 def cpu(files: Files) -> Cpu:
-    """Read what the file of processor time tells."""
-    told = _counts(files.get(CPU, b"")).get
+    """Parse cpu.stat."""
+    count = _counts(files.get(CPU, b"")).get
     return Cpu(
-        total=told(b"usage_usec"),
-        user=told(b"user_usec"),
-        system=told(b"system_usec"),
-        periods=told(b"nr_periods"),
-        throttled_periods=told(b"nr_throttled"),
-        throttled=told(b"throttled_usec"),
+        total=count(b"usage_usec"),
+        user=count(b"user_usec"),
+        system=count(b"system_usec"),
+        periods=count(b"nr_periods"),
+        throttled_periods=count(b"nr_throttled"),
+        throttled=count(b"throttled_usec"),
     )
 
 
 def cpu_percent(before: Usage, after: Usage) -> float | None:
-    """Of one processor, between two samples; None where it cannot be known."""
+    """Return the CPU usage between two samples, in percent of one CPU; None without CPU accounting."""
     window = (after.time - before.time) * 1e6
     return share(before.cpu.total, after.cpu.total, window) if window > 0 else None
 
 
 def share(before: int | None, after: int | None, window: float) -> float | None:
-    """What two counts of microseconds are apart, as percent of a window of so many; None where one is not known."""
+    """Return the difference of two counts of µs as percent of a window in µs; None if a count is None."""
     return None if before is None or after is None else max(0, after - before) / window * 100
 
 
@@ -180,7 +180,7 @@ _Pairs = Mapping[bytes, bytes]
 
 
 def _disks(data: bytes, device: Callable[[str], str]) -> dict[str, Io]:
-    """`MAJ:MIN rbytes=… wbytes=… rios=… wios=… …`, a line for each device that was used."""
+    """Parse io.stat: one line `MAJ:MIN rbytes=… wbytes=… rios=… wios=… …` for each used device."""
     lines = (line.split() for line in data.splitlines())
     return {device(words[0].decode("ascii", "replace")): _io(_assignments(words[1:])) for words in lines if words[1:]}
 
@@ -195,7 +195,7 @@ def _io(counts: _Pairs) -> Io:
 
 
 def _pressure(data: bytes) -> Pressure:
-    """`some avg10=… avg60=… avg300=… total=…`, and the same for `full`."""
+    """Parse a pressure file: `some avg10=… avg60=… avg300=… total=…`, and the same for `full`."""
     stalls = {words[0]: _stall(_assignments(words[1:])) for line in data.splitlines() if (words := line.split())}
     return Pressure(some=stalls.get(b"some"), full=stalls.get(b"full"))
 
@@ -210,7 +210,7 @@ def _stall(values: _Pairs) -> Stall:
 
 
 def _entry(data: bytes, key: bytes) -> int | None:
-    """One `KEY NUMBER` of many lines, where to look for four is cheaper than to read all sixty."""
+    """Return the number of one `KEY NUMBER` line: a search for four keys is cheaper than parsing sixty lines."""
     begin = data.find(key)
     if begin < 0:
         return None
@@ -219,7 +219,7 @@ def _entry(data: bytes, key: bytes) -> int | None:
 
 
 def _counts(data: bytes) -> dict[bytes, int]:
-    """`KEY NUMBER`, line by line; nothing where it is anything else."""
+    """Parse `KEY NUMBER` lines; empty for any other format."""
     words = data.split()
     try:
         return dict(zip(words[::2], map(int, words[1::2]), strict=False))
@@ -233,7 +233,7 @@ def _assignments(words: list[bytes]) -> dict[bytes, bytes]:
 
 
 def _number(data: bytes | None) -> int | None:
-    """None for a word, too: "max" is no number."""
+    """Parse a number; None for a word, such as `max`."""
     try:
         return int(data) if data is not None else None
     except ValueError:

@@ -1,7 +1,7 @@
 """The locking protocol of systemd's `DynamicUser=`, whose uid range the users of tasks share.
 
 The range is shared for journald's sake: it writes entries of these users to the system journal. For any other user
-above the system range it creates a journal file of 8 MiB or more, which a reader must open before it has the last lines.
+above the system range it creates a journal file of 8 MiB or more, which a reader must open to get the last lines.
 
 PID 1 allocates a uid in three steps: flock(2) of /run/systemd/dynamic-uid/UID, getpwuid(3) for a user with that number,
 and creation of the user record. With the same steps here, each side detects the other's users.

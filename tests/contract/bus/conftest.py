@@ -11,7 +11,7 @@ from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_exports import Exports
-from solo5_systemd.cgroup.scope_xattrs import Marks
+from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -51,12 +51,12 @@ def exports(tmp_path: Path) -> Exports:
 
 
 @pytest.fixture
-def marks(exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Marks:
+def marks(exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScopeFields:
     """The cgroups of the same machine."""
     Attributes(monkeypatch)
-    return Marks(tmp_path / "cgroup")
+    return ScopeFields(tmp_path / "cgroup")
 
 
 @pytest.fixture
-def manager(connection: Connection, exports: Exports, marks: Marks) -> Manager:
+def manager(connection: Connection, exports: Exports, marks: ScopeFields) -> Manager:
     return Manager(connection, exports, marks)

@@ -12,7 +12,7 @@ from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup.scope_xattrs import Marks
+from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16
@@ -65,7 +65,7 @@ async def test_a_task_alone_is_always_asked_for(systemd: FakeSystemd, manager: M
 
 
 async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
-    systemd: FakeSystemd, manager: Manager, marks: Marks, tmp_path: Path
+    systemd: FakeSystemd, manager: Manager, marks: ScopeFields, tmp_path: Path
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE)
     write(tmp_path, SCOPE)

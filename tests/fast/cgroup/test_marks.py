@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.attributes import Attributes
 
-from solo5_systemd.cgroup.scope_xattrs import ATTRIBUTE, Marks
+from solo5_systemd.cgroup.scope_xattrs import ATTRIBUTE, ScopeFields
 
 GROUP = "/solo5.slice/solo5-task-web.scope"
 FIELDS = {"NOMAD_ALLOC_DIR": "/a/b/alloc", "NOTE": "two\nlines and \0 a zero: “é”"}
@@ -26,20 +26,20 @@ def mount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_what_was_written_is_read(attributes: Attributes, mount: Path) -> None:
-    marks = Marks(mount)
+    marks = ScopeFields(mount)
     assert marks.read(GROUP) == {}
     marks.write(GROUP, FIELDS)
     assert marks.read(GROUP) == FIELDS
 
 
 def test_a_cgroup_that_is_gone_takes_no_mark(attributes: Attributes, mount: Path) -> None:
-    Marks(mount).write("/solo5.slice/other.scope", FIELDS)
+    ScopeFields(mount).write("/solo5.slice/other.scope", FIELDS)
     assert attributes.stored == {}
 
 
 @pytest.mark.parametrize("mark", [b"", b"oops", b"\xff", b"[]", b'{"a": 1}', b'{"a": ["b"]}'])
 def test_a_mark_of_somebody_else_says_nothing(attributes: Attributes, mount: Path, mark: bytes) -> None:
-    marks = Marks(mount)
+    marks = ScopeFields(mount)
     marks.write(GROUP, FIELDS)
     [key] = attributes.stored
     assert key[1] == ATTRIBUTE
