@@ -1,1 +1,1 @@
-"""Can this machine do it: what doctor reports and what a start needs to know."""
+"""Requirements on the host: facts for `solo5ctl doctor`, tenders, device nodes."""

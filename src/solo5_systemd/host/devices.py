@@ -1,4 +1,4 @@
-"""The device nodes that a tender opens, and how the tasks' user may open them."""
+"""The device nodes of tenders (/dev/kvm, /dev/net/tun), and the groups that may open them."""
 
 import grp
 import os
@@ -15,10 +15,10 @@ ADVICE = {
 
 
 def groups_for(target: Target, *, nics: bool) -> tuple[str, ...]:
-    """The supplementary groups that a task needs for its nodes.
+    """Return the supplementary groups that a task needs for its device nodes.
 
     Raises:
-        HostError: a node is missing, or closed to all but root.
+        HostError: a node is missing, or only root may open it.
     """
     nodes = ([KVM] if target is Target.HVT else []) + ([TUN] if nics else [])
     groups = (_group_for(node) for node in nodes)
@@ -29,16 +29,16 @@ def _group_for(node: str) -> str | None:
     try:
         status = os.stat(node)  # noqa: PTH116 - a device node, no path work
     except OSError as error:
-        raise HostError(f"{node} is not there: expected the device node.", ADVICE[node]) from error
+        raise HostError(f"{node} does not exist: expected the device node.", ADVICE[node]) from error
     if not stat.S_ISCHR(status.st_mode):
-        raise HostError(f"{node} is no character device.", ADVICE[node])
+        raise HostError(f"{node} is not a character device.", ADVICE[node])
     if status.st_mode & 0o006 == 0o006:
         return None
     if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
         return _group_name(node, status.st_gid)
     raise HostError(
         f"{node} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
-        f"expected one that user {USER} can open for reading and writing through a group.",
+        f"expected a group through which user {USER} can read and write it.",
         f"chgrp kvm {node} && chmod 0660 {node}" if node == KVM else f"chmod 0666 {node}",
     )
 
@@ -48,6 +48,6 @@ def _group_name(node: str, group: int) -> str:
         return grp.getgrgid(group).gr_name
     except KeyError as error:
         raise HostError(
-            f"{node} belongs to group {group}, which has no name: expected one that systemd can look up.",
+            f"{node} belongs to group {group}, which has no name: expected a group in the group database.",
             f"groupadd --system --gid {group} {node.rpartition('/')[2]}",
         ) from error

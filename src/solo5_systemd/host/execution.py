@@ -1,4 +1,4 @@
-"""This process, becoming another program."""
+"""Replacement of this process by another program (execve(2))."""
 
 import os
 import signal
@@ -7,18 +7,18 @@ from typing import NoReturn
 
 from solo5_systemd.errors import NotFoundError
 
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python ignores, and what it executes would go on ignoring (execve(2)): a tender that does so hangs, its main
-thread dead, when the reader of its console is gone."""
+IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+"""The signals that Python ignores. A program inherits this through execve(2), and a tender that ignores SIGPIPE hangs
+with a dead main thread when the reader of its console exits."""
 
 
 def execute(line: Sequence[str]) -> NoReturn:
-    """Execute a command line, by an absolute path.
+    """Replace this process by a command line; the program is an absolute path.
 
     Raises:
-        NotFoundError: it cannot be.
+        NotFoundError: execve(2) fails.
     """
-    for number in IGNORED:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execv(line[0], [*line])  # noqa: S606 - no shell is meant

@@ -1,6 +1,6 @@
-"""What this machine must have, and what to do where it lacks it.
+"""The facts of `solo5ctl doctor`: requirements on the host, by verdict, with advice.
 
-`Host` is what was found, `facts` what it means; the floors are those of README: systemd 252 and cgroup v2.
+`Host` is the input, `facts` the judgement. The minimum is that of README: systemd 252 and cgroup v2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from solo5_systemd.dependencies import Dependency
 
 SYSTEMD = 252
-"""The oldest systemd: Debian 12's."""
+"""The minimum version of systemd: Debian 12's."""
 
 SPT_BASE = 0x10000
-"""Where spt maps guest memory, in its own address space."""
+"""The address at which spt maps guest memory."""
 
 NEVER_OVERCOMMIT = 2
-"""proc(5), /proc/sys/vm/overcommit_memory."""
+"""The strict mode of vm.overcommit_memory (proc(5))."""
 
 RUN_FREE = 4 << 20
-"""Bytes: room for the leases of some thousand tasks."""
+"""Minimum of free bytes in /run: the lease records of some thousand tasks."""
 
 
 class Verdict(StrEnum):
-    """Good, usable within limits, or in the way of every task."""
+    """OK, usable with limits, or no task can run."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -40,46 +40,46 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Kernel settings and rules of others that a task meets; None: cannot be read.
+    """Kernel settings, and firewall chains of other programs; None: cannot be read.
 
     Attributes:
-        mmap_min_addr: the lowest address that a process may map.
+        mmap_min_addr: vm.mmap_min_addr.
         overcommit: vm.overcommit_memory.
-        drops: chains at the forward hook that drop what no rule of theirs accepts, such as Docker's; None: nftables
-            cannot be asked.
-        bridged: bridged frames pass the IP forward hook, too (br_netfilter).
-        run_free: bytes free in /run.
+        dropping_chains: chains of other programs at the forward hook with policy drop, such as Docker's; None: nftables
+            is unavailable.
+        br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
+        run_free: free bytes in /run.
     """
 
     mmap_min_addr: int | None = None
     overcommit: int | None = None
-    drops: Sequence[str] | None = None
-    bridged: bool = False
+    dropping_chains: Sequence[str] | None = None
+    br_netfilter: bool = False
     run_free: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What was found on this machine.
+    """The state of this host, as `probe` reads it.
 
     Attributes:
-        systemd: its version's number; None: `systemctl` did not tell.
+        systemd: the major version; None: `systemctl --version` failed.
         booted: PID 1 is systemd.
-        controllers: those of the unified hierarchy; None: cgroup v1.
-        missing: what the package depends on and is not there.
-        files: each file of ours beside the Python modules, and whether it is there.
-        user: the system user of the tenders exists.
-        settings: what is wrong in /etc/solo5; empty: nothing.
-        tenders: those in the search path.
+        controllers: the controllers of the unified hierarchy; None: cgroup v1.
+        missing: missing dependencies of the package.
+        files: the package's files outside of the Python modules, and whether each exists.
+        user: the user of tenders exists.
+        settings: the error in /etc/solo5; empty: valid.
+        tenders: the tenders in the search path.
         tender_paths: the search path.
-        devices: each device node, and why a tender cannot use it; empty: it can.
-        virtualization: the processor says that it can run virtual machines (svm or vmx).
-        store: the image store's directory and free bytes there; None: it cannot be looked at.
-        persistent_journal: the journal outlives a reboot.
+        devices: device nodes, each with the problem of a tender with it; empty: usable.
+        virtualization: /proc/cpuinfo has svm or vmx.
+        store: the directory of the image store and its free bytes; None: statvfs(3) failed.
+        persistent_journal: the journal is kept over a reboot.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
-        no_namespace: why that namespace cannot be used; empty: it can.
-        networks: those of /etc/solo5.
-        kernel: its settings.
+        namespace_problem: the problem of that namespace; empty: usable.
+        networks: the networks of /etc/solo5.
+        kernel: the kernel's settings.
     """
 
     systemd: int | None
@@ -96,14 +96,14 @@ class Host:
     store: tuple[str, int] | None
     persistent_journal: bool
     log_namespace: str = ""
-    no_namespace: str = ""
+    namespace_problem: str = ""
     networks: Sequence[NetworkSettings] = ()
     kernel: Kernel = field(default_factory=Kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One line of `solo5ctl doctor`; `advice` is empty where nothing is to be done."""
+    """One line of `solo5ctl doctor`; `advice` is empty for verdict OK."""
 
     name: str
     value: str
@@ -112,7 +112,7 @@ class Fact:
 
 
 def facts(host: Host) -> tuple[Fact, ...]:
-    """What was found, judged."""
+    """Return all facts of a host, with verdicts."""
     return (
         *_dependencies(host),
         _systemd(host),
@@ -139,7 +139,7 @@ def _systemd(host: Host) -> Fact:
 
 
 def cgroups(host: Host) -> Fact:
-    """Whether the limits of tasks hold: in a legacy or hybrid hierarchy the controllers belong to cgroup v1."""
+    """Return the fact about controllers: on a legacy or hybrid hierarchy cgroup v1 has them, and limits do not hold."""
     lacking = missing(host.controllers)
     if not lacking:
         return Fact(name="cgroups", value="version 2")
@@ -152,7 +152,7 @@ def cgroups(host: Host) -> Fact:
 
 
 def _dependencies(host: Host) -> Iterator[Fact]:
-    """A fact for each that is missing, or one for all."""
+    """Yield a fact for each missing dependency, or one if none is missing."""
     for each in host.missing:
         yield _broken(f"{each.kind} {each.name}", "missing", each.advice)
     if not host.missing:
@@ -169,7 +169,7 @@ def _files(host: Host) -> Fact:
 
 def _user(host: Host) -> Fact:
     if host.user:
-        return Fact(name="user solo5", value="there")
+        return Fact(name="user solo5", value="exists")
     return _broken(
         "user solo5", "missing", "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
     )
@@ -178,7 +178,7 @@ def _user(host: Host) -> Fact:
 def _settings(host: Host) -> Fact:
     if host.settings:
         return _broken("/etc/solo5", host.settings, "Correct it: see solo5.toml(5).")
-    return Fact(name="/etc/solo5", value="understood")
+    return Fact(name="/etc/solo5", value="valid")
 
 
 def _tenders(host: Host) -> Iterator[Fact]:
@@ -190,7 +190,7 @@ def _tenders(host: Host) -> Iterator[Fact]:
             yield _usable(name, found)
             continue
         other = next((tender for tender in host.tenders if tender.target is target), None)
-        value = f"{other.path} speaks ABI {other.abi_version}" if other else "not found"
+        value = f"{other.path} has ABI {other.abi_version}" if other else "not found"
         yield Fact(
             name=name,
             value=value,
@@ -206,7 +206,7 @@ def _usable(name: str, tender: Tender) -> Fact:
         return Fact(name=name, value=value)
     return Fact(
         name=name,
-        value=f"{value}; its tasks see all of {', '.join(tender.loads)}: {tender.loads_because}",
+        value=f"{value}; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}",
         verdict=Verdict.LIMITED,
         advice="Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories.",
     )
@@ -231,9 +231,9 @@ def _store(host: Host) -> Fact:
     if host.store is None:
         return Fact(
             name="image store",
-            value="not there yet",
+            value="not created yet",
             verdict=Verdict.LIMITED,
-            advice="The first start makes it; systemd-tmpfiles --create does so now.",
+            advice="The first start creates it, and so does systemd-tmpfiles --create.",
         )
     directory, free = host.store
     mib = free >> 20
@@ -243,10 +243,10 @@ def _store(host: Host) -> Fact:
 
 
 def _journal(host: Host) -> Fact:
-    if host.no_namespace:
+    if host.namespace_problem:
         return _broken(
             "journal",
-            f"no namespace {host.log_namespace}: {host.no_namespace}",
+            f"no namespace {host.log_namespace}: {host.namespace_problem}",
             f"See: systemctl status {journald_of(host.log_namespace)}; or leave out log_namespace, see solo5.toml(5).",
         )
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
@@ -257,7 +257,7 @@ def _journal(host: Host) -> Fact:
 def _networks(host: Host) -> Fact:
     opened = {network.name: ways for network in host.networks if (ways := _opened(network.policy))}
     shown = "; ".join(f"{name} opens {', '.join(ways)}" for name, ways in opened.items())
-    return Fact(name="networks", value=shown or "closed but for published ports and the guests' way out")
+    return Fact(name="networks", value=shown or "closed except published ports and outgoing connections")
 
 
 def _opened(policy: NetworkPolicy) -> list[str]:
@@ -280,7 +280,7 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
     yield _setting(
         "overcommit",
         kernel.overcommit,
-        "A guest's whole memory counts from its start, and a large one may be refused.",
+        "All of a guest's memory is committed at its start, so a large guest may be refused.",
         bad=kernel.overcommit == NEVER_OVERCOMMIT,
     )
     yield _firewall(kernel)
@@ -290,23 +290,23 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
 
 def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
     if value is None:
-        return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="It cannot be read.")
+        return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="The setting cannot be read.")
     if bad:
         return Fact(name=name, value=str(value), verdict=Verdict.LIMITED, advice=advice)
     return Fact(name=name, value=str(value))
 
 
 def _firewall(kernel: Kernel) -> Fact:
-    if kernel.drops is None:
-        advice = "Networks need it, and root to look at it."
-        return Fact(name="nftables", value="cannot be asked", verdict=Verdict.LIMITED, advice=advice)
-    if not kernel.drops:
+    if kernel.dropping_chains is None:
+        advice = "Networks need nftables; only root can check it."
+        return Fact(name="nftables", value="unavailable", verdict=Verdict.LIMITED, advice=advice)
+    if not kernel.dropping_chains:
         return Fact(name="nftables", value="usable")
-    whose = ", ".join(kernel.drops)
-    among = " or among themselves" if kernel.bridged else ""
+    chains = ", ".join(kernel.dropping_chains)
+    among = " or among themselves" if kernel.br_netfilter else ""
     return Fact(
         name="nftables",
-        value=f"forwarding is dropped by {whose}",
+        value=f"forwarding is dropped by {chains}",
         verdict=Verdict.LIMITED,
         advice=f"Tasks reach nothing beyond this host{among} unless a rule there accepts their bridges, for both "
         "iifname and oifname (with Docker: in the chain DOCKER-USER).",

@@ -1,4 +1,4 @@
-"""Ask the kernel, and nftables, what a task will meet."""
+"""Kernel settings, KVM, security modules and firewall chains of this host."""
 
 import fcntl
 import os
@@ -13,22 +13,22 @@ _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
 _KVM_API = 12
 
 
-def look(root: Path = Path("/")) -> Kernel:
-    """What can be read of the kernel's settings; rules are always those of this network namespace."""
+def read_kernel(root: Path = Path("/")) -> Kernel:
+    """Read the kernel's settings below `root`; firewall chains are those of this network namespace."""
     settings = root / "proc/sys"
     return Kernel(
         mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
         overcommit=_number(settings / "vm/overcommit_memory"),
-        drops=_drops(),
-        bridged=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
+        dropping_chains=_dropping_chains(),
+        br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
     )
 
 
 def kvm_problem(node: str = KVM) -> str:
-    """Why KVM cannot be used although its node is there; empty where it can.
+    """Return why KVM is unusable with the rights of this process; empty if it is usable.
 
-    What the node says about its groups is another question: this one is asked with our own rights.
+    `devices.groups_for` checks the node's permissions for tenders.
     """
     try:
         descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
@@ -37,21 +37,21 @@ def kvm_problem(node: str = KVM) -> str:
     try:
         version = fcntl.ioctl(descriptor, _KVM_GET_API_VERSION)
     except OSError as error:
-        return f"{node} is not KVM's: {error.strerror}."
+        return f"{node} is not a KVM device: {error.strerror}."
     finally:
         os.close(descriptor)
-    return "" if version == _KVM_API else f"{node} speaks version {version} of its interface: expected {_KVM_API}."
+    return "" if version == _KVM_API else f"{node} has KVM API version {version}: expected {_KVM_API}."
 
 
 def enabled_security_modules(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return those of `apparmor` and `selinux` that systemd uses, by the same files as systemd."""
+    """Return those of `apparmor` and `selinux` that are enabled, by the files that systemd checks."""
     apparmor = _text(root / "sys/module/apparmor/parameters/enabled") == "Y"
     selinux = (root / "sys/fs/selinux/status").exists()
     return (*(("apparmor",) if apparmor else ()), *(("selinux",) if selinux else ()))
 
 
-def dropping(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The chains of others at the forward hook of IP whose policy is to drop, from libnftables' JSON."""
+def find_dropping_chains(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the IPv4 chains at the forward hook with policy drop, from libnftables' JSON, as `FAMILY TABLE CHAIN`."""
     chains = (item["chain"] for item in listing if "chain" in item)
     return tuple(
         f"{chain['family']} {chain['table']} {chain['name']}"
@@ -60,16 +60,16 @@ def dropping(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _drops() -> tuple[str, ...] | None:
+def _dropping_chains() -> tuple[str, ...] | None:
     try:
         from nftables import Nftables
 
         nft = Nftables()
-    except (ImportError, OSError):  # the module is missing, or the library that it loads when it is used
+    except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
         return None
     nft.set_json_output(True)
     code, output, _ = nft.json_cmd({"nftables": [{"list": {"chains": None}}]})
-    return dropping(output.get("nftables", ())) if code == 0 else None
+    return find_dropping_chains(output.get("nftables", ())) if code == 0 else None
 
 
 def _text(file: Path) -> str:

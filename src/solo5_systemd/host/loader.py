@@ -1,8 +1,8 @@
-"""Which files the dynamic loader maps for a program, read from the files themselves.
+"""The libraries of a dynamically linked program, from the ELF files themselves.
 
-A task's root holds no cache of the loader's (`/etc/ld.so.cache`) and no environment, so the rule is short: a library is
-searched for in the DT_RUNPATH or DT_RPATH of what needs it, and then in directories that are built into the loader.
-What a file says is remembered while the file is unchanged: an upgrade of a library counts from the next start on.
+A task's root has no /etc/ld.so.cache and no LD_LIBRARY_PATH. So the search is short: DT_RUNPATH or DT_RPATH of the file
+that needs a library, then the loader's built-in directories. Parsed files are cached while they are unchanged: an
+upgrade of a library takes effect at the next start.
 """
 
 import os
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_FILES = 64
-"""As many are bound one by one. The tenders of Solo5 0.12.1 need three."""
+"""The most files to bind one by one. The tenders of Solo5 0.12.1 need three."""
 
-_MOST = 1 << 20
-"""Bytes of one table. The dynamic string table of glibc has 30 000."""
+_TABLE_MAX = 1 << 20
+"""The most bytes of one table. The dynamic string table of glibc has 30 000."""
 
 _HEADER = struct.Struct("<16x2H4x3Q4x3H")  # of Elf64_Ehdr: type, machine, entry, phoff, shoff, ehsize, phentsize, phnum
 _SEGMENT = struct.Struct("<2I3Q8x8x8x")  # of Elf64_Phdr: type, flags, offset, vaddr, paddr
@@ -27,24 +27,24 @@ _LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 _MUSL = "ld-musl-"
 _OF_MUSL_ITSELF = ("libc.", "libpthread.", "librt.", "libm.", "libdl.", "libutil.", "libxnet.")
-_LOADING = (b"\0dlopen\0", b"\0dlmopen\0")
+_DLOPEN_NAMES = (b"\0dlopen\0", b"\0dlmopen\0")
 
 
 class UnknownFilesError(Exception):
-    """What the loader would map is not known; the sentence begins in the middle ("it is not …")."""
+    """The libraries cannot be determined; the message continues a sentence ("it loads libraries …")."""
 
 
 def mapped_files(program: str) -> tuple[str, ...]:
-    """Return the loader and every library that a program needs, by the paths at which the loader finds them.
+    """Return the loader and all libraries of a program, by the paths at which the loader finds them.
 
     Args:
-        program: its path.
+        program: path of the program.
 
     Returns:
-        None of them for a program that is linked statically.
+        The paths; empty for a static program.
 
     Raises:
-        UnknownFilesError: the program is no such ELF file, a library is missing, or it loads more while it runs.
+        UnknownFilesError: not a 64-bit ELF file, a library is missing, or the program calls dlopen(3).
     """
     first = _read(program)
     if first.interpreter is None:
@@ -64,24 +64,24 @@ def mapped_files(program: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _libraries(path: str, needs: "_Needs", interpreter: str) -> Iterator[str]:
-    """The path of each library that a file names itself."""
+def _libraries(path: str, needs: "_Dynamic", interpreter: str) -> Iterator[str]:
+    """Yield the paths of the libraries in a file's DT_NEEDED."""
     loader = interpreter.rpartition("/")[2]
     musl = loader.startswith(_MUSL)
     for name in needs.names:
         if name == loader or (musl and name.startswith(_OF_MUSL_ITSELF)):
-            continue  # the loader itself, which is mapped already
-        candidates = [name] if "/" in name else [f"{place}/{name}" for place in _places(path, needs, musl=musl)]
+            continue  # the loader itself, or a part of musl's
+        candidates = [name] if "/" in name else [f"{place}/{name}" for place in _search_path(path, needs, musl=musl)]
         library = next((each for each in candidates if os.path.isfile(each)), None)  # noqa: PTH113 - no object for each
         if library is None or not library.startswith("/"):
             raise UnknownFilesError(f"{name}, which {path} needs, is not where the loader looks for it")
         yield library
 
 
-def _places(path: str, needs: "_Needs", *, musl: bool) -> Sequence[str]:
+def _search_path(path: str, needs: "_Dynamic", *, musl: bool) -> Sequence[str]:
     own = [each.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", path.rpartition("/")[0]) for each in needs.search]
     if any("$" in each for each in own):
-        raise UnknownFilesError(f"the search path of {path} has a variable that only the loader knows")
+        raise UnknownFilesError(f"the search path of {path} has a variable other than $ORIGIN")
     if musl:
         return [*own, "/lib", "/usr/local/lib", "/usr/lib"]
     triplet = f"{os.uname().machine}-linux-gnu"
@@ -89,8 +89,8 @@ def _places(path: str, needs: "_Needs", *, musl: bool) -> Sequence[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Needs:
-    """What one ELF file says of it: its loader, the names of libraries, and where to look for them first."""
+class _Dynamic:
+    """The dynamic section of an ELF file: loader, DT_NEEDED names, DT_RUNPATH or DT_RPATH, use of dlopen(3)."""
 
     interpreter: str | None
     names: Sequence[str] = ()
@@ -98,21 +98,21 @@ class _Needs:
     loads_more: bool = False
 
 
-def _read(path: str) -> _Needs:
+def _read(path: str) -> _Dynamic:
     try:
         status = os.stat(path)  # noqa: PTH116 - a path that is used once
-        return _remembered(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+        return _cached(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
     except (OSError, struct.error, ValueError) as error:
         raise UnknownFilesError(f"{path} cannot be read as an ELF file of 64 bits: {error}") from error
 
 
 @lru_cache(maxsize=256)
-def _remembered(path: str, identity: tuple[int, ...]) -> _Needs:  # noqa: ARG001 - another file has another
+def _cached(path: str, identity: tuple[int, ...]) -> _Dynamic:  # noqa: ARG001 - another file has another
     with Path(path).open("rb") as file:
-        return _needs(file)
+        return _parse(file)
 
 
-def _needs(file: BinaryIO) -> _Needs:
+def _parse(file: BinaryIO) -> _Dynamic:
     if file.read(6) != b"\x7fELF\x02\x01":
         raise ValueError("another beginning")
     *_, offset, _, _, _, count = _HEADER.unpack(_at(file, 0, _HEADER.size))
@@ -121,21 +121,21 @@ def _needs(file: BinaryIO) -> _Needs:
     interpreter = interpreters[0].rstrip(b"\0").decode() if interpreters else None
     dynamic = [_at(file, where, size) for kind, where, _, size in segments if kind == _DYNAMIC]
     tags = list(_TAG.iter_unpack(dynamic[0][: len(dynamic[0]) // _TAG.size * _TAG.size])) if dynamic else []
-    one = dict(reversed(tags))  # the first of each counts
+    one = dict(reversed(tags))  # of tags with one type, the loader uses the first
     if _STRTAB not in one:
-        return _Needs(interpreter=interpreter)
+        return _Dynamic(interpreter=interpreter)
     strings = _at(file, _offset(segments, one[_STRTAB]), one.get(_STRSZ, 0))
     search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]
-    return _Needs(
+    return _Dynamic(
         interpreter=interpreter,
         names=[_string(strings, value) for tag, value in tags if tag == _NEEDED],
         search=[place for value in search for place in _string(strings, value).split(":") if place],
-        loads_more=any(word in strings for word in _LOADING),
+        loads_more=any(word in strings for word in _DLOPEN_NAMES),
     )
 
 
 def _segments(file: BinaryIO, offset: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Type, offset, address and size in the file of each program header."""
+    """Yield type, offset, address and file size of each program header."""
     table = _at(file, offset, count * _SEGMENT.size)
     for number in range(count):
         kind, _, where, address, _ = _SEGMENT.unpack_from(table, number * _SEGMENT.size)
@@ -150,7 +150,7 @@ def _offset(segments: Sequence[tuple[int, int, int, int]], address: int) -> int:
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:
-    if size > _MOST:
+    if size > _TABLE_MAX:
         raise ValueError("a table of more than a mebibyte")
     file.seek(offset)
     content = file.read(size)

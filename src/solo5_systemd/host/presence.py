@@ -1,4 +1,4 @@
-"""Look for what the package depends on: modules, libraries, programs and sockets of this machine."""
+"""Detection of missing dependencies: modules, libraries, programs and sockets."""
 
 import os
 from ctypes import CDLL
@@ -9,17 +9,17 @@ from solo5_systemd.dependencies import DEPENDENCIES, Dependency, Kind
 
 
 def missing(root: Path = Path("/"), *, program: str | None = None) -> tuple[Dependency, ...]:
-    """Return the dependencies that are not there.
+    """Return the missing dependencies.
 
     Args:
-        root: where to look for programs and sockets; modules and libraries are always those of this process.
-        program: only what this one needs (`Dependency.needed_by`).
+        root: the root directory of programs and sockets; modules and libraries are always those of this process.
+        program: only dependencies of this program (`Dependency.needed_by`); None: all.
     """
     among = (each for each in DEPENDENCIES if program is None or program in each.needed_by)
-    return tuple(each for each in among if not _is_there(each, root))
+    return tuple(each for each in among if not _is_present(each, root))
 
 
-def _is_there(dependency: Dependency, root: Path) -> bool:
+def _is_present(dependency: Dependency, root: Path) -> bool:
     path = root / dependency.name.removeprefix("/")
     match dependency.kind:
         case Kind.MODULE:
@@ -33,10 +33,10 @@ def _is_there(dependency: Dependency, root: Path) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """A directory that lost its files, which Python takes for a package without any, is none."""
+    """Return whether a module can be imported; an empty directory, a namespace package to Python, does not count."""
     try:
         spec = find_spec(name)
-    except ModuleNotFoundError:  # of the package that it is in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
     return spec is not None and spec.origin is not None
 

@@ -1,4 +1,4 @@
-"""Look at this machine. Nothing is changed, and what cannot be read is reported as such."""
+"""The probe behind `solo5ctl doctor`: reads the state of this host and changes nothing."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.facts import Host
-from solo5_systemd.host.kernel import kvm_problem, look
+from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.presence import missing
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
@@ -33,24 +33,23 @@ FILES = (
     "usr/share/dbus-1/system.d/org.solo5.Network1.conf",
     "usr/share/dbus-1/system.d/org.solo5.Relay1.conf",
 )
-"""What the package installs beside Python modules."""
+"""The package's files outside of the Python modules."""
 
 SYSTEMCTL = "/usr/bin/systemctl"
 
 JOURNALD_UNITS = ("systemd-journald@.service", "systemd-journald@.socket", "systemd-journald-varlink@.socket")
-"""systemd's templates of a journal namespace."""
+"""systemd's unit templates of a journal namespace."""
 
 UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 
 
 async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
-    """Everything that `doctor` judges.
+    """Read the state of this host.
 
     Args:
-        root: where to look for files and directories; devices, users, modules and libraries are always this
-            machine's.
-        systemd: its version, where the caller has asked PID 1; None: `systemctl` is asked, at the price of a process.
-        settings: what holds, where the caller has read it; None: what is below /etc/solo5.
+        root: the root directory of files; devices, users, modules and libraries are always this host's.
+        systemd: the version, if the caller has it from PID 1; None: `systemctl --version` is executed.
+        settings: the settings, if the caller has read them; None: those of /etc/solo5.
     """
     problem = ""
     if settings is None:
@@ -74,22 +73,22 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         networks=settings.networks,
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
-        no_namespace=await asyncio.to_thread(_no_namespace, root, settings.log_namespace),
-        kernel=await asyncio.to_thread(look, root),
+        namespace_problem=await asyncio.to_thread(_namespace_problem, root, settings.log_namespace),
+        kernel=await asyncio.to_thread(read_kernel, root),
     )
 
 
 def _systemd_version() -> int | None:
     try:
-        said = subprocess.run([SYSTEMCTL, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        output = subprocess.run([SYSTEMCTL, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.match(r"systemd ([0-9]+)", said)
+    match = re.match(r"systemd ([0-9]+)", output)
     return int(match[1]) if match else None
 
 
-def _no_namespace(root: Path, namespace: str) -> str:
-    """Return why the journald of a namespace cannot run; empty: it can, or there is no namespace."""
+def _namespace_problem(root: Path, namespace: str) -> str:
+    """Return why the journald of a namespace cannot run; empty if it can, or without a namespace."""
     if not namespace:
         return ""
     lacking = [name for name in JOURNALD_UNITS if not any((root / place / name).exists() for place in UNIT_DIRECTORIES)]
@@ -97,13 +96,13 @@ def _no_namespace(root: Path, namespace: str) -> str:
         return f"systemd has no {', '.join(lacking)}"
     unit = journald_of(namespace)
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [SYSTEMCTL, "show", "--property=LoadState,ActiveState", unit],
             capture_output=True, text=True, timeout=5, check=False,
         ).stdout  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return next((f"its journald is {state}" for state in ("masked", "failed") if f"={state}\n" in told), "")
+    return next((f"its journald is {state}" for state in ("masked", "failed") if f"={state}\n" in output), "")
 
 
 def _controllers(hierarchy: Path) -> tuple[str, ...] | None:
@@ -142,7 +141,7 @@ def _problem(check: Callable[[], object]) -> str:
 
 
 def _virtualization(cpuinfo: Path) -> bool:
-    """Only x86 names it there; another architecture with a /dev/kvm has it."""
+    """Return whether the CPU supports virtualization: by svm or vmx on x86, True where there is no line `flags`."""
     try:
         text = cpuinfo.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Find the tender that an image needs, and ask it which ABI it speaks."""
+"""The search path of tenders, and the ABI version of each tender."""
 
 import asyncio
 import os
@@ -16,22 +16,22 @@ from solo5_systemd.processes import reaped
 from solo5_systemd.unit.confinement import ROOT
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
-REMEMBERED = Path("/run/solo5/tenders")
-"""A link for each tender seen, named by its file's identity; its target is what `--version` said."""
+VERSION_CACHE = Path("/run/solo5/tenders")
+"""The cache of tender versions: a symbolic link for each program file, whose target is the output of `--version`."""
 
-VERSION_TIMEOUT = 10.0
-"""Seconds. A tender answers in one millisecond, and from a disk that is busy with a boot in a few thousand."""
+VERSION_TIMEOUT_S = 10.0
+"""A tender needs one millisecond, or a few seconds from a disk that is busy with a boot."""
 
 _VERSION = re.compile(r"\bversion (\S+)")
 _ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
 
 
 class TenderPath:
-    """The search path; fulfils `backends.Tenders`."""
+    """The search path of tenders; implements `backends.Tenders`."""
 
-    def __init__(self, directories: Sequence[str], remembered: Path = REMEMBERED, root: Path = Path(ROOT)) -> None:
+    def __init__(self, directories: Sequence[str], cache: Path = VERSION_CACHE, root: Path = Path(ROOT)) -> None:
         self._directories = directories
-        self._remembered = remembered
+        self._cache = cache
         self._root = root
 
     async def security_modules(self) -> Collection[str]:
@@ -41,11 +41,11 @@ class TenderPath:
         return enabled_security_modules()
 
     async def find(self, target: Target, abi_version: int) -> Tender:
-        """The first tender of this target and ABI.
+        """Return the first tender of this target and ABI version, and make the root directory of tasks.
 
         Raises:
-            NotFoundError: there is none of this target.
-            ImageError: there are, all of another ABI version.
+            NotFoundError: the search path has no tender of this target.
+            ImageError: all tenders of this target have another ABI version.
         """
         seen: list[Tender] = []
         async for tender in self.all(target, abi_version):
@@ -62,29 +62,30 @@ class TenderPath:
         raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}: found only {found}.")
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
+        """Return the supplementary groups for the device nodes of a task; see `groups_for`."""
         return groups_for(target, nics=nics)
 
     async def all(self, target: Target, abi_version: int | None = None) -> AsyncGenerator[Tender, None]:
-        """Every tender of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`."""
+        """Yield all tenders of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`."""
         names = [f"solo5-{target}"] if abi_version is None else [f"solo5-{target}.{abi_version}", f"solo5-{target}"]
         for directory in self._directories:
             for name in names:
                 path = Path(directory, name)
-                if path.is_file() and os.access(path, os.X_OK) and (tender := await self._ask(path, target)):
+                if path.is_file() and os.access(path, os.X_OK) and (tender := await self._query(path, target)):
                     yield tender
 
-    async def _ask(self, path: Path, target: Target) -> Tender | None:
+    async def _query(self, path: Path, target: Target) -> Tender | None:
         status = path.stat()
         key = f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
-        memo = self._remembered / key
+        memo = self._cache / key
         try:
-            said = os.readlink(memo)  # noqa: PTH115 - the text matters, not the path that it would be
+            output = os.readlink(memo)  # noqa: PTH115 - the target is text, not a path
         except OSError:
-            said = await _version(path)
-            with suppress(OSError):  # only a memory: a read-only or full /run costs time, not the start
+            output = await _version(path)
+            with suppress(OSError):  # only a cache: a read-only or full /run must not fail the start
                 memo.parent.mkdir(parents=True, exist_ok=True)
-                memo.symlink_to(said)
-        version, abi = _VERSION.search(said), _ABI.search(said)
+                memo.symlink_to(output)
+        version, abi = _VERSION.search(output), _ABI.search(output)
         if abi is None:
             return None
         loads, because = _loads(str(path))
@@ -99,7 +100,7 @@ class TenderPath:
 
 
 def _loads(path: str) -> tuple[tuple[str, ...], str]:
-    """What the loader maps for a tender, and why that is whole directories."""
+    """Return the libraries of a tender; whole directories, with the reason, if they cannot be determined."""
     try:
         return mapped_files(path), ""
     except UnknownFilesError as error:
@@ -107,23 +108,23 @@ def _loads(path: str) -> tuple[tuple[str, ...], str]:
 
 
 def _make_root(directory: Path) -> None:
-    """Make the root directory of tasks where it is missing; systemd makes what is mounted in it."""
+    """Make the root directory of tasks if it is missing; systemd makes the mount points in it."""
     if directory.is_dir():
         return
-    with suppress(OSError):  # where it cannot be made, systemd says so of the task's unit
+    with suppress(OSError):  # the unit then fails with systemd's own error
         directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o755)  # whatever the caller's umask: tenders are not root
+        directory.chmod(0o755)  # mkdir(2) applies the umask, and tenders are not root
 
 
 async def _version(path: Path) -> str:
-    """What `--version` prints, on stderr; a program that says nothing of the kind is no tender."""
+    """Return the output of `--version`, which tenders print to stderr, shortened to 1024 bytes."""
     try:
         process = await asyncio.create_subprocess_exec(path, "--version", stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
     except OSError as error:
         raise HostError(f"{path} cannot be executed: {error.strerror}.") from error
     try:
-        async with reaped(process), asyncio.timeout(VERSION_TIMEOUT):
-            _, said = await process.communicate()
+        async with reaped(process), asyncio.timeout(VERSION_TIMEOUT_S):
+            _, output = await process.communicate()
     except TimeoutError as error:
-        raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT:g} seconds.") from error
-    return said[:1024].replace(b"\0", b"").decode("utf-8", "replace").strip() or "nothing"
+        raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT_S:g} seconds.") from error
+    return output[:1024].replace(b"\0", b"").decode("utf-8", "replace").strip() or "nothing"

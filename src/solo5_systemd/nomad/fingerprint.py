@@ -83,7 +83,7 @@ def _worse_here(host: Host, config: PluginConfig) -> Iterator[Fact]:
     if limits.verdict is Verdict.LIMITED and not config.allow_missing_controllers:
         advice = f"{limits.advice.rstrip('.')}, or state that it is meant: {WHERE}.allow_missing_controllers = true."
         yield replace(limits, verdict=Verdict.BROKEN, advice=advice)
-    if host.kernel.drops is None:
+    if host.kernel.dropping_chains is None:
         advice = "Load the kernel module nf_tables: modprobe nf_tables"
         yield Fact(name="nftables", value="cannot be asked", verdict=Verdict.BROKEN, advice=advice)
     problem = host.devices.get(KVM, "")
@@ -119,6 +119,6 @@ def _attributes(
     yield _key("block"), True
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]
     yield _key("networks"), ",".join(offered)
-    if host.kernel.drops:
-        yield _key("networks.problem"), f"forwarding is dropped by {', '.join(host.kernel.drops)}"
+    if host.kernel.dropping_chains:
+        yield _key("networks.problem"), f"forwarding is dropped by {', '.join(host.kernel.dropping_chains)}"
     yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

@@ -44,9 +44,9 @@ def test_a_node_that_a_target_does_not_open_does_not_matter(nodes: dict[str, tup
 @pytest.mark.parametrize(
     "node, state, words",
     [
-        ("/dev/kvm", None, "/dev/kvm is not there: .* run an spt image"),
-        ("/dev/net/tun", None, "/dev/net/tun is not there: .*modprobe tun"),
-        ("/dev/kvm", (stat.S_IFREG | 0o666, 0), "/dev/kvm is no character device"),
+        ("/dev/kvm", None, "/dev/kvm does not exist: .* run an spt image"),
+        ("/dev/net/tun", None, "/dev/net/tun does not exist: .*modprobe tun"),
+        ("/dev/kvm", (stat.S_IFREG | 0o666, 0), "/dev/kvm is not a character device"),
         ("/dev/kvm", (stat.S_IFCHR | 0o600, 0), "has mode 0600 and group 0: .*chgrp kvm"),
         ("/dev/kvm", (stat.S_IFCHR | 0o660, 0), "has mode 0660 and group 0"),
         ("/dev/net/tun", (stat.S_IFCHR | 0o644, 0), "has mode 0644 .*chmod 0666"),

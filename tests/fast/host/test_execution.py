@@ -7,17 +7,19 @@ import sys
 import pytest
 
 from solo5_systemd.errors import NotFoundError
-from solo5_systemd.host.execution import IGNORED, execute
+from solo5_systemd.host.execution import IGNORED_SIGNALS, execute
 
 
 def test_what_python_ignores_is_ignored_no_more() -> None:
     program = "from solo5_systemd.host.execution import execute; execute(['/bin/cat', '/proc/self/status'])"
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     [ignored] = re.findall(r"SigIgn:\t([0-9a-f]{16})\n", done.stdout)
-    assert not [number for number in IGNORED if int(ignored, 16) & 1 << number - 1]  # of others, whoever runs this may
+    assert not [
+        number for number in IGNORED_SIGNALS if int(ignored, 16) & 1 << number - 1
+    ]  # of others, whoever runs this may
 
 
 def test_what_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED", ())  # by this very process, too
+    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())  # by this very process, too
     with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
         execute(["/nothing"])

@@ -25,7 +25,7 @@ GOOD = Host(
     virtualization=True,
     store=("/var/lib/solo5/images", 1 << 30),
     persistent_journal=True,
-    kernel=Kernel(mmap_min_addr=65536, overcommit=0, drops=(), run_free=1 << 30),
+    kernel=Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), run_free=1 << 30),
 )
 
 
@@ -59,18 +59,18 @@ def test_a_good_host_has_nothing_to_do() -> None:
         (
             {"tenders": (replace(HVT, abi_version=1), SPT)},
             "solo5-hvt",
-            "/usr/bin/solo5-hvt speaks ABI 1",
+            "/usr/bin/solo5-hvt has ABI 1",
             Verdict.LIMITED,
         ),
         (
             {"tenders": (replace(HVT, loads=("/lib", "/usr/lib"), loads_because="it uses dlopen"), SPT)},
             "solo5-hvt",
-            "/usr/bin/solo5-hvt, version 0.12.1; its tasks see all of /lib, /usr/lib: it uses dlopen",
+            "/usr/bin/solo5-hvt, version 0.12.1; its tasks can read all of /lib, /usr/lib: it uses dlopen",
             Verdict.LIMITED,
         ),
         ({"devices": {"/dev/kvm": "it is not there."}}, "/dev/kvm", "cannot be used", Verdict.LIMITED),
         ({"virtualization": False}, "/dev/kvm", "without svm or vmx", Verdict.LIMITED),
-        ({"store": None}, "image store", "not there yet", Verdict.LIMITED),
+        ({"store": None}, "image store", "not created yet", Verdict.LIMITED),
         ({"store": ("/s", 63 << 20)}, "image store", "/s, 63 MiB free", Verdict.BROKEN),
     ],
 )
@@ -95,6 +95,6 @@ def test_a_journal_in_memory_is_good_enough() -> None:
 def test_a_journal_namespace_that_cannot_be_used_is_in_the_way_of_every_task() -> None:
     usable = replace(GOOD, log_namespace="guests")
     assert fact(usable, "journal").value == "kept over a reboot; consoles in namespace guests"
-    broken = fact(replace(usable, no_namespace="its journald is failed"), "journal")
+    broken = fact(replace(usable, namespace_problem="its journald is failed"), "journal")
     assert (broken.verdict, broken.value) == (Verdict.BROKEN, "no namespace guests: its journald is failed")
     assert "systemctl status systemd-journald@guests.service" in broken.advice

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.kernel import failing
 
 from solo5_systemd.host.facts import Kernel
-from solo5_systemd.host.kernel import dropping, enabled_security_modules, kvm_problem, look
+from solo5_systemd.host.kernel import enabled_security_modules, find_dropping_chains, kvm_problem, read_kernel
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
@@ -29,8 +29,8 @@ LISTING = [
 
 
 def test_chains_that_drop_forwarded_ipv4_are_named() -> None:
-    assert dropping(LISTING) == ("ip filter FORWARD", "inet firewall forward")
-    assert dropping([]) == ()
+    assert find_dropping_chains(LISTING) == ("ip filter FORWARD", "inet firewall forward")
+    assert find_dropping_chains([]) == ()
 
 
 @pytest.fixture
@@ -68,22 +68,22 @@ def test_settings_and_rules_are_read(root: Path, nftables: Callable[[int, object
     bridge = root / "proc/sys/net/bridge/bridge-nf-call-iptables"
     bridge.parent.mkdir(parents=True)
     bridge.write_text("1\n")
-    found = look(root)
-    assert (found.mmap_min_addr, found.overcommit, found.bridged) == (65536, 0, True)
-    assert found.drops == ("ip filter FORWARD", "inet firewall forward")
+    found = read_kernel(root)
+    assert (found.mmap_min_addr, found.overcommit, found.br_netfilter) == (65536, 0, True)
+    assert found.dropping_chains == ("ip filter FORWARD", "inet firewall forward")
     assert found.run_free is not None
 
 
 def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int, object], None], root: Path) -> None:
     nftables(-1, None)
-    assert look(tmp_path / "nowhere") == Kernel()
+    assert read_kernel(tmp_path / "nowhere") == Kernel()
     (root / "proc/sys/vm/overcommit_memory").write_text("lots")
-    assert look(root).overcommit is None
+    assert read_kernel(root).overcommit is None
 
 
 def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nftables", None)
-    assert look(root).drops is None
+    assert read_kernel(root).dropping_chains is None
 
 
 def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
@@ -94,9 +94,9 @@ def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
     monkeypatch.setattr("fcntl.ioctl", lambda _, request: {0xAE00: 12}[request])
     assert kvm_problem(str(node)) == ""
     monkeypatch.setattr("fcntl.ioctl", lambda *_: 13)
-    assert kvm_problem(str(node)) == f"{node} speaks version 13 of its interface: expected 12."
+    assert kvm_problem(str(node)) == f"{node} has KVM API version 13: expected 12."
     monkeypatch.setattr("fcntl.ioctl", failing(errno.ENOTTY))
-    assert kvm_problem(str(node)) == f"{node} is not KVM's: Inappropriate ioctl for device."
+    assert kvm_problem(str(node)) == f"{node} is not a KVM device: Inappropriate ioctl for device."
 
 
 def test_a_node_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ HOST = Host(
     store=None,
     persistent_journal=True,
 )
-GOOD = Kernel(mmap_min_addr=65536, overcommit=0, drops=(), bridged=True, run_free=1 << 30)
+GOOD = Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), br_netfilter=True, run_free=1 << 30)
 
 
 def fact(name: str, kernel: Kernel) -> Fact:
@@ -40,16 +40,16 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
         ("mmap_min_addr", replace(GOOD, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
         ("mmap_min_addr", Kernel(), "unknown", "cannot be read"),
         ("overcommit", replace(GOOD, overcommit=2), "2", "may be refused"),
-        ("nftables", Kernel(), "cannot be asked", "root"),
+        ("nftables", Kernel(), "unavailable", "root"),
         (
             "nftables",
-            replace(GOOD, drops=("ip filter FORWARD", "inet fw forward")),
+            replace(GOOD, dropping_chains=("ip filter FORWARD", "inet fw forward")),
             "forwarding is dropped by ip filter FORWARD, inet fw forward",
             "beyond this host or among themselves unless",
         ),
         (
             "nftables",
-            replace(GOOD, drops=("ip filter FORWARD",), bridged=False),
+            replace(GOOD, dropping_chains=("ip filter FORWARD",), br_netfilter=False),
             "forwarding is dropped by ip filter FORWARD",
             "beyond this host unless",
         ),
@@ -71,7 +71,7 @@ def test_what_networks_open_is_shown() -> None:
     host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
     policy = NetworkPolicy(host=host, metadata=True, reach=(NetworkName("default"),), routed=True)
     for networks, value in (
-        ((closed, lab), "closed but for published ports and the guests' way out"),
+        ((closed, lab), "closed except published ports and outgoing connections"),
         (
             (closed, replace(lab, policy=policy)),
             "lab opens 53/udp, 8080/tcp of this host, the metadata service, network default, unpublished ports",

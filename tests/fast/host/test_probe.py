@@ -69,10 +69,10 @@ async def test_a_journal_namespace_needs_its_units_and_a_journald_that_starts(
     monkeypatch.setattr(module, "SYSTEMCTL", str(systemctl))
     settings = Settings(log_namespace="guests")
     lacking = await probe(tmp_path, systemd=257, settings=settings)
-    assert lacking.no_namespace == f"systemd has no {', '.join(JOURNALD_UNITS)}"
+    assert lacking.namespace_problem == f"systemd has no {', '.join(JOURNALD_UNITS)}"
     directory = tmp_path / "usr/lib/systemd/system"
     directory.mkdir(parents=True)
     for name in JOURNALD_UNITS:
         (directory / name).touch()
     host = await probe(tmp_path, systemd=257, settings=settings)
-    assert (host.log_namespace, host.no_namespace) == ("guests", problem)
+    assert (host.log_namespace, host.namespace_problem) == ("guests", problem)

@@ -123,7 +123,7 @@ async def test_a_program_that_says_something_else_is_no_tender(make: Make, path:
 async def test_a_tender_that_hangs_is_ended_and_named(
     make: Make, path: TenderPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenders, "VERSION_TIMEOUT", 1.0)
+    monkeypatch.setattr(tenders, "VERSION_TIMEOUT_S", 1.0)
     program = make("bin/solo5-hvt", f"echo $$ >{tmp_path}/pid\nexec sleep 60")
     with pytest.raises(HostError, match=re.escape(f"{program} --version did not answer within 1 seconds")):
         await path.find(Target.HVT, 2)

@@ -48,7 +48,7 @@ class Engine(FakeRuntime):
 @pytest.fixture(autouse=True)
 def _signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child is this very process."""
-    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED", ())
+    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())
 
 
 def told(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[Said]:

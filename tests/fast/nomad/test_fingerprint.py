@@ -74,7 +74,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"tenders": ()}, "solo5-hvt: not found. Install Solo5 (opam install solo5), and put"),
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
-        ({"kernel": replace(GOOD.kernel, drops=None)}, "nftables: cannot be asked. Load the kernel module"),
+        ({"kernel": replace(GOOD.kernel, dropping_chains=None)}, "nftables: cannot be asked. Load the kernel module"),
         ({"controllers": None}, "cgroups: version 1. Limits of tasks do not hold: boot with systemd.unified"),
         ({"controllers": ("cpu", "cpuset")}, "cgroups: version 2 without memory, pids. Limits of tasks do not hold"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
@@ -97,7 +97,7 @@ def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[s
         ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
         (
-            {"kernel": replace(GOOD.kernel, drops=("ip filter FORWARD",))},
+            {"kernel": replace(GOOD.kernel, dropping_chains=("ip filter FORWARD",))},
             {"driver.solo5.networks.problem": "forwarding is dropped by ip filter FORWARD"},
         ),
     ],

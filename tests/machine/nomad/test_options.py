@@ -26,7 +26,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 
-from solo5_systemd.host.execution import IGNORED
+from solo5_systemd.host.execution import IGNORED_SIGNALS
 
 
 def scopes() -> list[str]:
@@ -48,7 +48,9 @@ def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs, agent: Agent
     tender = Path("/sys/fs/cgroup", control_group[1:], "cgroup.procs").read_text().strip()
     assert int(_status(tender, "PPid")) == agent.plugin()
     ignored = int(_status(tender, "SigIgn"), 16)
-    assert not [number for number in IGNORED if ignored & 1 << number - 1], "a console's reader that goes ends it"
+    assert not [number for number in IGNORED_SIGNALS if ignored & 1 << number - 1], (
+        "a console's reader that goes ends it"
+    )
     ok("nomad", "job", "stop", "-detach", "scoped")
     happens(alloc, "Stopped on request")
     eventually(lambda: not scopes(), "the scope is gone")
