@@ -1,1 +1,1 @@
-"""What a unikernel says about itself, and the store that its tasks run it from."""
+"""Images: the ELF file, its manifest, and the image store."""

@@ -1,8 +1,7 @@
-"""Read what an image says about itself from its ELF file, as a tender would.
+"""The reader of an image's ELF file, by the rules of Solo5's ELF loader.
 
-A tender knows only program headers, and of every PT_NOTE segment only the first note; section names and further
-notes are invisible to it, so they are to us: a file must not show the two of us different manifests. The rules
-for headers and PT_LOAD segments are those of Solo5's ELF loader.
+A tender reads program headers only, and of each PT_NOTE segment only the first note. Section names and further notes
+are ignored here as well: this reader and the tender must get the same manifest from a file.
 """
 
 import os
@@ -17,21 +16,21 @@ from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest
 
 PAGE = 4096
 LOWEST_ADDRESS = 0x100000
-"""Where guest memory begins to belong to the image; a tender uses what is below."""
+"""The lowest guest address of an image; the tender uses the memory below."""
 
 MAX_SEGMENTS = 512
-"""A Solo5 linker script makes about ten. ELF's 65535 would be read and parsed for nothing."""
+"""A Solo5 linker script makes about ten. The limit bounds the work for a hostile file; ELF allows 65535."""
 
 MAX_SECTIONS = 4096
-"""A Solo5 linker script makes some thirty, and a compiler that is told so one for each function."""
+"""A Solo5 linker script makes some thirty; `-ffunction-sections` makes one for each function."""
 
 SURPLUS = 1 << 20
-"""Bytes after the end of all that ELF knows of a file, such as a signature."""
+"""The most bytes after the last byte that headers account for, such as a signature."""
 
 _SECTION = struct.Struct("<4xI16xQQ24x")  # type, offset and size: Elf64_Shdr of elf(5)
-_NOBITS = 8  # takes no room in the file
+_NOBITS = 8  # SHT_NOBITS: without bytes in the file
 _HEADER_SIZE, _SEGMENT_SIZE, _NOTE_SIZE = 64, 56, 20
-_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian: every machine that Debian has a tender for
+_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian, as all architectures of the tenders
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _ABI_NOTE = 0x31494241
 _MANIFEST_NOTE = 0x3154464D
@@ -39,21 +38,26 @@ _WRITE_EXECUTE = 0b011
 
 
 class Readable(Protocol):
-    def seek(self, offset: int, /) -> int: ...
-    def read(self, size: int, /) -> bytes: ...
+    """A seekable binary file."""
+
+    def seek(self, offset: int, /) -> int:
+        """Set the position, in bytes from the start."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes from the position."""
 
 
 def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> ImageFacts:
     """Read and check header, segments and both notes.
 
     Args:
-        file: seekable; its content must not change meanwhile.
+        file: the image; its content must not change during the call.
         size: of the file, in bytes.
-        machine: as uname(2) spells it; None: this host's.
+        machine: the architecture as uname(2) names it; None: this host's.
 
     Raises:
-        ImageError: no tender on this machine would run it. The sentence begins in the middle ("its manifest …"):
-            the caller knows the image's name.
+        ImageError: no tender on this host runs the image. The sentence has no subject ("its manifest …"): the caller
+            adds the image's name.
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)
@@ -82,7 +86,7 @@ class _Segment(NamedTuple):
 
 
 class _Image:
-    """An image file of which no byte is read that is not in it."""
+    """An image file, with bounds checks on every read."""
 
     def __init__(self, file: Readable, size: int) -> None:
         self._file = file
@@ -92,7 +96,7 @@ class _Image:
         self._sections = (0, 0)
 
     def header(self, machine: str) -> tuple[int, list[_Segment]]:
-        """Entry point and program headers."""
+        """Return the entry point and the program headers."""
         raw = self._read(0, min(_HEADER_SIZE, self._size), "header")
         if not raw.startswith(_IDENT[:4]):
             raise ImageError("it is not an ELF file.")
@@ -110,10 +114,9 @@ class _Image:
         return header.e_entry, segments
 
     def check_extent(self) -> None:
-        """Refuse a file that is longer than its own headers account for: it would only take room.
+        """Check that the file is not longer than its headers account for: the rest would only fill the store.
 
-        Section headers are the last thing of a file that most linkers write, and unknown to a tender: they are read
-        only for this.
+        Section headers are read for this only: most linkers write them last, and tenders ignore them.
         """
         if self._size <= self._extent + SURPLUS:
             return
@@ -134,7 +137,7 @@ class _Image:
                 yield start + size
 
     def note(self, segments: Iterable[_Segment], wanted: int, name: str) -> bytes:
-        """The descriptor of the note that a tender finds: the first of its type that is the first of its segment."""
+        """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""
         for segment, size, kind in self._first_notes(segments):
             if kind == wanted:
                 if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
@@ -143,7 +146,7 @@ class _Image:
         raise ImageError(f"it has no Solo5 {name} note: it is not a unikernel built by Solo5's toolchain.")
 
     def _first_notes(self, segments: Iterable[_Segment]) -> Iterator[tuple[_Segment, int, int]]:
-        """Solo5's own notes: segment, size of the descriptor, and type."""
+        """Yield the first note of each PT_NOTE segment, if it is Solo5's: segment, descriptor size, type."""
         for segment in segments:
             if segment.kind != "PT_NOTE" or 12 <= segment.file_size < _NOTE_SIZE:
                 continue
@@ -162,13 +165,13 @@ class _Image:
         self._file.seek(offset)
         content = self._file.read(size)
         if len(content) != size:
-            raise ImageError(f"it changed while it was read: its {what} is gone.")
+            raise ImageError(f"it changed while it was read: its {what} is no longer complete.")
         return content
 
 
 @cache
 def _structs() -> Any:
-    # Importing it takes longer than the rest of a start's preflight, and an image that is known needs none of it.
+    # Imported here: the import takes longer than the rest of a preflight, and an image with a memo does not need it.
     try:
         from elftools.elf.structs import ELFStructs
     except ImportError as error:
@@ -207,7 +210,7 @@ def _segment(header: Any) -> _Segment:
 
 
 def _load_end(segments: Iterable[_Segment], size: int) -> int:
-    """Where the highest loaded segment ends, its alignment included."""
+    """Return the end of the highest PT_LOAD segment, alignment included."""
     highest = LOWEST_ADDRESS
     for it in segments:
         where = f"its segment at {it.address:#x}"

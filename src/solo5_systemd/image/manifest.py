@@ -1,8 +1,7 @@
-"""The two notes by which a Solo5 image describes itself, decoded from bytes.
+"""The ABI note and the manifest note of an image, decoded from bytes (Solo5's `elf_abi.h` and `mft_abi.h`).
 
-The layouts are those of Solo5's `elf_abi.h` and `mft_abi.h`. An image is refused here for all that a tender
-refuses, and for what a tender lets pass although it can never work or would set the tender's own fields: odd note
-sizes, reserved words in use, names that no option can spell, device settings that only a tender may fill in.
+The checks are those of the tenders, and stricter where a tender accepts what cannot work or what sets the tender's own
+fields: odd note sizes, reserved words in use, names that no option can spell, device settings of the tender.
 """
 
 import struct
@@ -16,47 +15,52 @@ from solo5_systemd.names import DeviceName, device_name
 
 
 class Target(StrEnum):
-    """The tenders that run on Linux; an image names its own in the ABI note."""
+    """The tenders for Linux; the ABI note of an image has its target."""
 
     HVT = "hvt"
     SPT = "spt"
 
 
 class DeviceKind(StrEnum):
+    """The type of a manifest entry."""
+
     BLOCK_BASIC = "BLOCK_BASIC"
     NET_BASIC = "NET_BASIC"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
+    """A device that a manifest declares; as text, `disk NAME` or `NIC NAME`."""
+
     name: DeviceName
     kind: DeviceKind
 
     def __str__(self) -> str:
-        return f"{_SPOKEN[self.kind]} {self.name}"
+        return f"{_KIND_NAMES[self.kind]} {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an image needs: the tender it is for, that tender's ABI version, and its devices in order."""
+    """The requirements of an image: tender, ABI version, and devices in the order of their handles."""
 
     target: Target
     abi_version: int
     devices: tuple[Device, ...] = ()
 
     def names(self, kind: DeviceKind) -> tuple[DeviceName, ...]:
+        """Return the names of the devices of one kind, in order."""
         return tuple(device.name for device in self.devices if device.kind is kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """Everything that a start needs to know about an image; addresses and sizes in bytes.
+    """The properties of an image that a start uses; addresses and sizes in bytes.
 
     Attributes:
         manifest: tender and devices.
         entry: address of the first instruction.
-        load_end: end of the highest segment that the tender loads; guest memory must reach it.
-        memory_end: the same with zero-filled segments, which the tender leaves to the guest.
+        load_end: end of the highest segment with bytes in the file; guest memory must reach it.
+        memory_end: the same with zero-filled segments, which the tender does not load.
     """
 
     manifest: Manifest
@@ -72,13 +76,13 @@ class ImageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredImage:
-    """An image that was checked, and that no one changes any more.
+    """A checked and immutable image in the image store.
 
     Attributes:
-        path: of the stored copy.
-        sha256: of its content, in hexadecimal digits.
-        size: of the file, in bytes.
-        facts: read from the stored copy.
+        path: path of the stored copy.
+        sha256: SHA-256 of its content, in hexadecimal digits.
+        size: size of the file in bytes.
+        facts: its properties, read from the stored copy.
     """
 
     path: str
@@ -92,30 +96,30 @@ SUPPORTED_ABI = {Target.HVT: 2, Target.SPT: 2}
 
 MAX_DEVICES = 63
 GUEST_HEAP = 512 << 10
-"""Bytes; Solo5's own bindings end a guest at once that has less left over."""
+"""Bytes; Solo5's bindings abort a guest with less free memory at its start."""
 
 _TARGETS = {1: "hvt", 2: "spt", 3: "virtio", 4: "muen", 5: "genode", 6: "xen"}
 _ABI = struct.Struct("<4I")
-_HEADER = struct.Struct("<4xII")  # four bytes of padding belong to the note
+_HEADER = struct.Struct("<4xII")  # the descriptor begins with four bytes of padding
 _ENTRY = struct.Struct("<68sI16s8s?7x")
 _RESERVED_FIRST = 1 << 30
 _KINDS = {1: DeviceKind.BLOCK_BASIC, 2: DeviceKind.NET_BASIC}
 MANIFEST_DESC_MAX = _HEADER.size + (MAX_DEVICES + 1) * _ENTRY.size
 
-_SPOKEN = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
+_KIND_NAMES = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
 
 
 def decode_abi(desc: bytes) -> tuple[Target, int]:
-    """Read the ABI note.
+    """Decode the ABI note.
 
     Args:
         desc: the note's descriptor.
 
     Returns:
-        The tender that the image is built for, and the version of its ABI.
+        The image's target, and the version of its ABI.
 
     Raises:
-        ImageError: damaged, or an ABI that no tender on Linux speaks today.
+        ImageError: damaged, another target, or an ABI version that tenders no longer support.
     """
     if len(desc) != _ABI.size:
         raise ImageError(f"its ABI note holds {len(desc)} bytes: expected {_ABI.size}.")
@@ -135,16 +139,16 @@ def decode_abi(desc: bytes) -> tuple[Target, int]:
 
 
 def decode_manifest(desc: bytes) -> tuple[Device, ...]:
-    """Read the manifest note.
+    """Decode the manifest note.
 
     Args:
-        desc: the note's descriptor, with the four bytes of padding that it begins with.
+        desc: the note's descriptor, with its four bytes of padding.
 
     Returns:
         The devices in the order of their handles, without the reserved first entry.
 
     Raises:
-        ImageError: damaged, or a device that no tender could be told to attach.
+        ImageError: damaged, or a device that no option of a tender can attach.
     """
     if len(desc) < _HEADER.size:
         raise ImageError(f"its manifest note holds {len(desc)} bytes: expected at least {_HEADER.size}.")
@@ -163,14 +167,14 @@ def decode_manifest(desc: bytes) -> tuple[Device, ...]:
 
 
 def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
-    """Check that exactly the declared devices are offered: a tender starts with neither more nor fewer.
+    """Check that the offered devices are exactly the declared ones, as tenders require.
 
     Raises:
-        InvalidRequestError: they differ; the sentence names every device, whichever side it is missing on.
+        InvalidRequestError: they differ; the sentence names each missing and each undeclared device.
     """
     offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
     offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
-    differences = [*_twice(offered), *_differences(manifest.devices, offered)]
+    differences = [*_duplicates(offered), *_differences(manifest.devices, offered)]
     if differences:
         declared = ", ".join(map(str, manifest.devices)) or "no devices"
         raise InvalidRequestError(
@@ -180,7 +184,7 @@ def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[Device
 
 
 def _entry(index: int, fields: tuple[bytes, int, bytes, bytes, bool]) -> tuple[bytes, int]:
-    """Name and type of an entry that is sound in everything that all entries share."""
+    """Return name and type of an entry, after the checks that are common to all entries."""
     name, kind, settings, handle, attached = fields
     if name[-1]:
         raise ImageError(f"the name of its manifest entry {index} does not end: expected at most 67 characters.")
@@ -205,7 +209,7 @@ def _distinct(devices: Sequence[Device]) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _twice(offered: Sequence[Device]) -> list[str]:
+def _duplicates(offered: Sequence[Device]) -> list[str]:
     return [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
 
 
@@ -214,7 +218,7 @@ def _differences(declared: Sequence[Device], offered: Sequence[Device]) -> Itera
     surplus = {device.name: device for device in offered if device not in declared}
     for name, device in missing.items():
         if name in surplus:
-            yield f"{device} is offered as a {_SPOKEN[surplus[name].kind]}"
+            yield f"{device} is offered as a {_KIND_NAMES[surplus[name].kind]}"
         else:
             yield f"{device} is not offered"
     for name, device in surplus.items():

@@ -1,4 +1,4 @@
-"""What is remembered of an image file, so that an unchanged one is neither read nor parsed again."""
+"""The memo of an image file: hash and manifest, so that an unchanged file is neither read nor parsed again."""
 
 import json
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import MAX_DEVICES, Device, DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.names import device_name
 
-_ADDRESS = {"low": 0, "high": 1 << 65}  # a segment's address and its size, each of 64 bits
+_ADDRESS = {"low": 0, "high": 1 << 65}  # the sum of a segment's address and size, of 64 bits each
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memo:
-    """The SHA-256 of a file's content, in hexadecimal digits, and what was read from it."""
+    """The SHA-256 of an image's content, in hexadecimal digits, and its properties."""
 
     sha256: str
     facts: ImageFacts
 
     def encode(self) -> bytes:
+        """Return the memo as JSON."""
         manifest = self.facts.manifest
         document = {
             "sha256": self.sha256,
@@ -34,10 +35,10 @@ class Memo:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Read what `encode` wrote.
+        """Parse a memo.
 
         Raises:
-            InvalidRequestError: damaged, or written by another version of this program.
+            InvalidRequestError: damaged, or written by an incompatible version.
         """
         fields = Fields(json_document(content, "memo"), "memo")
         devices = fields.tables("devices")
@@ -62,6 +63,7 @@ class Memo:
 
 
 def is_sha256(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal digits, the name of a stored image."""
     return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
 
 

@@ -33,7 +33,7 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
     monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "x86_64"}))
-    monkeypatch.setattr(module, "_SETTLED", -1.0)
+    monkeypatch.setattr(module, "_TIMES_SETTLE_S", -1.0)
     return ImageStore(tmp_path / "store")
 
 
@@ -107,7 +107,7 @@ async def test_a_changed_image_is_taken_anew_and_the_old_one_stays(
 async def test_a_file_that_changed_just_now_is_not_remembered(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SETTLED", 3600.0)
+    monkeypatch.setattr(module, "_TIMES_SETTLE_S", 3600.0)
     await store.take(str(image))
     assert files(tmp_path) == {SHA256}
 
