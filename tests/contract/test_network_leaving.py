@@ -11,7 +11,7 @@ from solo5_systemd.names import TaskName
 
 TASK = TaskName("a")
 REQUEST = (TASK, (nic("service"),), (udp(5353),))
-NEEDED_AGAIN = 75
+EXIT_RESTART = 75
 SOON = ("--idle", "0.1")
 
 _CALLED_ON_THE_WAY_OUT = """
@@ -38,7 +38,7 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
     reserve = ("Reserve", "sa(ssss)a(ssqqs)", TASK, "1", "service", "default", "", "", "0")
-    assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == NEEDED_AGAIN
+    assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == EXIT_RESTART
     await service.restart(*SOON)
     async with service.client() as client:
         assert await client.reservation(TASK) is not None
@@ -61,7 +61,7 @@ async def test_calls_around_every_leaving_are_answered_and_leave_nothing(service
                 await call()
             except HostError:
                 leases = len(await client.reservations())
-                assert await asyncio.to_thread(service.wait, 5) == (NEEDED_AGAIN if leases else 0)
+                assert await asyncio.to_thread(service.wait, 5) == (EXIT_RESTART if leases else 0)
                 await service.restart(*SOON)
             else:
                 return

@@ -21,7 +21,7 @@ from solo5_systemd.names import TaskName, task_service
 
 TASK = TaskName("web")
 CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)
-NEEDED_AGAIN = 75
+EXIT_RESTART = 75
 
 _DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
@@ -49,7 +49,7 @@ from solo5_systemd.relay import main as program
 
 fd = sys.argv.pop()
 call = [sys.executable, "-c", {_FORWARD!r}, fd]
-process.tell_stopping = lambda: subprocess.run(call, check=True, pass_fds=[int(fd)])
+process.notify_stopping = lambda: subprocess.run(call, check=True, pass_fds=[int(fd)])
 sys.exit(program.main())
 """
 """The relay, called when it has told systemd that it leaves, and before it gives its name back."""
@@ -150,9 +150,9 @@ async def test_what_is_wrong_is_refused_and_no_descriptor_stays(daemon: Daemon, 
             await connection.call(*CALL, "Forward", "ssthh", ["../x", "u", 0, 0, 0], pipe[1:])
         with pytest.raises(InvalidRequestError, match="journal namespace '../x' is not usable"):
             await connection.call(*CALL, "ForwardFrom", "sssthh", ["../x", TASK, "u", 0, 0, 0], pipe[1:])
-        with pytest.raises(InvalidRequestError, match="without descriptor 7"):
+        with pytest.raises(InvalidRequestError, match="descriptor index 7"):
             await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 7], pipe[1:])
-        with pytest.raises(InvalidRequestError, match="Forward was called with ss: expected ssthh"):
+        with pytest.raises(InvalidRequestError, match="Forward was called with signature 'ss': expected 'ssthh'"):
             await connection.call(*CALL, "Forward", "ss", [TASK, "u"])
         with (daemon.state / "x").open("wb") as file, pytest.raises(InvalidRequestError, match="is not a FIFO"):
             await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 0], (file.fileno(),))
@@ -186,7 +186,7 @@ def test_it_leaves_when_it_has_nothing_to_forward(daemon: Daemon) -> None:
 
 
 def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon, pipe: tuple[int, int]) -> None:
-    assert daemon.start("-c", _CALLED_ON_THE_WAY_OUT, idle="0.1", fd=pipe[1]).wait(10) == NEEDED_AGAIN
+    assert daemon.start("-c", _CALLED_ON_THE_WAY_OUT, idle="0.1", fd=pipe[1]).wait(10) == EXIT_RESTART
     assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
 
 

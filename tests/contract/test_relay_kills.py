@@ -24,7 +24,7 @@ from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.relay import forwarder as forward
 from solo5_systemd.relay.forwarder import Forwarder
-from solo5_systemd.relay.state_files import Records
+from solo5_systemd.relay.state_files import StateFiles
 
 TASK = TaskName("web")
 PAGE = 4096
@@ -131,7 +131,7 @@ class World:
             for fifo in self.fifos.values():
                 os.close(fifo.read_end)
             os.environ["NOTIFY_SOCKET"] = self.systemd.address
-            forward.TICK = 0.001
+            forward.POLL_INTERVAL_S = 0.001
             answer = os.write
             _kill_at(fatal)
             asyncio.run(self._serve(speaks, lambda text: answer(self._answers[1], text), ends=ends))
@@ -141,7 +141,7 @@ class World:
             os._exit(1)
 
     async def _serve(self, speaks: int, answer: Callable[[bytes], object], *, ends: bool) -> None:
-        forwarder = Forwarder(Records(self.state), self.journal.open)
+        forwarder = Forwarder(StateFiles(self.state), self.journal.open)
         forwarder.restore(self.systemd.kept)
         if not self.forwarded:
             fds = {stream: fifo.write_end for stream, fifo in self.fifos.items()}

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from tests.fakes.steps import Steps
 
-from solo5_systemd.journal.lines import Gap
+from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName
 
 
@@ -34,7 +34,7 @@ class FakeRelay:
         self.namespaces: list[str] = []
         self.drained: list[TaskName] = []
         self.unread: Iterator[int] | None = None
-        self.told: asyncio.Queue[Gap] = asyncio.Queue()
+        self.told: asyncio.Queue[DroppedLines] = asyncio.Queue()
 
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
@@ -57,7 +57,7 @@ class FakeRelay:
         async with self._steps.step("open_tasks"):
             return frozenset(self.held)
 
-    async def gaps(self) -> AsyncGenerator[Gap, None]:
+    async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
         while True:
             yield await self.told.get()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.logs.fifos import open_fifo
-from solo5_systemd.relay.main import IDLE_SECONDS
+from solo5_systemd.relay.main import IDLE_TIMEOUT_S
 
 from .conftest import Machine, Runner, eventually, ok, sh, unit_property
 from .consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
@@ -165,7 +165,7 @@ def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runne
 def test_relay_is_there_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
     consoles.forward("needed")
     pid = relay_pid()
-    time.sleep(IDLE_SECONDS + 2)
+    time.sleep(IDLE_TIMEOUT_S + 2)
     assert relay_pid() == pid > 0, "it is idle, and holds FIFOs"
     assert "needed" in ok(*LIST)
     consoles.drain("needed")

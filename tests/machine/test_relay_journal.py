@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.lines import Gap, notice
+from solo5_systemd.journal.lines import DroppedLines, dropped_notice
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 
@@ -56,7 +56,7 @@ def test_reader_passes_over_the_files_that_journald_removes_before_it_has_come_t
         assert next(lines).data == b"line 1\n"
         with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as behind:
             first = next(behind.lines_from(0))
-            after = behind.lines_after(first.place.cursor)
+            after = behind.lines_after(first.position.cursor)
             assert next(after).data == b"line 2\n"
             ok("journalctl", f"--namespace={OVERTAKEN}", "--vacuum-files=1")
             assert [line.data for line in after] == [b"line 3\n"]
@@ -91,21 +91,21 @@ def test_what_the_journal_removed_unread_is_told_of_by_number(consoles: Consoles
     gone = 20100 - len(came)
     assert came == [*range(1, 20001 - gone), *range(20001, 20101)]
     assert stderr.got.decode() == (
-        f"solo5-relay: the journal had removed {gone} lines of this task's stdout before a reader came\n"
+        f"solo5-relay: journald removed {gone} lines of this task's stdout before delivery\n"
     )
 
 
 def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("gap")
     script = "seq -f 'line %g' 3000; sleep 1.5; echo after; sleep 0.5"
-    gaps: list[Gap] = []
+    dropped: list[DroppedLines] = []
 
     def is_complete() -> bool:
-        return b"after\n" in stdout.got and len(numbers(stdout.got)) + sum(gap.lines for gap in gaps) == 3000
+        return b"after\n" in stdout.got and len(numbers(stdout.got)) + sum(each.lines for each in dropped) == 3000
 
     async def listen(relay: Relay) -> None:
-        async for gap in relay.gaps():
-            gaps.append(gap)  # noqa: PERF401 - it never ends
+        async for each in relay.gaps():
+            dropped.append(each)  # noqa: PERF401 - it never ends
 
     async def told(relay: Relay) -> None:
         listening = asyncio.ensure_future(listen(relay))
@@ -116,10 +116,10 @@ def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Cons
         await asyncio.gather(listening, return_exceptions=True)
 
     called(told)
-    assert gaps
-    assert {gap.task for gap in gaps} == {"gap"}
+    assert dropped
+    assert {each.task for each in dropped} == {"gap"}
     assert numbers(stdout.got) == sorted(set(numbers(stdout.got)))
-    notices = b"".join(notice(gap.lines) for gap in gaps)
+    notices = b"".join(dropped_notice(each.lines) for each in dropped)
     eventually(lambda: stderr.got == notices, "each is marked, and nothing else")
 
 

@@ -12,7 +12,7 @@ from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.service_signals import notices
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.journal.lines import Gap
+from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_name
 
 STATE = Path("/run/solo5/relay")
@@ -83,10 +83,10 @@ class Relay:
             await asyncio.sleep(_DRAIN_INTERVAL)  # a call that waits in the relay would hold back those for other tasks
         return None
 
-    async def gaps(self) -> AsyncGenerator[Gap, None]:
+    async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
         async with aclosing(notices(self._connection, _NAME, "Gap")) as told:
             async for task, lines in told:
-                yield Gap(task=task_name(task), lines=lines)
+                yield DroppedLines(task=task_name(task), lines=lines)
 
     async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
         """Call; again where the relay dies meanwhile, since every call may be repeated."""

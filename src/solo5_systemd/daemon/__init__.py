@@ -1,1 +1,1 @@
-"""What a small service of ours on the bus is made of, whatever it serves."""
+"""The framework of the two D-Bus services, solo5-networkd and solo5-relay."""

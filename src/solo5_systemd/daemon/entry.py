@@ -1,4 +1,4 @@
-"""The first function of a service's process: it needs no module that could be missing."""
+"""Entry point of the services; imports the standard library only, so that a missing dependency can be reported."""
 
 import os
 import socket
@@ -11,23 +11,23 @@ from solo5_systemd.dependencies import LACKING, blamed
 
 
 def run(module: str) -> int:
-    """Import a service's module and run its `main`; the exit status.
+    """Import a service's module, run its `main`, and return the exit status.
 
-    A missing dependency is one line in the journal (sd-daemon(3)), the unit's StatusText=, from where callers read it,
-    and an exit status after which systemd does not start the service again (RestartPreventExitStatus=).
+    A missing dependency is reported by one line in the journal (sd-daemon(3)), by the unit's StatusText=, which clients
+    read, and by an exit status of RestartPreventExitStatus=.
     """
     try:
         main = import_module(module).main
     except ImportError as error:
-        lacking = blamed(error)
-        print(f"<3>{lacking}", file=sys.stderr)
-        _notify(f"STATUS={lacking}")
+        missing = blamed(error)
+        print(f"<3>{missing}", file=sys.stderr)
+        _notify(f"STATUS={missing}")
         return LACKING
     return cast("int", main())
 
 
 def _notify(message: str) -> None:
-    """Do sd_notify(3), for which a module may be missing."""
+    """Do sd_notify(3) without pystemd, which may be the missing dependency."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.sendto(message.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

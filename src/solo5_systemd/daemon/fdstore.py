@@ -1,29 +1,29 @@
-"""Descriptors that systemd keeps for a service over its restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
+"""systemd's file descriptor store, for restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
 
 import os
 import select
 import socket
 from collections.abc import Mapping
 
-FIRST = 3
-"""The number of the first descriptor that is handed back."""
+LISTEN_FDS_START = 3
+"""The first descriptor passed (SD_LISTEN_FDS_START)."""
 
 
 def store(name: str, fd: int) -> None:
-    """Have systemd keep a descriptor, also when nobody is at its other end; nothing happens without systemd."""
+    """Store a descriptor with FDPOLL=0: it stays stored after POLLHUP. No effect without $NOTIFY_SOCKET."""
     _notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
 
 
-def forget(name: str) -> None:
-    """Have systemd close those of this name."""
+def remove(name: str) -> None:
+    """Remove the descriptors of this name; systemd closes them. No effect without $NOTIFY_SOCKET."""
     _notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 
-def barrier(seconds: float) -> bool:
-    """Wait until systemd has done all that it was notified of, such as closing what was forgotten (sd_notify(3)).
+def barrier(timeout_s: float) -> bool:
+    """Wait until systemd has processed all earlier notifications (sd_notify_barrier(3)), such as removals.
 
     Returns:
-        False where that took longer.
+        False after a timeout.
     """
     if not os.environ.get("NOTIFY_SOCKET"):
         return True
@@ -35,24 +35,24 @@ def barrier(seconds: float) -> bool:
             os.close(theirs)
         hung_up = select.poll()
         hung_up.register(ours, 0)
-        return bool(hung_up.poll(seconds * 1000))
+        return bool(hung_up.poll(timeout_s * 1000))
     finally:
         os.close(ours)
 
 
 def restored() -> Mapping[str, int]:
-    """What was kept, by name; of two with one name the later. The descriptors belong to the caller."""
+    """Return the stored descriptors by name, now the caller's; of two with the same name, the later one."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return {}
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
     count = int(os.environ.get("LISTEN_FDS", "0"))
-    kept: dict[str, int] = {}
-    for fd, name in zip(range(FIRST, FIRST + count), names, strict=True):
+    stored: dict[str, int] = {}
+    for fd, name in zip(range(LISTEN_FDS_START, LISTEN_FDS_START + count), names, strict=True):
         os.set_inheritable(fd, False)
-        if name in kept:
-            os.close(kept[name])
-        kept[name] = fd
-    return kept
+        if name in stored:
+            os.close(stored[name])
+        stored[name] = fd
+    return stored
 
 
 def _notify(message: str, *fds: int) -> None:

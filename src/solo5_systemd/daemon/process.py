@@ -1,4 +1,4 @@
-"""The process around a service: its options, its log, its bus, its watchdog, its end."""
+"""The process of a service: options, log, D-Bus connection, watchdog, exit status."""
 
 import argparse
 import asyncio
@@ -17,44 +17,53 @@ from solo5_systemd.errors import DependencyError, HostError, Solo5Error
 from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
-"""Of the system bus (systemd's dbus.socket)."""
+"""The system bus (systemd's dbus.socket)."""
 
-NEEDED_AGAIN = 75
-"""The exit status after which systemd starts us again (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
+EXIT_RESTART = 75
+"""The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
 
 
-def options(service: str, about: str, *, state: Path, holds: str, idle: float) -> argparse.ArgumentParser:
-    """The options that every service has.
+def argument_parser(
+    prog: str, description: str, *, state: Path, state_help: str, idle_timeout: float
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every service.
 
     Args:
-        service: its name.
-        about: its purpose, in a sentence.
-        state: the directory where it keeps what it needs after a restart.
-        holds: what that is, in a word.
-        idle: seconds.
+        prog: the name of the service.
+        description: one sentence.
+        state: the default of --state.
+        state_help: the help text of --state.
+        idle_timeout: the default of --idle, in seconds.
     """
-    parser = argparse.ArgumentParser(prog=service, description=about)
-    parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{holds} (%(default)s)")
-    leave = "leave after these without work (%(default)s)"
-    parser.add_argument("--idle", default=idle, type=float, metavar="SECONDS", help=leave)
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{state_help} (default: %(default)s)")
+    idle = "exit after being idle for this time (default: %(default)s)"
+    parser.add_argument("--idle", default=idle_timeout, type=float, metavar="SECONDS", help=idle)
     return parser
 
 
 def run(serving: Coroutine[object, object, bool]) -> int:
-    """Run a service to its end, which says whether it is needed again; the exit status."""
+    """Run a service and return the exit status.
+
+    Args:
+        serving: runs the service; returns whether it has to be restarted.
+
+    Returns:
+        0, EXIT_RESTART, LACKING for a missing dependency, or 1 for another error, which is logged.
+    """
     _log_to_journal()
     status = 1
     try:
-        status = NEEDED_AGAIN if asyncio.run(serving) else 0
+        status = EXIT_RESTART if asyncio.run(serving) else 0
     except* Solo5Error as group:
         for error in _leaves(group):
-            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a sentence, not a traceback
+            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - an expected error: no traceback
             status = LACKING if isinstance(error, DependencyError) else status
     return status
 
 
 def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
-    """What failed, wherever in a group of groups it is."""
+    """Yield the errors of nested exception groups."""
     for each in group.exceptions:
         if isinstance(each, BaseExceptionGroup):
             yield from _leaves(each)
@@ -64,65 +73,68 @@ def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
 
 def _log_to_journal() -> None:
     for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
-        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): the journal takes it off again
+        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): journald strips it and sets PRIORITY=
     logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
 
 
-async def connected() -> MessageBus:
-    """The system bus.
+async def connect_system_bus() -> MessageBus:
+    """Return a connection to the system bus.
 
     Raises:
-        HostError: it cannot be reached.
+        HostError: the connection failed.
     """
     try:
         return await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
     except (OSError, EOFError) as error:
         reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
-        raise HostError(f"the system bus cannot be reached: {reason}.", advice(SOCKET)) from error
+        raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error
 
 
-async def beside(serving: Awaitable[bool], *companions: Coroutine[object, object, None]) -> bool:
-    """Serve to the end, with what runs for ever beside it; what fails of either ends all of it.
+async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, object, None]) -> bool:
+    """Await `serving` with background tasks, which are cancelled at its end, and return its result.
 
     Raises:
-        ExceptionGroup: what failed.
+        ExceptionGroup: the service or a background task failed; the others were cancelled.
     """
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(each) for each in companions]
+        running = [tasks.create_task(each) for each in background]
         needed = await serving
         for each in running:
             each.cancel()
     return needed
 
 
-async def until_lost(bus: MessageBus) -> None:
-    """End the service with its bus: systemd starts it again, and it carries on from what is kept elsewhere.
+async def until_disconnected(bus: MessageBus) -> None:
+    """Wait for the end of the D-Bus connection. There is no reconnect: systemd restarts the service, with its state.
 
     Raises:
-        HostError: that is how it ends.
+        HostError: always.
     """
     with suppress(OSError, EOFError):
         await bus.wait_for_disconnect()
-    raise HostError("the connection to the system bus broke.")
+    raise HostError("lost the connection to the system bus.")
 
 
-async def watchdog(breathe: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Tell systemd of our life at twice the rate that it asks for (sd_watchdog_enabled(3)).
+async def watchdog(check: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Send WATCHDOG=1 twice per WatchdogSec= (sd_watchdog_enabled(3)), until cancelled.
 
     Args:
-        breathe: returns when what the loop does not show lives, too, such as a thread that works for it.
+        check: awaited before each; does not return if a part of the service outside the event loop hangs, such as a
+            thread.
     """
     microseconds = int(os.environ.get("WATCHDOG_USEC", "0"))
     while microseconds:
         await asyncio.sleep(microseconds / 2e6)
-        if breathe is not None:
-            await breathe()
+        if check is not None:
+            await check()
         notify(False, watchdog=1)
 
 
-def tell_ready() -> None:
+def notify_ready() -> None:
+    """Send READY=1 (sd_notify(3))."""
     notify(False, ready=1)
 
 
-def tell_stopping() -> None:
+def notify_stopping() -> None:
+    """Send STOPPING=1 (sd_notify(3))."""
     notify(False, stopping=1)

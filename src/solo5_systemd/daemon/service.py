@@ -1,4 +1,4 @@
-"""A service on the bus that is started by its first call, and leaves when nobody has needed it for a while."""
+"""A D-Bus activated service that exits when idle."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """Answers calls of one interface.
+    """Handles the method calls of one interface.
 
     Args:
         bus: a connected bus.
-        interface: what is answered.
-        handlers: one for each method: wire values in, wire values out. A descriptor comes as its number, and is closed
-            when the handler is done.
-        needed: whether somebody relies on us, so that we have to stay.
+        interface: the interface.
+        handlers: one per method, from and to D-Bus values. A file descriptor is passed as its number, and closed when
+            the handler returns.
+        needed: returns whether the service has to keep running when idle.
     """
 
     def __init__(
@@ -39,64 +39,64 @@ class Service:
         self._called = asyncio.Event()
 
     async def serve(self, idle: float, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
-        """Answer, and return when nobody has needed us for `idle` seconds.
+        """Handle calls; return after `idle` seconds without a call in which the service was not needed.
 
         Args:
-            idle: in seconds.
-            ready: called as soon as calls are answered.
-            stopping: called before the name is given up: whoever calls then has us started anew, and systemd must
-                know by then that it has to wait for our end. What arrived before is still answered.
+            idle: the idle timeout, in seconds.
+            ready: called when the bus name is owned.
+            stopping: called before the bus name is released. A call after the release activates the service again, and
+                systemd has to know by then that this process is stopping. Calls from before are still answered.
 
         Returns:
-            Whether we are needed again: a call came in between the decision to leave and the moment from which the bus
-            sends calls to our successor. There is no way back from `stopping`, so we are to be started again.
+            Whether the service has to be restarted: a call that arrived between the last check and the release of the
+            name made it needed. STOPPING=1 cannot be revoked, so only a restart can help.
         """
-        async with asyncio.TaskGroup() as self._answers:
-            self._bus.add_message_handler(self._received)
+        async with asyncio.TaskGroup() as self._handler_tasks:
+            self._bus.add_message_handler(self._on_message)
             await self._bus.request_name(self._interface.name)
             ready()
-            while await self._called_within(idle) or self._calls or self._needed():
+            while await self._is_called_within(idle) or self._calls or self._needed():
                 pass
             stopping()
             await self._bus.release_name(self._interface.name)
         return self._needed()
 
-    async def tell(self, member: str, body: Sequence[object]) -> None:
-        """Send one of the interface's signals to whoever listens."""
+    async def emit(self, member: str, body: Sequence[object]) -> None:
+        """Emit a signal of the interface (broadcast)."""
         signature = self._interface.signals[member].tells
         await self._bus.send(
             Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body))
         )
 
-    async def _called_within(self, seconds: float) -> bool:
+    async def _is_called_within(self, timeout_s: float) -> bool:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 await self._called.wait()
         except TimeoutError:
             return False
         self._called.clear()
         return True
 
-    def _received(self, message: Message) -> bool | Message:
+    def _on_message(self, message: Message) -> bool | Message:
         if message.message_type is not MessageType.METHOD_CALL or message.path != self._interface.path:
             return False
         if message.member == "Introspect" and message.interface == "org.freedesktop.DBus.Introspectable":
             return Message.new_method_return(message, "s", [self._interface.introspection()])
         if message.interface != self._interface.name or message.member not in self._interface.methods:
             return False
-        self._answers.create_task(self._answer(message))
+        self._handler_tasks.create_task(self._handle(message))
         return True
 
-    async def _answer(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> None:
         self._calls += 1
         try:
             reply = await self._reply(message)
         except Solo5Error as error:
             text = "\n".join(filter(None, (error.sentence, error.hint)))
             reply = Message.new_error(message, error.dbus_name, text)
-        except Exception:  # noqa: BLE001 - the one catch-all of a service, logged and told
-            _log.exception("%s failed in a way that nobody foresaw.", message.member)
-            text = f"{self._interface.name} failed at {message.member}: its unit's journal has the details."
+        except Exception:  # noqa: BLE001 - a bug in one method must not end the service
+            _log.exception("internal error in %s", message.member)
+            text = f"internal error of {self._interface.name} in {message.member}: see the journal of its unit."
             reply = Message.new_error(message, Solo5Error.dbus_name, text)
         finally:
             for fd in message.unix_fds:
@@ -109,19 +109,21 @@ class Service:
         method = self._interface.methods[message.member]
         if message.signature != method.takes:
             raise InvalidRequestError(
-                f"{message.member} was called with {message.signature or 'nothing'}: expected {method.takes}."
+                f"{message.member} was called with signature {message.signature!r}: expected {method.takes!r}."
             )
         body = await self._handlers[message.member](*_arguments(message))
         return Message.new_method_return(message, method.gives, list(body))
 
 
 def _arguments(message: Message) -> list[Any]:
-    """The body, where a descriptor stands as its place among those that came along."""
+    """Return the body of a call, with descriptors in the place of their indices (type h)."""
     pairs = zip(message.signature_tree.types, message.body, strict=True)
     return [_descriptor(message, value) if kind.token == "h" else value for kind, value in pairs]  # noqa: S105
 
 
-def _descriptor(message: Message, place: int) -> int:
-    if not 0 <= place < len(message.unix_fds):
-        raise InvalidRequestError(f"{message.member} was called without descriptor {place}: expected it to come along.")
-    return int(message.unix_fds[place])
+def _descriptor(message: Message, index: int) -> int:
+    if not 0 <= index < len(message.unix_fds):
+        raise InvalidRequestError(
+            f"{message.member} was called with descriptor index {index}: expected less than {len(message.unix_fds)}."
+        )
+    return int(message.unix_fds[index])

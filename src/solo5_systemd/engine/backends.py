@@ -11,7 +11,7 @@ from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.export import Entry
-from solo5_systemd.journal.lines import Gap
+from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import (
     LeaseRecord,
@@ -244,7 +244,7 @@ class Console(Protocol):
         """The end of what was said in this run; nothing where the journal is not the caller's to read."""
 
     async def log_hung(self, state: UnitState) -> None:
-        """Write down that the task's tender is killed because it hangs: `last_words` will say so."""
+        """Write down that the task's tender is killed because it hangs: `exit_messages` reports it."""
 
     async def sync(self, task: TaskName, namespace: str) -> None:
         """Wait until the journal has written all that was sent of a task before."""
@@ -283,7 +283,7 @@ class Relay(Protocol):
             full FIFO gets the rest later, when it is read.
         """
 
-    def gaps(self) -> AsyncGenerator[Gap, None]:
+    def gaps(self) -> AsyncGenerator[DroppedLines, None]:
         """What journald leaves out of tasks' consoles from now on, for ever; no relay is started for it."""
 
 

@@ -1,1 +1,1 @@
-"""What a task says: its console, by way of the journal."""
+"""Access to the journal: consoles of tasks, messages of PID 1, and entries of our own."""

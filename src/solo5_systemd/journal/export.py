@@ -1,7 +1,7 @@
-"""The journal's export format: bytes in, entries out (systemd.io/JOURNAL_EXPORT_FORMATS).
+"""Parser of the Journal Export Format (systemd.io/JOURNAL_EXPORT_FORMATS).
 
-An entry is a run of fields ended by an empty line. A field is `NAME=value` and a newline, or, where the value is not
-plain text, `NAME`, a newline, its length as a little-endian 64-bit number, that many bytes, and a newline.
+An entry is a sequence of fields, ended by an empty line. A field is `NAME=value` and a newline; or, for a binary value,
+`NAME`, a newline, the length as a little-endian 64-bit integer, that many bytes, and a newline.
 """
 
 import struct
@@ -11,15 +11,15 @@ from enum import StrEnum
 
 from solo5_systemd.unit.log_fields import STDERR_PRIORITY
 
-LIMIT = 64 << 20
-"""Bytes that one field may have; more is not a journal's, whose own limit is far below."""
+FIELD_LIMIT = 64 << 20
+"""Bytes of one field; journald's own limit is far below."""
 
-_DIGITS = 20
-"""Of a number of 64 bits."""
+_MAX_DIGITS = 20
+"""Decimal digits of a 64-bit number."""
 
 
 class Stream(StrEnum):
-    """Which of a tender's two outputs: the guest's console, or the tender's own words."""
+    """The output streams of a unit: stdout has the guest's console, stderr the tender's messages."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -27,7 +27,15 @@ class Stream(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line. `realtime`: microseconds since the epoch, when the journal received it."""
+    """One journal entry of a console.
+
+    Attributes:
+        cursor: __CURSOR=.
+        realtime: the time when journald received it, in µs since the epoch.
+        message: MESSAGE=.
+        stream: derived from PRIORITY=.
+        fields: all fields.
+    """
 
     cursor: str
     realtime: int
@@ -37,21 +45,21 @@ class Entry:
 
 
 class ExportError(Exception):
-    """The bytes are not of the export format."""
+    """The input is not in the Journal Export Format."""
 
 
-class Reader:
-    """An incremental reader: `feed` it as bytes come, iterate over what is complete."""
+class ExportParser:
+    """An incremental parser: `feed` it with input, and iterate over the complete entries."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._fields: dict[str, bytes] = {}
 
     def feed(self, data: bytes) -> Iterator[Entry]:
-        """The entries that these bytes complete.
+        """Yield the entries that are completed by this input.
 
         Raises:
-            ExportError: the bytes are not of the export format.
+            ExportError: the input is not in the Journal Export Format.
         """
         self._buffer += data
         while (line_end := self._buffer.find(b"\n")) >= 0:
@@ -65,18 +73,18 @@ class Reader:
                 del self._buffer[: line_end + 1]
                 name, _, value = line.partition(b"=")
                 self._fields[name.decode("ascii", "replace")] = value
-            elif not self._binary(line, line_end):
+            elif not self._parse_binary(line, line_end):
                 return
-        if len(self._buffer) > LIMIT:
-            raise ExportError(f"a field of more than {LIMIT} bytes")
+        if len(self._buffer) > FIELD_LIMIT:
+            raise ExportError(f"a field of more than {FIELD_LIMIT} bytes")
 
-    def _binary(self, name: bytes, line_end: int) -> bool:
-        """Take a binary field; False where it has not come whole yet."""
+    def _parse_binary(self, name: bytes, line_end: int) -> bool:
+        """Parse a binary field; return False if it is incomplete."""
         start = line_end + 1 + 8
         if len(self._buffer) < start:
             return False
         (length,) = struct.unpack_from("<Q", self._buffer, line_end + 1)
-        if length > LIMIT:
+        if length > FIELD_LIMIT:
             raise ExportError(f"a field of {length} bytes")
         if len(self._buffer) < start + length + 1:
             return False
@@ -98,6 +106,6 @@ def _entry(fields: dict[str, bytes]) -> Entry:
 
 
 def _number(text: bytes) -> int:
-    if not text.isdigit() or len(text) > _DIGITS:
-        raise ExportError(f"the timestamp {text[:40]!r}")
+    if not text.isdigit() or len(text) > _MAX_DIGITS:
+        raise ExportError(f"an invalid timestamp {text[:40]!r}")
     return int(text)

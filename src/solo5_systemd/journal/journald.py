@@ -1,8 +1,4 @@
-"""A stream into the journal of our own making.
-
-systemd connects a unit's stdout and stderr by one stream when both go to the journal, and nothing tells the lines
-apart afterwards. Handing the unit a stream of its own for stderr keeps the tender's words apart from the guest's.
-"""
+"""Writes to journald: streams for the stdout and stderr of units, and entries of the native protocol."""
 
 import socket
 from collections.abc import Mapping
@@ -12,36 +8,44 @@ from solo5_systemd.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY
 from solo5_systemd.unit.state import UnitState
 
-# Where the journald of a journal namespace is reached (LogNamespace= of systemd.exec(5)); empty: the host's.
+STDOUT_SOCKET = "/run/systemd/journal/stdout"
+"""The stream socket of the host's journald."""
+
+NATIVE_SOCKET = "/run/systemd/journal/socket"
+"""The datagram socket of the host's journald."""
+
+CONNECT_TIMEOUT_S = 5.0
+"""For connect(2) to a journald that hangs: its backlog is limited, and connections beyond it block."""
+
+HUNG_MESSAGE_ID = "364a830e83d0497ea6d69f2978b23047"
+"""MESSAGE_ID= of the entry that a tender hangs and is killed."""
+
+WARNING = 4
 
 
-def socket_of(path: str, namespace: str) -> str:
-    """Return the path of a namespace's socket, given that of the host's journald."""
+def namespace_path(path: str, namespace: str) -> str:
+    """Return the path of a socket for a journal namespace (LogNamespace= of systemd.exec(5)); empty: the host's."""
     return path.replace("/systemd/journal/", f"/systemd/journal.{namespace}/", 1) if namespace else path
 
 
-STDOUT_SOCKET = "/run/systemd/journal/stdout"
-"""Of the host's journald."""
-
-PATIENCE = 5.0
-"""Seconds for a journald that is stuck: its socket takes some callers, and lets the others wait."""
-
-
 def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") -> int:
-    """Connect, and say whose lines these will be; the protocol is that of sd_journal_stream_fd(3).
+    """Open a stream to journald, with the protocol of sd_journal_stream_fd(3).
 
-    The lines of the header are: identifier, unit (heeded since we are root), facility and priority as one number, and
-    four switches that are all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
+    systemd connects stdout and stderr of a unit to one stream if both go to the journal, and their lines cannot be
+    distinguished afterwards. A second stream for stderr separates the tender's messages from the guest's console.
+
+    The header lines are: identifier, unit (accepted from root only), facility and priority as one number, and four
+    switches, all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
 
     Returns:
-        a descriptor that belongs to the caller.
+        a descriptor, owned by the caller.
 
     Raises:
         HostError: journald cannot be reached.
     """
-    path = socket_of(STDOUT_SOCKET, namespace)
+    path = namespace_path(STDOUT_SOCKET, namespace)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(PATIENCE)
+    connection.settimeout(CONNECT_TIMEOUT_S)
     try:
         connection.connect(path)
         connection.shutdown(socket.SHUT_RD)
@@ -51,38 +55,26 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
         from solo5_systemd.dependencies import advice
 
         raise HostError(
-            f"the journal cannot be reached at {path}: {error.strerror or error}.",
+            f"journald cannot be reached at {path}: {error.strerror or error}.",
             f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET),
         ) from error
-    connection.setblocking(True)  # for who is given it: a tender does not expect to be asked to wait
+    connection.setblocking(True)  # a tender does not handle EAGAIN
     return connection.detach()
 
 
-# A note of our own in the journal: what nobody else will know after the end of a task.
-#
-# The protocol is systemd.io/JOURNAL_NATIVE_PROTOCOL: a datagram of `FIELD=value` lines. Guests and tenders cannot send
-# one: they have their streams, and run as another user than root.
+def log_hung(state: UnitState) -> None:
+    """Log that the tender of a task hangs and is killed: the outcome is derived from this entry later.
 
-NATIVE_SOCKET = "/run/systemd/journal/socket"
-
-HUNG = "364a830e83d0497ea6d69f2978b23047"
-"""MESSAGE_ID= of the note that a tender was found hung, and is killed."""
-
-WARNING = 4
-
-
-def note_hung(state: UnitState) -> None:
-    """Write down that this task's tender is killed because it hangs; `journalctl -u UNIT` shows it.
-
-    OBJECT_PID= has journald add the unit that the process is in.
+    Guests and tenders cannot forge it: they are not root (_UID=0 is matched). From OBJECT_PID=, journald derives the
+    unit, so that `journalctl -u UNIT` shows it.
 
     Raises:
         HostError: journald cannot be reached.
     """
-    write(
+    write_entry(
         {
-            "MESSAGE": f"{state.unit}: The tender hangs, its main thread dead (zombie leader): it is killed.",
-            "MESSAGE_ID": HUNG,
+            "MESSAGE": f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)",
+            "MESSAGE_ID": HUNG_MESSAGE_ID,
             "PRIORITY": WARNING,
             "SYSLOG_IDENTIFIER": "solo5-systemd",
             "OBJECT_PID": state.main_pid,
@@ -92,8 +84,12 @@ def note_hung(state: UnitState) -> None:
     )
 
 
-def write(fields: Mapping[str, object], path: str) -> None:
-    """Write one entry to journald's native socket at `path`; no value may have a newline.
+def write_entry(fields: Mapping[str, object], path: str) -> None:
+    """Send one entry to journald (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+
+    Args:
+        fields: values without newlines.
+        path: of journald's native socket.
 
     Raises:
         HostError: journald cannot be reached, or its queue is full.
@@ -103,4 +99,4 @@ def write(fields: Mapping[str, object], path: str) -> None:
         try:
             journal.sendto(datagram.encode(), path)
         except OSError as error:
-            raise HostError(f"the journal cannot be reached at {path}: {error.strerror or error}.") from error
+            raise HostError(f"journald cannot be reached at {path}: {error.strerror or error}.") from error

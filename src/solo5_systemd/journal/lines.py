@@ -1,21 +1,25 @@
-"""A line of a task's console, as the journal has it and as the guest wrote it."""
+"""Lines of a task's console, with the bytes that the guest wrote, and notices about missing lines."""
 
 from dataclasses import dataclass
 
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
 
-_ENDINGS = {b"": b"\n", b"nul": b"\0"}
-"""What ended a line, by its _LINE_BREAK=, which journald leaves out where it was a newline. Of its other values
-(`line-max`, `eof`, `pid-change`) each says that nothing did: the line was cut, or was the last (journal-fields(7))."""
+_LINE_BREAKS = {b"": b"\n", b"nul": b"\0"}
+"""The terminator of a line by its _LINE_BREAK=, which journald omits for a newline. The other values (`line-max`,
+`eof`, `pid-change`) mean that there was none: the line was split or was the last one (systemd.journal-fields(7))."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where in the journal: a cursor, and the microseconds since boot at which journald wrote there.
+class JournalPosition:
+    """The position of a line in the journal.
 
-    Cursors can be compared for equality only. Time orders the lines of different tasks, since journald looks at its
-    clock once for all lines that it reads from one stream in one go.
+    Cursors can only be compared for equality. Times order the lines of different tasks; lines that journald reads from
+    a stream at once have the same time.
+
+    Attributes:
+        cursor: sd_journal_get_cursor(3).
+        monotonic: the time when journald wrote the line, in µs since boot.
     """
 
     cursor: str
@@ -27,55 +31,52 @@ class Line:
     """One line.
 
     Attributes:
-        data: what the guest wrote, with what ended it.
-        realtime: in microseconds since the epoch.
-        left_out: how many lines it stands for, where journald left those out, and `data` is our notice of it.
-        is_ours: it is a notice that stands in no journal, behind the line of its `place`.
+        unit: the unit that wrote it.
+        stream: stdout or stderr.
+        data: the bytes that the guest wrote, with the terminator; or a notice.
+        position: where it is in the journal.
+        realtime: the time when journald received it, in µs since the epoch.
+        dropped: the number of lines that journald dropped, if `data` is the notice of that; else 0.
+        is_synthetic: a notice that is not in the journal, to be written after the line of `position`.
     """
 
     unit: str
     stream: Stream
     data: bytes
-    place: Place
+    position: JournalPosition
     realtime: int
-    left_out: int = 0
-    is_ours: bool = False
+    dropped: int = 0
+    is_synthetic: bool = False
 
 
-def restored(message: bytes, line_break: bytes) -> bytes:
-    """The bytes that became this message."""
-    return message + _ENDINGS.get(line_break, b"")
+def original_bytes(message: bytes, line_break: bytes) -> bytes:
+    """Return the bytes that were written, from MESSAGE= and _LINE_BREAK=."""
+    return message + _LINE_BREAKS.get(line_break, b"")
 
 
-# Lines that are missing, and what is said in their place.
-#
-# Of lines that journald left out, above a unit's rate limit, it says so itself when it takes the unit's lines again,
-# before the first of them, and for stdout and stderr apart. Where no line comes any more, it never does. Of lines that
-# it removed to make room it says nothing: who counted them knows.
-
-LEFT_OUT = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
-"""Matches all that it says of it: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), and of journald itself."""
+DROPPED_MATCHES = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
+"""Matches journald's messages about lines that it dropped: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), from journald
+itself. It writes one when it accepts lines of the unit again, before the first of them and for stdout and stderr apart;
+never, if no line follows. There is no message about lines of removed files (vacuuming): the relay counts these."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap:
-    """So many lines of a task are nowhere."""
+class DroppedLines:
+    """The number of lines of a task that journald dropped at once."""
 
     task: TaskName
     lines: int
 
 
-def notice(lines: int) -> bytes:
-    """The line that stands in the place of those left out."""
-    return f"solo5-relay: journald left out {_some(lines)} of this task here (its rate limit)\n".encode()
+def dropped_notice(lines: int) -> bytes:
+    """Return the line that is written in the place of lines that journald dropped."""
+    return f"solo5-relay: journald dropped {_lines(lines)} of this task here (rate limit exceeded)\n".encode()
 
 
-def removal_notice(lines: int, stream: Stream) -> bytes:
-    """The line that tells of those that were not read in time."""
-    return (
-        f"solo5-relay: the journal had removed {_some(lines)} of this task's {stream} before a reader came\n".encode()
-    )
+def removed_notice(lines: int, stream: Stream) -> bytes:
+    """Return the line about skipped lines that were removed from the journal before they were read."""
+    return f"solo5-relay: journald removed {_lines(lines)} of this task's {stream} before delivery\n".encode()
 
 
-def _some(lines: int) -> str:
-    return "a line" if lines == 1 else f"{lines} lines"
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"

@@ -1,11 +1,8 @@
-"""Read the journal's files in this process, through libsystemd: sd-journal(3).
+"""Reads journal files in this process, through libsystemd: sd-journal(3).
 
-`journalctl --follow` waits to be told of new lines, and journald tells at most four times a second; but it writes into
-memory that its readers map, so whoever looks sees a line at once. And the end of the journal is a place that a reader
-can know it has come to, which a pipe from journalctl never says.
-
-Matches are as journalctl(1) has them: ANDed where their fields differ, ORed where they are of one field, and "+"
-between two such groups ORs the groups. A reader is for one thread.
+`journalctl --follow` waits for inotify events, which journald causes at most four times a second. journald writes into
+mapped files, so that polling sees a line at once. Besides, sd_journal_next(3) reports the end of the journal, and a
+pipe from journalctl does not.
 """
 
 import ctypes
@@ -17,7 +14,7 @@ from functools import cache
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Line, Place, notice, restored
+from solo5_systemd.journal.lines import JournalPosition, Line, dropped_notice, original_bytes
 from solo5_systemd.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
@@ -42,34 +39,35 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
     "seek_tail": [],
     "set_data_threshold": [ctypes.c_size_t],
 }
-"""Of the functions `sd_journal_NAME`, after the journal itself."""
+"""Argument types of the functions `sd_journal_NAME`, after the sd_journal*."""
 
-_OF_AN_ENTRY = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
-_GONE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
-"""What these functions return of an entry whose file journald empties before it removes it. libsystemd reads an entry's
-size twice, to check it and to use it: EINVAL where it became zero in between, as it does beside a guest that writes as
-fast as it can. EADDRNOTAVAIL where the file was truncated, on a file system that has no holes."""
+_ENTRY_FUNCTIONS = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
+_UNREADABLE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
+"""Errors of _ENTRY_FUNCTIONS for an entry in a file that journald is removing, which it empties first. libsystemd reads
+an entry's size twice, to check it and to use it: EINVAL if it became zero in between, as it does next to a guest that
+writes at full speed. EADDRNOTAVAIL if the file was truncated, on a file system without holes."""
 
-_SEARCHES = 100
-"""For the same step: more than a journal has files that vanish during one."""
+_MAX_SEEKS = 100
+"""Seeks in one step; more than the number of files that are removed during it."""
 
 _PRIORITIES = {Stream.STDOUT: STDOUT_PRIORITY, Stream.STDERR: STDERR_PRIORITY}
 
-CONSOLES = (f"SYSLOG_FACILITY={FACILITY}", "_TRANSPORT=stdout")
-"""Matches every line of every task."""
+CONSOLE_MATCHES = (f"SYSLOG_FACILITY={FACILITY}", "_TRANSPORT=stdout")
+"""Matches the console lines of all tasks."""
 
 
-def console(unit: str, stream: Stream) -> tuple[str, ...]:
-    """What matches the lines of one stream of one task."""
-    return (*CONSOLES, f"_SYSTEMD_UNIT={unit}", f"PRIORITY={_PRIORITIES[stream]}")
+def console_matches(unit: str, stream: Stream) -> tuple[str, ...]:
+    """Return the matches for one stream of one task."""
+    return (*CONSOLE_MATCHES, f"_SYSTEMD_UNIT={unit}", f"PRIORITY={_PRIORITIES[stream]}")
 
 
 class JournalReader:
-    """The journal's lines that match, from where it has been put.
+    """A reader of the lines of a journal that match, with a current position; to be used by one thread.
 
     Args:
-        matches: selects them.
-        namespace: of the journal; empty: the host's.
+        matches: as in journalctl(1): ANDed if their fields differ, ORed if they have the same field; "+" ORs the groups
+            before and after it.
+        namespace: the journal namespace; empty: the host's journal.
 
     Raises:
         HostError: the journal cannot be read.
@@ -92,34 +90,35 @@ class JournalReader:
         self._call("set_data_threshold", 0)
 
     def close(self) -> None:
+        """Close the journal."""
         _library().sd_journal_close(self._journal)
         self._journal = ctypes.c_void_p()
 
     def watch(self) -> int:
-        """Notice files that come and go, if `refresh` is called now and then.
+        """Watch for new and removed files; `refresh` has to be called regularly from now on (sd_journal_get_fd(3)).
 
         Returns:
-            A descriptor, the reader's own, that is readable until `refresh` when there is news: at once where a file
-            was put aside or removed, four times a second at most where lines were written.
+            A descriptor, owned by the reader, that becomes readable until the next `refresh`: at once if a file was
+            archived or removed, and at most four times a second if lines were written.
         """
         return self._call("get_fd")
 
     def refresh(self) -> None:
-        """Take notice of new files, and let go of removed ones."""
+        """Open new files and close removed ones (sd_journal_process(3))."""
         self._call("process")
 
     def seek_end(self) -> Line | None:
-        """Go behind the last line, which is returned if there is one."""
+        """Seek to the end of the journal; return the last line, or None if there is none."""
         self._seek("tail")
         line = self._step("previous")
         if line is not None:
             return line
-        # From the tail of nothing, nothing ever comes; and what will be the first line is after the head.
+        # In an empty journal, sd_journal_next() after a seek to the tail never returns a line that is added later.
         self._seek("head")
         return None
 
     def last(self, count: int) -> list[Line]:
-        """At most so many lines from the end, the newest first."""
+        """Return at most `count` lines from the end, newest first."""
         self._seek("tail")
         lines: list[Line] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
@@ -127,7 +126,7 @@ class JournalReader:
         return lines
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        """Return the same, each with its MESSAGE_ID=; empty where it has none."""
+        """Return the same as `last`, each line with its MESSAGE_ID=; empty if it has none."""
         self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
@@ -135,81 +134,81 @@ class JournalReader:
         return lines
 
     def lines_after(self, cursor: str) -> Iterator[Line]:
-        """The lines behind this one, whether the journal still has it or not, as far as they are written."""
+        """Return an iterator of the lines after a cursor, whose line may have been removed, up to the end."""
         self._seek("cursor", cursor.encode())
         self._last = cursor
         return iter(self.next, None)
 
     def lines_from(self, realtime: int) -> Iterator[Line]:
-        """The lines of this time (microseconds since the epoch) and later, as far as they are written."""
+        """Return an iterator of the lines since a time (µs since the epoch), up to the end."""
         self._seek("realtime_usec", realtime)
         while (line := self.next()) is not None:
             if line.realtime >= realtime:
                 yield line
 
     def next(self) -> Line | None:
-        """The next line; None where no more is written yet."""
+        """Return the next line; None at the end of the journal."""
         return self._step("next")
 
     def _step(self, direction: str) -> Line | None:
-        """A line further. What cannot be read any more is passed over: journald empties the files that it removes."""
+        """Return the next line in a direction; entries of files that are being removed are skipped."""
         while self._move(direction):
             with suppress(_UnreadableError):
                 line = self._line()
-                if line.place.cursor != self._last:
-                    self._last = line.place.cursor
+                if line.position.cursor != self._last:
+                    self._last = line.position.cursor
                     self._sought = ("cursor", self._last.encode())
                     return line
         return None
 
     def _move(self, direction: str) -> bool:
-        """Go to the next entry of all files; whether there is one.
+        """Move to the next entry; return whether there is one.
 
-        libsystemd knows the next entry of each file beforehand, and fails where the file of the earliest was emptied
-        since: again with every call. A search for the place where it stood reads each file, and drops that one.
+        libsystemd caches the next entry of each file. If the file of the earliest one was emptied since, this and every
+        later call fails. Seeking to the last position again reads all files, and drops that one.
         """
-        for _ in range(_SEARCHES):
+        for _ in range(_MAX_SEEKS):
             with suppress(_UnreadableError):
                 return bool(self._call(direction))
             self._call(f"seek_{self._sought[0]}", *self._sought[1:])
         return bool(self._call(direction))
 
-    def _seek(self, place: str, *arguments: object) -> None:
-        self._sought, self._last = (place, *arguments), ""
-        self._call(f"seek_{place}", *arguments)
+    def _seek(self, target: str, *arguments: object) -> None:
+        self._sought, self._last = (target, *arguments), ""
+        self._call(f"seek_{target}", *arguments)
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
         if unit == self._journald:
-            return self._notice()
+            return self._dropped_line()
         return Line(
             unit=unit,
             stream=Stream.STDERR if self._field(b"PRIORITY") == b"%d" % STDERR_PRIORITY else Stream.STDOUT,
-            data=restored(self._field(b"MESSAGE"), self._field(b"_LINE_BREAK")),
-            place=self._place(),
+            data=original_bytes(self._field(b"MESSAGE"), self._field(b"_LINE_BREAK")),
+            position=self._position(),
             realtime=self._realtime(),
         )
 
-    def _notice(self) -> Line:
-        """What journald says of lines that it left out: among the tender's words, for it is not the guest's."""
+    def _dropped_line(self) -> Line:
+        """Return a notice for journald's message about dropped lines, as stderr: stdout has the guest's bytes only."""
         count = _count(self._field(b"N_DROPPED"))
         return Line(
             unit=self._text(b"OBJECT_SYSTEMD_UNIT"),
             stream=Stream.STDERR,
-            data=notice(count),
-            place=self._place(),
+            data=dropped_notice(count),
+            position=self._position(),
             realtime=self._realtime(),
-            left_out=count,
+            dropped=count,
         )
 
     def _text(self, name: bytes) -> str:
         return self._field(name).decode("utf-8", "replace")
 
-    def _place(self) -> Place:
-        return Place(cursor=self._cursor(), monotonic=self._monotonic())
+    def _position(self) -> JournalPosition:
+        return JournalPosition(cursor=self._cursor(), monotonic=self._monotonic())
 
     def _field(self, name: bytes) -> bytes:
-        """A field's value, empty where the line has none."""
+        """Return the value of a field; empty if the line does not have it."""
         result = _library().sd_journal_get_data(self._journal, name, self._data, self._size)
         if result == -errno.ENOENT:
             return b""
@@ -236,18 +235,18 @@ class JournalReader:
 
 
 class _UnreadableError(HostError):
-    """This entry is damaged, or gone."""
+    """The entry is damaged, or its file is being removed."""
 
 
 def _count(text: bytes) -> int:
-    """Return a number of 64 bits, 0 for what is none."""
+    """Return a decimal number of at most 20 digits; 0 for anything else."""
     return int(text) if text.isdigit() and len(text) <= 20 else 0
 
 
 def _check(function: str, result: int) -> int:
     if result < 0:
-        is_gone = function in _OF_AN_ENTRY and -result in _GONE
-        error = _UnreadableError if is_gone else HostError
+        is_unreadable = function in _ENTRY_FUNCTIONS and -result in _UNREADABLE
+        error = _UnreadableError if is_unreadable else HostError
         raise error(
             f"the journal cannot be read: sd_journal_{function}: {os.strerror(-result)}.",
             "See: journalctl --verify",
@@ -257,7 +256,7 @@ def _check(function: str, result: int) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """libsystemd, with the types of the arguments of what is used of it."""
+    """Return libsystemd, with the argument types of the functions in use."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:

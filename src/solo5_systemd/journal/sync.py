@@ -1,9 +1,9 @@
-"""Wait until journald has written a task's last lines.
+"""Synchronization with journald: waits until it has written a task's last lines.
 
-`journalctl --sync` waits until journald has nothing to read. Before systemd 258 that is never, beside a task that
-writes as fast as it can. What holds then: journald reads each stream in turn, and its native socket in turn too. So an
-entry of our own that is in the journal shows that each stream was read since; a task has no line left when a turn
-brought none.
+`journalctl --sync` waits until journald has nothing to read. Before systemd 258 it does not return next to a task that
+writes at full speed. But journald reads all its streams and its native socket round robin. So when a marker entry that
+was sent to the native socket is in the journal, each stream was read once since: one round. A task has no lines left
+after a round without one.
 """
 
 import asyncio
@@ -13,84 +13,83 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import journald
-from solo5_systemd.journal.journald import socket_of, write
-from solo5_systemd.journal.reader import CONSOLES, JournalReader
+from solo5_systemd.journal.journald import namespace_path, write_entry
+from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 from solo5_systemd.names import TaskName, task_scope, task_service
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
 
 SOCKET = "/run/systemd/journal/io.systemd.journal"
-"""Of journald's Varlink service; for root alone."""
+"""The Varlink socket of the host's journald; for root only."""
 
 REQUEST = b'{"method":"io.systemd.Journal.Synchronize"}\0'
-PATIENCE = 10.0
-"""Seconds for a journald that is stuck, or just being started anew."""
+SYNC_TIMEOUT_S = 10.0
+"""For a journald that hangs or is being restarted."""
 
-AGAIN = 0.05
-"""Seconds between two attempts."""
+RETRY_INTERVAL_S = 0.05
 
-LATE = 0.25
-"""Seconds without an answer after which turns are counted. A journald that is not flooded answers in milliseconds."""
+ROUNDS_DELAY_S = 0.25
+"""Without a reply of Synchronize after this time, rounds are counted. A journald that is not busy replies in ms."""
 
-TURN = "6d2c3f0b6c0e4d0c9a3c58f6a7f0b1d5"
-"""MESSAGE_ID= of the entry that marks a turn."""
+ROUND_MESSAGE_ID = "6d2c3f0b6c0e4d0c9a3c58f6a7f0b1d5"
+"""MESSAGE_ID= of the marker entry."""
 
 INFO = 6
 
 
 async def synchronize(task: TaskName, namespace: str = "") -> None:
-    """Return when a task's lines are written, or where that cannot be known: the caller reads what there is.
+    """Return when journald has written all lines that a task wrote before; or after SYNC_TIMEOUT_S.
 
-    A journald that is being restarted is called again: what was written meanwhile waits for it in the streams.
+    The call is repeated if journald is restarted meanwhile: the lines stay in the streams, which systemd stores.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            synchronized = asyncio.ensure_future(_synchronized(socket_of(SOCKET, namespace)))
-            settled = asyncio.ensure_future(_settled(task, namespace, LATE))
+        async with asyncio.timeout(SYNC_TIMEOUT_S):
+            synchronized = asyncio.ensure_future(_synchronized(namespace_path(SOCKET, namespace)))
+            idle = asyncio.ensure_future(_idle_round(task, namespace, ROUNDS_DELAY_S))
             try:
-                await asyncio.wait((synchronized, settled), return_when=asyncio.FIRST_COMPLETED)
-                if not synchronized.done() and settled.exception() is not None:
-                    await synchronized  # the journal cannot be read
+                await asyncio.wait((synchronized, idle), return_when=asyncio.FIRST_COMPLETED)
+                if not synchronized.done() and idle.exception() is not None:
+                    await synchronized  # the journal cannot be read, and so rounds cannot be counted
             finally:
                 synchronized.cancel()
-                settled.cancel()
-                await asyncio.gather(synchronized, settled, return_exceptions=True)
+                idle.cancel()
+                await asyncio.gather(synchronized, idle, return_exceptions=True)
 
 
-async def _settled(task: TaskName, namespace: str, after: float) -> None:
-    """Return after a turn in which no line of the task has come; the first begins after so many seconds."""
-    await asyncio.sleep(after)
+async def _idle_round(task: TaskName, namespace: str, delay_s: float) -> None:
+    """Wait for the delay, then return after a round without a line of the task."""
+    await asyncio.sleep(delay_s)
     units = (f"_SYSTEMD_UNIT={task_service(task)}", f"_SYSTEMD_UNIT={task_scope(task)}")
-    with closing(JournalReader((*CONSOLES, *units), namespace)) as journal:
+    with closing(JournalReader((*CONSOLE_MATCHES, *units), namespace)) as journal:
         last: list[Line] | None = None
         while True:
-            await _turn(task, namespace)
+            await _round(task, namespace)
             journal.refresh()
             before, last = last, journal.last(1)
             if before == last:
                 return
 
 
-async def _turn(task: TaskName, namespace: str) -> None:
-    """Wait until journald has read every stream that has something to read now."""
+async def _round(task: TaskName, namespace: str) -> None:
+    """Send a marker entry and wait until it is in the journal: each stream was read meanwhile."""
     token = os.urandom(16).hex()
-    with closing(JournalReader((f"MESSAGE_ID={TURN}", f"SOLO5_TURN={token}"), namespace)) as journal:
+    with closing(JournalReader((f"MESSAGE_ID={ROUND_MESSAGE_ID}", f"SOLO5_TURN={token}"), namespace)) as journal:
         journal.watch()
         written = False
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write(_entry(task, token), socket_of(journald.NATIVE_SOCKET, namespace))
+                    write_entry(_marker(task, token), namespace_path(journald.NATIVE_SOCKET, namespace))
                     written = True
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_INTERVAL_S)
             journal.refresh()
 
 
-def _entry(task: TaskName, token: str) -> dict[str, object]:
+def _marker(task: TaskName, token: str) -> dict[str, object]:
     return {
         "MESSAGE": f"journald is busy: waiting for the last lines of task {task}.",
-        "MESSAGE_ID": TURN,
+        "MESSAGE_ID": ROUND_MESSAGE_ID,
         "PRIORITY": INFO,
         "SYSLOG_IDENTIFIER": "solo5-systemd",
         "SOLO5_TASK": task,
@@ -99,16 +98,16 @@ def _entry(task: TaskName, token: str) -> dict[str, object]:
 
 
 async def _synchronized(address: str) -> None:
-    while not await _is_over(address):  # noqa: ASYNC110 - another process is called
-        await asyncio.sleep(AGAIN)
+    while not await _synchronize_once(address):  # noqa: ASYNC110 - polls another process
+        await asyncio.sleep(RETRY_INTERVAL_S)
 
 
-async def _is_over(address: str) -> bool:
-    """Call; whether it is done, or cannot be."""
+async def _synchronize_once(address: str) -> bool:
+    """Call Synchronize; return False if the call is to be repeated."""
     try:
         await _call(address)
     except (FileNotFoundError, PermissionError):
-        return True
+        return True  # no journald, or not root: a retry fails too
     except (OSError, asyncio.IncompleteReadError):
         return False
     return True

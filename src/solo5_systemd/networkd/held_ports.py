@@ -86,7 +86,7 @@ class HeldPorts:
     def _close(self, name: str) -> None:
         held = self._sockets.pop(name, None)
         if held is not None:
-            fdstore.forget(name)
+            fdstore.remove(name)
             held.close()
 
 

@@ -22,8 +22,13 @@ def main() -> int:
 
 
 def _options() -> argparse.ArgumentParser:
-    about = "The network service of Solo5 unikernels."
-    parser = process.options("solo5-networkd", about, state=STATE, holds="leases", idle=IDLE_TIMEOUT_S)
+    parser = process.argument_parser(
+        "solo5-networkd",
+        "The network service of Solo5 unikernels.",
+        state=STATE,
+        state_help="directory of the lease records",
+        idle_timeout=IDLE_TIMEOUT_S,
+    )
     parser.add_argument(
         "--owner", default="solo5", metavar="USER", help="owner of the taps of tasks without a user (%(default)s)"
     )
@@ -46,13 +51,13 @@ async def _serve(options: argparse.Namespace) -> bool:
             settings=lambda: read_settings(options.settings),
         )
 
-    bus = await process.connected()
+    bus = await process.connect_system_bus()
     networkd = Networkd(bus, make_state, idle=options.idle)
-    needed = await process.beside(
-        networkd.serve(process.tell_ready, process.tell_stopping),
+    needed = await process.serve_with(
+        networkd.serve(process.notify_ready, process.notify_stopping),
         # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
         process.watchdog(networkd.check_writer),
-        process.until_lost(bus),
+        process.until_disconnected(bus),
     )
     bus.disconnect()
     return needed

@@ -299,7 +299,7 @@ class Networkd:
 
     async def _emit_repairs(self) -> None:
         for repair in await self._work(self._state.pop_repairs):
-            await self._service.tell("Repaired", [list(repair.tasks), repair.what])
+            await self._service.emit("Repaired", [list(repair.tasks), repair.what])
 
     async def _check_units(self) -> None:
         """Release leases without a network unit at two checks in sequence: a unit may start in between."""

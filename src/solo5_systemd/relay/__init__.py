@@ -1,1 +1,1 @@
-"""The console relay: tasks' lines from the journal into FIFOs that somebody reads."""
+"""solo5-relay: writes the consoles of tasks from the journal into FIFOs."""

@@ -1,4 +1,4 @@
-"""The entry of solo5-relay: what it is made of is imported where a missing module can be told in one sentence."""
+"""Entry point of solo5-relay; `run` imports the rest, so that a missing module is reported in one line."""
 
 import sys
 

@@ -1,8 +1,4 @@
-"""The write end of one FIFO, the lane that leads to it, and the staging pipe in between.
-
-A FIFO that has lost its reader stays open: what had been written and not read is still in it for the next reader, and
-is gone with the last descriptor. Nobody tells of a new reader, so it is looked for now and then.
-"""
+"""The writer of one FIFO, with the staging pipe before it."""
 
 import asyncio
 import fcntl
@@ -12,53 +8,58 @@ import struct
 import termios
 from collections.abc import Callable
 
-from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.relay.line_queue import Lane
+from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.relay.line_queue import LineQueue
 from solo5_systemd.relay.state import Delivery
 
-# A pipe between the relay and a FIFO, which knows how much has reached the FIFO when the relay does not.
-#
-# A process that is killed after a write, and before it has noted the write, cannot tell afterwards whether it
-# happened; and what is still in the FIFO says nothing, since somebody reads it. So the bytes go into a pipe that
-# nobody else has, it is noted where they lead, and splice(2) moves them from there: they leave the one pipe as they
-# enter the other, under both pipes' locks. What the staging pipe holds is what has not arrived. systemd keeps it
-# beside the FIFO.
+READER_RETRY_INTERVAL_S = 0.5
+"""Between two checks for a new reader of a FIFO: the kernel has no notification for it."""
 
 
-class Staging:
-    """A pipe's both ends in one descriptor, which is this object's to close. Nothing here waits."""
+class StagingPipe:
+    """A pipe between the relay and a FIFO, from which a restarted relay determines how much has reached the FIFO.
+
+    A process that is killed after a write, and before it has recorded the write, cannot determine afterwards whether
+    the write happened. The FIFO's fill level does not help, as its reader changes it. So the bytes are written into a
+    private pipe, the position behind them is recorded, and splice(2) moves them to the FIFO: they leave one pipe and
+    enter the other under the locks of both. The bytes in the staging pipe are those that are not delivered. systemd
+    stores it with the FIFO.
+
+    One descriptor is both ends; the owner of this object closes it. All calls are non-blocking.
+    """
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = _pipe() if fd is None else fd
+        self.fd = _open_pipe() if fd is None else fd
 
-    def held(self) -> int:
-        """How many bytes are in it."""
+    def size(self) -> int:
+        """Return the number of bytes in the pipe."""
         (count,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))
         return int(count)
 
-    def fill(self, data: bytes) -> int:
-        """Put in what there is room for, which is a page at least when it is empty; how many bytes."""
+    def write(self, data: bytes) -> int:
+        """Write as much as fits, at least a page into an empty pipe; return the number of bytes."""
         return os.write(self.fd, data)
 
-    def pour(self, fd: int, count: int) -> int:
-        """Move at most so many bytes on, which are in it; how many.
+    def splice_to(self, fd: int, count: int) -> int:
+        """Move at most `count` of its bytes to another pipe; return the number of bytes.
 
         Raises:
             BlockingIOError: the other pipe is full.
-            BrokenPipeError: it has no reader.
+            BrokenPipeError: the other pipe has no reader.
         """
         return os.splice(self.fd, fd, count)
 
-    def clear(self) -> None:
-        """Throw away what is in it."""
-        while count := self.held():
+    def discard(self) -> None:
+        """Discard the content."""
+        while count := self.size():
             os.read(self.fd, count)
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self.fd)
 
 
-def _pipe() -> int:
+def _open_pipe() -> int:
     ends = os.pipe2(os.O_CLOEXEC)
     try:
         return os.open(f"/proc/self/fd/{ends[0]}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -67,116 +68,123 @@ def _pipe() -> int:
             os.close(end)
 
 
-RETRY = 0.5
-"""Seconds between two looks for a new reader."""
+class FifoWriter:
+    """Writes the lines of a queue into a FIFO, without blocking.
 
-
-class Outlet:
-    """Moves on what its lane has as fast as the FIFO takes it, and never waits.
+    A FIFO without a reader stays open: its content is kept for the next reader, and would be lost with the last
+    descriptor.
 
     Args:
-        delivery: how far the stream has come.
-        gap: up to where the journal's lines have to be read again.
-        staging: a pipe that holds what `delivery` says of it, and is the outlet's to close.
-        keep: called when `delivery` has changed; what it says is to be kept before anything else happens.
+        delivery: how far the stream was delivered.
+        catch_up_to: the last line that has to be read from the journal again.
+        staging: the pipe of `delivery.staged`; closed by this writer.
+        save: called when `delivery` has changed; has to save it before it returns.
 
     Attributes:
-        lane: what comes next; its progress is where that begins, behind what is staged.
+        queue: the lines after the staged bytes.
     """
 
-    def __init__(self, delivery: Delivery, gap: Place | None, staging: Staging, keep: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        catch_up_to: JournalPosition | None,
+        staging: StagingPipe,
+        save: Callable[[], None],
+    ) -> None:
         if delivery.staged is None:
-            staging.clear()
-        self._held = staging.held()
-        self.lane = Lane(progress=delivery.staged or delivery.sure, gap=gap)
-        self._sure = delivery.sure if self._held else self.lane.progress
+            staging.discard()
+        self._staged_bytes = staging.size()
+        self.queue = LineQueue(position=delivery.staged or delivery.confirmed, catch_up_to=catch_up_to)
+        self._confirmed = delivery.confirmed if self._staged_bytes else self.queue.position
         self._staging = staging
-        self._keep = keep
+        self._save = save
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
-        self._waiting = False
+        self._watching = False
         self._retry: asyncio.TimerHandle | None = None
 
     @property
     def delivery(self) -> Delivery:
-        return Delivery(sure=self._sure, staged=self.lane.progress if self._held else None)
+        """How far the stream was delivered."""
+        return Delivery(confirmed=self._confirmed, staged=self.queue.position if self._staged_bytes else None)
 
     @property
     def is_open(self) -> bool:
+        """The writer has a FIFO."""
         return self._fd is not None
 
     @property
-    def flows(self) -> bool:
-        """Somebody may read."""
+    def has_reader(self) -> bool:
+        """The FIFO is open, and the last write did not fail with EPIPE."""
         return self._fd is not None and self._retry is None
 
     @property
-    def is_done(self) -> bool:
-        """All that was offered is in the FIFO."""
-        return self.lane.done and not self._held
+    def is_delivered(self) -> bool:
+        """All offered lines are in the FIFO."""
+        return self.queue.is_delivered and not self._staged_bytes
 
     @property
-    def is_hopeless(self) -> bool:
-        """Nobody reads, and nobody can come to: the FIFO has no name any more."""
-        return self._fd is not None and os.fstat(self._fd).st_nlink == 0 and _lacks_reader(self._fd)
+    def is_unreachable(self) -> bool:
+        """The FIFO has no reader and cannot get one, because it was unlinked."""
+        return self._fd is not None and os.fstat(self._fd).st_nlink == 0 and _has_no_reader(self._fd)
 
     def open(self, fd: int) -> None:
-        """Write to this descriptor from now on, which is the outlet's to close; it must not block."""
-        self._leave()
+        """Write to this non-blocking descriptor from now on; closed by this writer."""
+        self._close_fifo()
         self._fd = fd
-        self.stir()
+        self.pump()
 
     def close(self) -> None:
-        """Let the reader see the end."""
-        self._leave()
+        """Close the FIFO, whose reader gets an end of file, and the staging pipe."""
+        self._close_fifo()
         self._staging.close()
 
     def offer(self, line: Line) -> None:
-        """Take the journal's next line; `stir` has to follow."""
-        if self.flows:
-            self.lane.offer(line)
+        """Add the stream's next line to the queue; `pump` has to be called afterwards."""
+        if self.has_reader:
+            self.queue.offer(line)
         else:
-            self.lane.pass_over(line)
+            self.queue.skip(line)
 
-    def stir(self) -> None:
-        """The lane has changed: move on what the FIFO takes at once, and the rest when it takes more."""
-        if self.flows and not self._waiting:
-            self._move()
+    def pump(self) -> None:
+        """Write as much of the queue as the FIFO takes; the rest is written when the FIFO becomes writable."""
+        if self.has_reader and not self._watching:
+            self._write()
 
-    def _move(self) -> None:
-        assert self._fd is not None  # noqa: S101 - it flows
+    def _write(self) -> None:
+        assert self._fd is not None  # noqa: S101 - has_reader
         try:
-            while self._held or self._stage():
-                self._pour(self._fd)
+            while self._staged_bytes or self._stage():
+                self._splice(self._fd)
         except BlockingIOError:
             self._watch()
         except BrokenPipeError:
             self._unwatch()
-            self.lane.shelve()
-            self._retry = self._loop.call_later(RETRY, self._try_again)
+            self.queue.evict()
+            self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._retry_write)
         else:
             self._unwatch()
 
     def _stage(self) -> bool:
-        """Put the next chunk into the staging pipe, which is empty and said to be; whether there is one."""
-        chunk = self.lane.chunk()
+        """Write the next chunk into the empty staging pipe and save its position; return whether there was one."""
+        chunk = self.queue.next_chunk()
         if chunk:
-            self._held = self._staging.fill(chunk)
-            self.lane.wrote(self._held)
-            self._keep()
+            self._staged_bytes = self._staging.write(chunk)
+            self.queue.advance(self._staged_bytes)
+            self._save()
         return bool(chunk)
 
-    def _pour(self, fd: int) -> None:
-        self._held -= self._staging.pour(fd, self._held)
-        if not self._held:
-            self._sure = self.lane.progress
-            self._keep()
+    def _splice(self, fd: int) -> None:
+        self._staged_bytes -= self._staging.splice_to(fd, self._staged_bytes)
+        if not self._staged_bytes:
+            self._confirmed = self.queue.position
+            self._save()
 
-    def _try_again(self) -> None:
+    def _retry_write(self) -> None:
         self._retry = None
-        self._move()
+        self._write()
 
-    def _leave(self) -> None:
+    def _close_fifo(self) -> None:
         self._unwatch()
         if self._retry is not None:
             self._retry.cancel()
@@ -185,18 +193,18 @@ class Outlet:
         self._fd = self._retry = None
 
     def _watch(self) -> None:
-        if not self._waiting and self._fd is not None:
-            self._loop.add_writer(self._fd, self._move)
-            self._waiting = True
+        if not self._watching and self._fd is not None:
+            self._loop.add_writer(self._fd, self._write)
+            self._watching = True
 
     def _unwatch(self) -> None:
-        if self._waiting and self._fd is not None:
+        if self._watching and self._fd is not None:
             self._loop.remove_writer(self._fd)
-        self._waiting = False
+        self._watching = False
 
 
-def _lacks_reader(fd: int) -> bool:
-    """What poll(2) says of a write end, asked or not."""
+def _has_no_reader(fd: int) -> bool:
+    """Poll a write end for POLLERR, which poll(2) always reports."""
     poll = select.poll()
     poll.register(fd, 0)
     return bool(poll.poll(0))

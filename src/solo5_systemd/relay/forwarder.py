@@ -1,4 +1,4 @@
-"""All tasks whose consoles are forwarded: one reader of each journal, and each line to where it belongs."""
+"""Forwards the consoles of all tasks: follows each journal once, and distributes its lines to the FIFOs."""
 
 import asyncio
 import logging
@@ -11,23 +11,23 @@ from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Gap, Line, Place
+from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import fdstore_names, journal_catchup
-from solo5_systemd.relay.fdstore_names import Kept
-from solo5_systemd.relay.fifo_writer import Outlet
-from solo5_systemd.relay.journal_catchup import SLICE, OpenJournal
-from solo5_systemd.relay.journal_follower import Follower
-from solo5_systemd.relay.state import Delivery, Record
-from solo5_systemd.relay.state_files import Records
-from solo5_systemd.relay.task_console import Console
+from solo5_systemd.relay.fdstore_names import StoredDescriptors
+from solo5_systemd.relay.fifo_writer import FifoWriter
+from solo5_systemd.relay.journal_catchup import BATCH_SIZE, OpenJournal
+from solo5_systemd.relay.journal_follower import JournalFollower
+from solo5_systemd.relay.state import ConsoleState, Delivery
+from solo5_systemd.relay.state_files import StateFiles
+from solo5_systemd.relay.task_console import TaskConsole
 
-TICK = 0.02
-"""Seconds between two looks into the journal when there was nothing new; a look takes some 30 microseconds."""
+POLL_INTERVAL_S = 0.02
+"""Between two polls of a journal without new lines; a poll takes some 30 µs."""
 
-SWEEP = 10.0
-"""Seconds between two looks for consoles that nobody can read any more, and whose end nobody has told."""
+UNREACHABLE_CHECK_INTERVAL_S = 10.0
+"""Between two checks for consoles whose FIFOs were unlinked without a Drain."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,222 +36,227 @@ class Forwarder:
     """Forwards consoles while `run` runs.
 
     Args:
-        records: where to keep how far each has come.
-        open_journal: given matches and a namespace, a reader of that journal.
+        state_files: where the state of each console is saved.
+        open_journal: opens a reader of a journal, given matches and a journal namespace.
 
     Attributes:
-        gaps: lines that journald has left out, and of which the task's reader was given notice.
+        dropped: lines that journald dropped, for the signal Gap; the notice is in the task's stderr already.
     """
 
-    def __init__(self, records: Records, open_journal: OpenJournal = JournalReader) -> None:
+    def __init__(self, state_files: StateFiles, open_journal: OpenJournal = JournalReader) -> None:
         self._open_journal = open_journal
-        self.gaps: asyncio.Queue[Gap] = asyncio.Queue()
-        self._records = records
-        self._consoles: dict[TaskName, Console] = {}
-        self._by_unit: dict[tuple[str, str], Console] = {}
-        self._behind: set[Console] = set()
-        self._ended: set[Console] = set()
-        self._followers: dict[str, Follower] = {}
+        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
+        self._state_files = state_files
+        self._consoles: dict[TaskName, TaskConsole] = {}
+        self._by_unit: dict[tuple[str, str], TaskConsole] = {}
+        self._catching_up: set[TaskConsole] = set()
+        self._ended: set[TaskConsole] = set()
+        self._followers: dict[str, JournalFollower] = {}
         self._follower("")
 
     @property
     def tasks(self) -> Sequence[TaskName]:
-        """Those whose FIFOs are held open here."""
+        """The tasks whose FIFOs are open, sorted."""
         return sorted(task for task, console in self._consoles.items() if console.is_open)
 
     @property
     def is_needed(self) -> bool:
+        """Some FIFOs are open, so that the relay has to stay."""
         return bool(self.tasks)
 
-    def restore(self, kept: Mapping[str, int]) -> None:
-        """Go on from the records, with the descriptors that systemd has kept, which are ours now."""
-        descriptors = Kept(kept)
-        for record in sorted(self._records.load(), key=lambda record: record.number == 0):
-            if record.number == 0:  # an earlier version's
-                record = replace(record, number=self._free_number())
-            console = self._add(record, self._follower(record.namespace).place, descriptors)
-            self._records.save(console.record)
-            for stream, outlet in console.outlets.items():
-                fifo = descriptors.take_fifo(record.number, stream)
+    def restore(self, stored: Mapping[str, int]) -> None:
+        """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
+        descriptors = StoredDescriptors(stored)
+        for state in sorted(self._state_files.load(), key=lambda state: state.number == 0):
+            if state.number == 0:  # saved by an earlier version
+                state = replace(state, number=self._free_number())
+            console = self._add(state, self._follower(state.namespace).position, descriptors)
+            self._state_files.save(console.state)
+            for stream, writer in console.writers.items():
+                fifo = descriptors.take_fifo(state.number, stream)
                 if fifo is not None:
-                    outlet.open(fifo)
-        descriptors.drop()
+                    writer.open(fifo)
+        descriptors.discard()
 
     def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
-        """Write a unit's lines to these descriptors, which stay the caller's.
+        """Forward a unit's lines to these FIFOs; the descriptors are duplicated.
 
-        A task that is known goes on after the last byte that it was given; of another one, the lines from `since`
-        (microseconds since the epoch) on are written.
+        If the task is forwarded already, it continues after the last byte delivered; otherwise with the lines from
+        `since` (µs since the epoch).
 
         Raises:
-            HostError: its record cannot be written; nothing of it is left.
+            HostError: the state cannot be saved; the task is not forwarded.
         """
         console = self._consoles.get(task)
         if console is None or (console.unit, console.namespace) != (unit, namespace):
-            console = self._begin(task, unit, since, namespace)
+            console = self._create(task, unit, since, namespace)
         else:
             self._set_ended(console, ended=False)
         for stream, fd in fds.items():
-            mine = os.dup(fd)
-            os.set_blocking(mine, False)
-            fdstore_names.store_fifo(console.number, stream, mine)
-            console.outlets[stream].open(mine)
-        self._behind.add(console)
+            duplicate = os.dup(fd)
+            os.set_blocking(duplicate, False)
+            fdstore_names.store_fifo(console.number, stream, duplicate)
+            console.writers[stream].open(duplicate)
+        self._catching_up.add(console)
 
     async def drain(self, task: TaskName) -> bool:
-        """Deliver what the journal has by now of a task that has ended; then close its FIFOs, and forget it.
+        """Deliver all lines of an ended task that are in the journal now, then close its FIFOs and remove its state.
 
         Returns:
-            Whether that is done. Where it has to wait for a reader, it is done when there is one; where there is no
-            FIFO, there is nothing to wait for.
+            Whether this is done; True if the task is not forwarded or has no FIFO. False: a FIFO is full or has no
+            reader, and it is done as soon as the FIFO was read.
         """
         console = self._consoles.get(task)
         if console is None:
             return True
-        await self._catch_up(self._follower(console.namespace))
+        await self._read_to_end(self._follower(console.namespace))
         if self._consoles.get(task) is console:
             self._set_ended(console, ended=True)
             if not console.is_open:
-                self._forget(console)
-            self._close_ended()
+                self._remove(console)
+            self._close_finished()
         return task not in self._consoles
 
     async def run(self) -> None:
-        """Forward, for ever.
+        """Forward until cancelled.
 
         Raises:
             HostError: the journal cannot be read.
         """
         loop = asyncio.get_running_loop()
-        swept = loop.time()
+        checked = loop.time()
         while True:
             busy = False
             for follower in list(self._followers.values()):
-                busy |= self._follow(follower)
-            busy |= self._refill()
-            self._close_ended()
-            if loop.time() >= swept + SWEEP:
-                swept = loop.time()
-                self._sweep()
-            await asyncio.sleep(0 if busy else TICK)
+                busy |= self._forward_batch(follower)
+            busy |= self._catch_up()
+            self._close_finished()
+            if loop.time() >= checked + UNREACHABLE_CHECK_INTERVAL_S:
+                checked = loop.time()
+                self._remove_unreachable()
+            await asyncio.sleep(0 if busy else POLL_INTERVAL_S)
 
     def close(self) -> None:
-        """Let go of everything; what systemd keeps stays open."""
+        """Close all consoles, files and journals; the copies in systemd's fd store stay open."""
         for console in self._consoles.values():
             console.close()
-        self._records.close()
+        self._state_files.close()
         for follower in self._followers.values():
-            asyncio.get_running_loop().remove_reader(follower.news)
+            asyncio.get_running_loop().remove_reader(follower.fd)
             follower.close()
 
-    def _follower(self, namespace: str) -> Follower:
-        """Return what follows a journal, from now on where none has followed it before."""
+    def _follower(self, namespace: str) -> JournalFollower:
+        """Return the follower of a journal; a new one starts at the journal's end."""
         if namespace not in self._followers:
-            follower = self._followers[namespace] = Follower(self._open_journal, namespace)
-            # A file that was just put aside may be removed within milliseconds: `journalctl --rotate --vacuum-files=1`.
-            asyncio.get_running_loop().add_reader(follower.news, self._follow_news, follower)
+            follower = self._followers[namespace] = JournalFollower(self._open_journal, namespace)
+            # In addition to polling: an archived file may be removed within milliseconds, as by
+            # `journalctl --rotate --vacuum-files=1`, and journald signals an archived file at once.
+            asyncio.get_running_loop().add_reader(follower.fd, self._on_journal_change, follower)
         return self._followers[namespace]
 
-    async def _catch_up(self, follower: Follower) -> None:
-        """Return when all that is in a journal by now was read."""
+    async def _read_to_end(self, follower: JournalFollower) -> None:
+        """Return when all lines that are in a journal now have been read."""
         now = time.monotonic_ns() // 1000
         more = True
         while more:
-            more = self._follow(follower) and follower.last is not None and follower.last.place.monotonic <= now
+            more = (
+                self._forward_batch(follower) and follower.position is not None and follower.position.monotonic <= now
+            )
             await asyncio.sleep(0)
 
-    def _follow(self, follower: Follower) -> bool:
-        """Read a slice, and hand out its lines; whether there may be more."""
-        lines = follower.slice()
-        stirred = {outlet for line in lines if (outlet := self._offer(line, follower.namespace)) is not None}
-        for outlet in stirred:
-            outlet.stir()
-        return len(lines) >= SLICE
+    def _forward_batch(self, follower: JournalFollower) -> bool:
+        """Read a batch of lines and forward them; return whether there may be more."""
+        lines = follower.read_batch()
+        writers = {writer for line in lines if (writer := self._offer(line, follower.namespace)) is not None}
+        for writer in writers:
+            writer.pump()
+        return len(lines) >= BATCH_SIZE
 
-    def _follow_news(self, follower: Follower) -> None:
-        with suppress(HostError):  # `run` meets it too, and ends with it
-            self._follow(follower)
+    def _on_journal_change(self, follower: JournalFollower) -> None:
+        with suppress(HostError):  # `run` gets the same error, and raises it
+            self._forward_batch(follower)
 
-    def _offer(self, line: Line, namespace: str) -> Outlet | None:
-        """Give a line to its outlet, if it has one."""
+    def _offer(self, line: Line, namespace: str) -> FifoWriter | None:
+        """Offer a line to its writer; return the writer, or None for a line of another unit."""
         console = self._by_unit.get((namespace, line.unit))
-        if console is None or line.place.monotonic < console.began:
+        if console is None or line.position.monotonic < console.since_monotonic:
             return None
-        outlet = console.outlets[line.stream]
-        outlet.offer(line)
-        if outlet.lane.gap is not None:
-            self._behind.add(console)
-        return outlet
+        writer = console.writers[line.stream]
+        writer.offer(line)
+        if writer.queue.catch_up_to is not None:
+            self._catching_up.add(console)
+        return writer
 
-    def _refill(self) -> bool:
-        """Let those catch up that are behind; whether there may be more."""
-        busy = [console.refill() for console in self._behind]
-        self._behind = {console for console in self._behind if console.is_behind}
+    def _catch_up(self) -> bool:
+        """Let all consoles with skipped lines read a batch; return whether something was read."""
+        busy = [console.catch_up() for console in self._catching_up]
+        self._catching_up = {console for console in self._catching_up if console.is_catching_up}
         return any(busy)
 
-    def _begin(self, task: TaskName, unit: str, since: int, namespace: str) -> Console:
-        record = Record(
+    def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
+        state = ConsoleState(
             task=task,
             unit=unit,
             since=since,
-            began=max(0, journal_catchup.monotonic(since)),
+            since_monotonic=max(0, journal_catchup.to_monotonic(since)),
             streams=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,
         )
-        console = self._add(record, self._follower(namespace).passed(record.began), Kept({}))
+        catch_up_to = self._follower(namespace).read_past(state.since_monotonic)
+        console = self._add(state, catch_up_to, StoredDescriptors({}))
         try:
-            self._records.save(record)
+            self._state_files.save(state)
         except Solo5Error:
-            self._forget(console)
+            self._remove(console)
             raise
         return console
 
     def _free_number(self) -> int:
-        """One that no record has; small, since it stands in names."""
-        taken = {console.number for console in self._consoles.values()}
-        return next(number for number in count(1) if number not in taken)
+        """Return the lowest free number; low numbers keep the names in the fd store short."""
+        used = {console.number for console in self._consoles.values()}
+        return next(number for number in count(1) if number not in used)
 
-    def _add(self, record: Record, gap: Place | None, kept: Kept) -> Console:
-        """A console that goes on from a record, with the staging pipes that were kept for it."""
-        if record.task in self._consoles:
-            self._forget(self._consoles[record.task])
-        console = Console(record, gap, kept, self._keep, self._open_journal)
+    def _add(self, state: ConsoleState, catch_up_to: JournalPosition | None, stored: StoredDescriptors) -> TaskConsole:
+        """Add a console with this state, in the place of an earlier one of the same task."""
+        if state.task in self._consoles:
+            self._remove(self._consoles[state.task])
+        console = TaskConsole(state, catch_up_to, stored, self._save, self._open_journal)
         self._consoles[console.task] = self._by_unit[console.namespace, console.unit] = console
-        self._behind.add(console)
+        self._catching_up.add(console)
         if console.ended:
             self._ended.add(console)
         return console
 
-    def _keep(self, console: Console) -> None:
-        """Keep how far a console has come; where that cannot be kept, lines would come twice after a restart."""
-        with suppress(HostError):
-            self._records.save(console.record)
-        if lines := console.take_left_out():
-            self.gaps.put_nowait(Gap(task=console.task, lines=lines))
+    def _save(self, console: TaskConsole) -> None:
+        """Save the state of a console."""
+        with suppress(HostError):  # lines are duplicated after a restart, but forwarding goes on
+            self._state_files.save(console.state)
+        if lines := console.take_dropped():
+            self.dropped.put_nowait(DroppedLines(task=console.task, lines=lines))
 
-    def _set_ended(self, console: Console, *, ended: bool) -> None:
+    def _set_ended(self, console: TaskConsole, *, ended: bool) -> None:
         (self._ended.add if ended else self._ended.discard)(console)
-        if console.ended is not ended:  # the age of the record is the time since the last delivery
+        if console.ended is not ended:  # else not saved: the file's mtime is the time of the last delivery
             console.ended = ended
-            self._records.save(console.record)
+            self._state_files.save(console.state)
 
-    def _close_ended(self) -> None:
-        for console in [each for each in self._ended if each.is_over]:
-            if not console.is_done:
-                _log.warning("The last lines of task %s were not read: nobody reads its FIFO any more.", console.task)
-            self._forget(console)
+    def _close_finished(self) -> None:
+        for console in [each for each in self._ended if each.is_finished]:
+            if not console.is_delivered:
+                _log.warning("last lines of task %s not delivered, its FIFO was removed", console.task)
+            self._remove(console)
 
-    def _sweep(self) -> None:
-        """Let go of consoles whose FIFOs were removed: their tasks' owner is gone, or could not reach us."""
-        for console in [each for each in self._consoles.values() if each.is_abandoned]:
-            _log.info("The console of task %s is let go: nobody can read its FIFOs any more.", console.task)
-            self._forget(console)
+    def _remove_unreachable(self) -> None:
+        """Remove consoles whose FIFOs were unlinked: the client that would have called Drain is not there any more."""
+        for console in [each for each in self._consoles.values() if each.is_unreachable]:
+            _log.info("stopped forwarding the console of task %s, its FIFOs were removed", console.task)
+            self._remove(console)
 
-    def _forget(self, console: Console) -> None:
+    def _remove(self, console: TaskConsole) -> None:
         del self._consoles[console.task], self._by_unit[console.namespace, console.unit]
-        self._behind.discard(console)
+        self._catching_up.discard(console)
         self._ended.discard(console)
         console.close()
-        fdstore_names.forget(console.number)
-        self._records.remove(console.task)
+        fdstore_names.remove(console.number)
+        self._state_files.remove(console.task)

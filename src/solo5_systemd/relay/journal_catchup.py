@@ -1,104 +1,107 @@
-"""A lane's own reader, which brings what the lane had passed over; open only while it has room for it."""
+"""Reads the skipped lines of a queue from the journal."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import LEFT_OUT
-from solo5_systemd.journal.reader import CONSOLES, JournalReader, console
-from solo5_systemd.relay import journal_catchup
-from solo5_systemd.relay.line_queue import Lane
+from solo5_systemd.journal.lines import DROPPED_MATCHES
+from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
+from solo5_systemd.relay.line_queue import LineQueue
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
 
+BATCH_SIZE = 400
+"""Lines to read before other consoles get their turn: some milliseconds."""
 
-# The moment from which a task's lines are wanted, on the clock that people set and on the one that nobody sets.
-#
-# A host's clock may be set back while tasks run, as time synchronization does soon after a boot: what a task writes
-# from then on seems to be older than the task. So the moment is asked for and searched for by the one clock, and kept
-# and compared by the other. All times are microseconds.
+ALL_MATCHES = (*CONSOLE_MATCHES, "+", *DROPPED_MATCHES)
+"""Matches the lines of all tasks, and journald's messages about dropped lines."""
+
+OpenJournal = Callable[[Sequence[str], str], JournalReader]
+"""Opens a reader, given matches and a journal namespace; empty: the host's journal."""
+
+OpenMatching = Callable[[Sequence[str]], JournalReader]
+"""Opens a reader of one journal, given matches."""
 
 
-def now() -> tuple[int, int]:
-    """Since the epoch, and since boot. Who is held up between the two takes a moment for an earlier one."""
+def clock_times() -> tuple[int, int]:
+    """Return (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
+
+    CLOCK_MONOTONIC is read first: a preemption in between can only make the moment look earlier.
+    """
     since_boot = time.monotonic_ns() // 1000
     return time.time_ns() // 1000, since_boot
 
 
-def monotonic(realtime: int) -> int:
-    """This moment since the epoch, which is past, since boot; negative where it was before."""
-    since_epoch, since_boot = now()
+def to_monotonic(realtime: int) -> int:
+    """Convert a past CLOCK_REALTIME to CLOCK_MONOTONIC, both in µs; negative: before boot.
+
+    The start of a task is passed and searched for by CLOCK_REALTIME, and stored and compared by CLOCK_MONOTONIC: the
+    former may be set back while a task runs, as time synchronization does after boot, and later lines of the task would
+    seem to be older than the task.
+    """
+    since_epoch, since_boot = clock_times()
     return since_boot - max(0, since_epoch - realtime)
 
 
-def earliest(realtime: int, since_boot: int) -> int:
-    """Since the epoch: what was written from this moment on has no earlier time, however the clock was set since."""
-    epoch_now, boot_now = now()
+def earliest_realtime(realtime: int, since_boot: int) -> int:
+    """Return a CLOCK_REALTIME in µs before which no line since this moment is, however the clock was set meanwhile."""
+    epoch_now, boot_now = clock_times()
     return min(realtime, epoch_now - (boot_now - since_boot))
 
 
-SLICE = 400
-"""Lines that are read before others have their turn: some milliseconds."""
-
-ALL = (*CONSOLES, "+", *LEFT_OUT)
-"""Matches the lines of all tasks, and what journald says of lines that it left out."""
-
-OpenJournal = Callable[[Sequence[str], str], JournalReader]
-"""Given matches and a namespace, which is empty for the host's journal."""
-
-OpenOne = Callable[[Sequence[str]], JournalReader]
-
-
 def matches(unit: str, stream: Stream) -> Sequence[str]:
-    """What matches one stream's lines of `ALL`."""
-    notices = ("+", *LEFT_OUT, f"OBJECT_SYSTEMD_UNIT={unit}") if stream is Stream.STDERR else ()
-    return (*console(unit, stream), *notices)
+    """Return the matches for one stream of a unit; stderr includes journald's messages about dropped lines."""
+    dropped = ("+", *DROPPED_MATCHES, f"OBJECT_SYSTEMD_UNIT={unit}") if stream is Stream.STDERR else ()
+    return (*console_matches(unit, stream), *dropped)
 
 
-class Refill:
-    """Reads the lines of one stream of a unit.
+class JournalCatchup:
+    """A reader of the skipped lines of one stream; it has the journal open only while its queue has room.
 
     Args:
-        lane: where they go; its place is where reading begins.
-        wanted: what matches them.
-        since: where reading begins for a lane that has come nowhere, in microseconds since the epoch and since boot.
-        open_journal: given matches, a reader of the journal.
+        queue: gets the lines; reading starts after its `last_cursor`.
+        line_matches: the matches of the stream.
+        since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
+        open_journal: opens a reader of the journal, given matches.
     """
 
-    def __init__(self, lane: Lane, wanted: Sequence[str], since: tuple[int, int], open_journal: OpenOne) -> None:
-        self._lane = lane
-        self._matches = wanted
-        self._since, self._began = since
+    def __init__(
+        self, queue: LineQueue, line_matches: Sequence[str], since: tuple[int, int], open_journal: OpenMatching
+    ) -> None:
+        self._queue = queue
+        self._matches = line_matches
+        self._since, self._since_monotonic = since
         self._open_journal = open_journal
         self._journal: JournalReader | None = None
         self._lines: Iterator[Line] = iter(())
-        self._at = ""
+        self._cursor = ""
 
     def step(self) -> bool:
-        """Read a slice, if the lane wants one; whether it did."""
-        if self._journal is not None and self._at != self._lane.last:
-            self.close()  # the lane has shelved what it had
+        """Read a batch of lines, if the queue has room; return whether something was read."""
+        if self._journal is not None and self._cursor != self._queue.last_cursor:
+            self.close()  # the queue has evicted lines: start again after its last one
         fresh = self._journal is None
         if fresh:
-            if not self._lane.hungry:
+            if not self._queue.can_catch_up:
                 return False
-            self._open(self._lane.last)
-        if not self._lane.refill(self._lines, SLICE, fresh=fresh):
+            self._open(self._queue.last_cursor)
+        if not self._queue.catch_up(self._lines, BATCH_SIZE, fresh=fresh):
             self.close()
-        self._at = self._lane.last
+        self._cursor = self._queue.last_cursor
         return True
 
     def close(self) -> None:
+        """Close the journal, if it is open."""
         if self._journal is not None:
             self._journal.close()
         self._journal = None
 
     def _open(self, after: str) -> None:
         self._journal = self._open_journal(self._matches)
-        self._lines = self._journal.lines_after(after) if after else self._from_the_beginning(self._journal)
+        self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
 
-    def _from_the_beginning(self, journal: JournalReader) -> "Iterator[Line]":
-        lines = journal.lines_from(journal_catchup.earliest(self._since, self._began))
-        return (line for line in lines if line.place.monotonic >= self._began)
+    def _from_start(self, journal: JournalReader) -> "Iterator[Line]":
+        lines = journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
+        return (line for line in lines if line.position.monotonic >= self._since_monotonic)

@@ -1,53 +1,57 @@
-"""One journal, the host's or a namespace's, that is followed for all tasks whose consoles are in it.
-
-Each has a reader of its own. sd_journal orders the entries of all its files by their time, and leaves out one whose
-time lies before its place: with the files of two journalds, which write at once, that would be a line now and then.
-"""
+"""Follows one journal for all tasks whose consoles are in it."""
 
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from solo5_systemd.relay.journal_catchup import ALL, SLICE, OpenJournal
+from solo5_systemd.relay.journal_catchup import ALL_MATCHES, BATCH_SIZE, OpenJournal
 
 if TYPE_CHECKING:
-    from solo5_systemd.journal.lines import Line, Place
+    from solo5_systemd.journal.lines import JournalPosition, Line
 
 
-class Follower:
-    """Reads what is written from now on.
+class JournalFollower:
+    """A reader of the lines that are written from now on.
+
+    Each journal namespace has its own follower. sd_journal orders the entries of all its files by time, and skips an
+    entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
+    lines.
 
     Args:
-        open_journal: given matches, a reader of the journal.
-        namespace: of the journal; empty: the host's.
+        open_journal: opens a reader.
+        namespace: the journal namespace; empty: the host's journal.
 
     Attributes:
-        news: a descriptor that is readable when there may be something to read.
-        last: the last line read, or the last before them.
+        namespace: as above.
+        fd: a descriptor that is readable when there may be new lines or files (sd_journal_get_fd(3)).
+        last_line: the last line read, or the last one before the follower was opened; None: the journal was empty.
     """
 
     def __init__(self, open_journal: OpenJournal, namespace: str) -> None:
         self.namespace = namespace
-        self._journal = open_journal(ALL, namespace)
-        self.news = self._journal.watch()
-        self.last: Line | None = self._journal.seek_end()
+        self._journal = open_journal(ALL_MATCHES, namespace)
+        self.fd = self._journal.watch()
+        self.last_line: Line | None = self._journal.seek_end()
 
     @property
-    def place(self) -> "Place | None":
-        return self.last.place if self.last is not None else None
+    def position(self) -> "JournalPosition | None":
+        """The position of the last line."""
+        return self.last_line.position if self.last_line is not None else None
 
-    def passed(self, began: int) -> "Place | None":
-        """Return up to where lines of this time (microseconds since boot) or later may have been read already."""
-        return self.last.place if self.last is not None and self.last.place.monotonic >= began else None
+    def read_past(self, since_monotonic: int) -> "JournalPosition | None":
+        """Return the position of the last line if it is not before this time (µs since boot), else None."""
+        position = self.position
+        return position if position is not None and position.monotonic >= since_monotonic else None
 
-    def slice(self) -> "list[Line]":
-        """Return some lines; fewer than `SLICE` where the journal ends."""
-        lines = list(islice(iter(self._journal.next, None), SLICE))
-        if len(lines) < SLICE:
-            # Not before a file was read to its end, since it may have been removed; and it may not be the last.
+    def read_batch(self) -> "list[Line]":
+        """Return new lines; fewer than BATCH_SIZE at the end of the journal."""
+        lines = list(islice(iter(self._journal.next, None), BATCH_SIZE))
+        if len(lines) < BATCH_SIZE:
+            # Only at the end of the files: `refresh` closes removed files. A new file may have further lines.
             self._journal.refresh()
-            lines.extend(islice(iter(self._journal.next, None), SLICE))
-        self.last = lines[-1] if lines else self.last
+            lines.extend(islice(iter(self._journal.next, None), BATCH_SIZE))
+        self.last_line = lines[-1] if lines else self.last_line
         return lines
 
     def close(self) -> None:
+        """Close the journal."""
         self._journal.close()

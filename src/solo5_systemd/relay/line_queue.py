@@ -1,160 +1,161 @@
-"""One stream of one task: what is to be written next, and what is still in the journal only.
-
-One reader follows the journal for all lanes and `offer`s each line to its own. A lane holds little: where its FIFO is
-not read, the lines that find no room are passed over, and `gap` remembers the last of them. Once there is room, they
-are read from the journal again, by this lane's own reader, up to that line; everything after it is offered. Both
-happen in one thread, so that nothing can come in between, and no line is lost or doubled at the seam.
-"""
+"""The queue of a stream's lines between the journal and a FIFO."""
 
 from collections import deque
 from collections.abc import Iterator
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Line, Place
-from solo5_systemd.relay.state import NOTHING, Progress
+from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.relay.state import START, StreamPosition
 
-LIMIT = 1 << 18
-"""Bytes of memory that a lane's lines take together; a single line may take more."""
+MEMORY_LIMIT = 1 << 18
+"""Bytes of memory for the lines of a queue together; a single line may be longer."""
 
-OVERHEAD = 400
-"""Bytes of memory that a line takes beside its text, by measurement."""
+LINE_OVERHEAD = 400
+"""Bytes of memory that a line takes beside its text (measured)."""
 
-CHUNK = 1 << 16
-"""Bytes to write at once: what a pipe holds."""
+CHUNK_SIZE = 1 << 16
+"""Bytes to write at once: the default capacity of a pipe."""
 
 
-class Lane:
-    """Lines in their order.
+class LineQueue:
+    """The lines of one stream of one task that are to be written next.
+
+    One reader follows the journal for all queues and `offer`s each line to its queue. Memory is bounded: while a FIFO
+    is not read, lines beyond the limit are skipped, and `catch_up_to` is the last of them. When there is room again,
+    the queue's own reader reads them from the journal up to that line (`catch_up`); later lines are offered again. Both
+    run in one thread, so that no line is lost or duplicated in between.
 
     Attributes:
-        progress: what was written.
-        gap: the last line that was passed over, None where all lines that are not written are here.
-        left_out: how many lines journald has left out, of which notice was written since this was last set to 0.
-        removed: how many lines were passed over and then not in the journal any more, since this was last set to 0.
-            Those before a gap that was there from the beginning were not counted.
+        position: what was written.
+        catch_up_to: the last skipped line; None: all lines that are not written are in the queue.
+        dropped: lines that journald dropped according to the notices written; reset to 0 by its reader.
+        removed: skipped lines that were removed from the journal before they were read; reset to 0 by its reader. Lines
+            before a `catch_up_to` that was passed to the constructor are not counted.
     """
 
-    def __init__(self, *, progress: Progress = NOTHING, gap: Place | None = None) -> None:
-        self.progress = progress
-        self.gap = gap
-        self.left_out = self.removed = 0
-        self._passed: int | None = None if gap else 0
+    def __init__(self, *, position: StreamPosition = START, catch_up_to: JournalPosition | None = None) -> None:
+        self.position = position
+        self.catch_up_to = catch_up_to
+        self.dropped = self.removed = 0
+        self._skipped: int | None = None if catch_up_to else 0
         self._lines: deque[Line] = deque()
         self._size = 0
 
     @property
     def pending(self) -> bool:
-        """There is something to write."""
+        """There are bytes to write."""
         return bool(self._lines)
 
     @property
-    def done(self) -> bool:
-        """All that was offered is written."""
-        return not self._lines and self.gap is None
+    def is_delivered(self) -> bool:
+        """All offered lines were written."""
+        return not self._lines and self.catch_up_to is None
 
     @property
-    def hungry(self) -> bool:
-        """There is a gap, and room enough to be worth reading the journal for."""
-        return self.gap is not None and self._size <= LIMIT // 2
+    def can_catch_up(self) -> bool:
+        """Lines were skipped, and half of the memory is free."""
+        return self.catch_up_to is not None and self._size <= MEMORY_LIMIT // 2
 
     @property
-    def last(self) -> str:
-        """Cursor of the last line before the gap; empty where that is the beginning."""
-        return self._lines[-1].place.cursor if self._lines else self.progress.cursor
+    def last_cursor(self) -> str:
+        """The cursor of the last line before the skipped ones; empty: none."""
+        return self._lines[-1].position.cursor if self._lines else self.position.cursor
 
     def offer(self, line: Line) -> None:
-        """Take the next line, or pass over it for now."""
-        if self.gap is not None or self._full(line):
-            self.pass_over(line)
+        """Append the stream's next line, or skip it if there is no room."""
+        if self.catch_up_to is not None or self._is_full(line):
+            self.skip(line)
         else:
-            self._take(line)
+            self._append(line)
 
-    def pass_over(self, line: Line) -> None:
-        """Leave the next line to the journal."""
-        self.gap = line.place
-        self._count(1)
+    def skip(self, line: Line) -> None:
+        """Skip the stream's next line; it is read from the journal later."""
+        self.catch_up_to = line.position
+        self._count_skipped(1)
 
-    def shelve(self) -> None:
-        """Leave to the journal all but the line that is written in part: nobody reads."""
-        while len(self._lines) > bool(self.progress.written):
+    def evict(self) -> None:
+        """Drop all lines but a partly written one, to free memory while the FIFO has no reader."""
+        while len(self._lines) > bool(self.position.written):
             line = self._lines.pop()
             self._size -= _cost(line)
-            if not line.is_ours:
-                self.gap = self.gap or line.place
-                self._count(1)
+            if not line.is_synthetic:
+                self.catch_up_to = self.catch_up_to or line.position
+                self._count_skipped(1)
 
-    def tell(self, notice: bytes) -> None:
-        """Write a line that is in no journal, behind those that are here."""
-        place = Place(cursor=self.last, monotonic=0)
-        self._take(Line(unit="", stream=Stream.STDERR, data=notice, place=place, realtime=0, is_ours=True))
+    def append_notice(self, notice: bytes) -> None:
+        """Append a line that is not in the journal."""
+        position = JournalPosition(cursor=self.last_cursor, monotonic=0)
+        self._append(Line(unit="", stream=Stream.STDERR, data=notice, position=position, realtime=0, is_synthetic=True))
 
-    def refill(self, lines: Iterator[Line], most: int, *, fresh: bool) -> bool:
-        """Take lines that had been passed over, at most so many.
+    def catch_up(self, lines: Iterator[Line], limit: int, *, fresh: bool) -> bool:
+        """Append skipped lines.
 
         Args:
-            lines: the journal's, after `last`.
-            most: how many to read before others have their turn.
-            fresh: they began after the last line was passed over: where they end, the journal does. Others may end with
-                a file that journald has put aside since.
+            lines: the journal's lines after `last_cursor`.
+            limit: maximum number of lines to read.
+            fresh: the reader was opened after the last line was skipped, so that its end is the journal's end. An older
+                reader may end with a file that was archived meanwhile.
 
         Returns:
-            Whether to go on with the same reader: the gap is not closed, and there is room.
+            Whether to continue with the same reader: lines are left, and there is room for them.
         """
-        for _ in range(most):
+        for _ in range(limit):
             line = next(lines, None)
             if line is None and not fresh:
                 return False
-            if self.gap is None or line is None or line.place.monotonic > self.gap.monotonic:
-                self._close_gap()  # or the journal has its end no more, and all that it has was read
+            if self.catch_up_to is None or line is None or line.position.monotonic > self.catch_up_to.monotonic:
+                # The last skipped line was removed from the journal: all lines that are left have been read.
+                self._finish_catch_up()
                 return False
-            self._take(line)
-            self._count(-1)
-            if line.place == self.gap:
-                self._close_gap()
+            self._append(line)
+            self._count_skipped(-1)
+            if line.position == self.catch_up_to:
+                self._finish_catch_up()
                 return False
-            if self._size >= LIMIT:
+            if self._size >= MEMORY_LIMIT:
                 return False
         return True
 
-    def chunk(self) -> bytes:
-        """The next bytes to write. A notice of ours is alone: whoever goes on within it would not find it."""
+    def next_chunk(self) -> bytes:
+        """Return the next bytes to write, about CHUNK_SIZE."""
         parts: list[bytes] = []
-        size = -self.progress.written
+        size = -self.position.written
         for line in self._lines:
-            if line.is_ours and parts:
+            # A notice is a chunk of its own: a restarted relay, which has no notice, must not resume within one.
+            if line.is_synthetic and parts:
                 break
             parts.append(line.data)
             size += len(line.data)
-            if size >= CHUNK or line.is_ours:
+            if size >= CHUNK_SIZE or line.is_synthetic:
                 break
-        return b"".join(parts)[self.progress.written :]
+        return b"".join(parts)[self.position.written :]
 
-    def wrote(self, count: int) -> None:
-        """So many bytes of `chunk` were written."""
-        cursor, written = self.progress.cursor, self.progress.written + count
+    def advance(self, count: int) -> None:
+        """Advance the position by the bytes of `next_chunk` that were written."""
+        cursor, written = self.position.cursor, self.position.written + count
         while self._lines and written >= len(self._lines[0].data):
             line = self._lines.popleft()
             self._size -= _cost(line)
-            self.left_out += line.left_out
-            cursor, written = line.place.cursor, written - len(line.data)
-        self.progress = Progress(cursor=cursor, written=written)
+            self.dropped += line.dropped
+            cursor, written = line.position.cursor, written - len(line.data)
+        self.position = StreamPosition(cursor=cursor, written=written)
 
-    def _count(self, lines: int) -> None:
-        if self._passed is not None:
-            self._passed += lines
+    def _count_skipped(self, lines: int) -> None:
+        if self._skipped is not None:
+            self._skipped += lines
 
-    def _close_gap(self) -> None:
-        self.removed += max(0, self._passed or 0)
-        self.gap, self._passed = None, 0
+    def _finish_catch_up(self) -> None:
+        self.removed += max(0, self._skipped or 0)
+        self.catch_up_to, self._skipped = None, 0
 
-    def _full(self, line: Line) -> bool:
-        return bool(self._lines) and self._size + _cost(line) > LIMIT
+    def _is_full(self, line: Line) -> bool:
+        return bool(self._lines) and self._size + _cost(line) > MEMORY_LIMIT
 
-    def _take(self, line: Line) -> None:
+    def _append(self, line: Line) -> None:
         if line.data:
             self._lines.append(line)
             self._size += _cost(line)
 
 
 def _cost(line: Line) -> int:
-    return len(line.data) + OVERHEAD
+    return len(line.data) + LINE_OVERHEAD

@@ -1,4 +1,4 @@
-"""solo5-relay: started by D-Bus with the first console to forward, gone when none is left."""
+"""The D-Bus service solo5-relay (org.solo5.Relay1): D-Bus activated, exits when no console is forwarded."""
 
 import argparse
 import asyncio
@@ -16,20 +16,21 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.relay.forwarder import Forwarder
-from solo5_systemd.relay.state_files import STATE, Records
+from solo5_systemd.relay.state_files import STATE_DIRECTORY, StateFiles
 
-# The methods of org.solo5.Relay1, on a forwarder.
+IDLE_TIMEOUT_S = 10.0
 
 
-class Methods:
-    """Wire values in, wire values out; one call at a time for one task."""
+class RelayMethods:
+    """The methods of org.solo5.Relay1, from and to D-Bus values; calls for one task are serialized."""
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-        self._turns: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
+        """The handler of each method."""
         return {
             "Forward": partial(self._forward, ""),
             "ForwardFrom": self._forward,
@@ -43,57 +44,60 @@ class Methods:
         task = task_name(name)
         if namespace:
             log_namespace(namespace)
-        for fd in (stdout, stderr):
+        for stream, fd in (("stdout", stdout), ("stderr", stderr)):
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                raise InvalidRequestError(f"what the console of task {task} is to be written to is not a FIFO.")
-        async with self._turn(task):
+                raise InvalidRequestError(f"the descriptor for {stream} of task {task} is not a FIFO.")
+        async with self._lock(task):
             self._forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
         return []
 
     async def _drain(self, name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._turn(task):
+        async with self._lock(task):
             return [await self._forwarder.drain(task)]
 
     async def _list(self) -> Sequence[object]:
         return [list(self._forwarder.tasks)]
 
     @asynccontextmanager
-    async def _turn(self, task: TaskName) -> AsyncIterator[None]:
-        lock = self._turns.setdefault(task, asyncio.Lock())
+    async def _lock(self, task: TaskName) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(task, asyncio.Lock())
         async with lock:
             yield
 
 
-IDLE_SECONDS = 10.0
-
-
 def main() -> int:
-    """Serve; the exit status."""
-    about = "The console relay of Solo5 unikernels."
-    options = process.options("solo5-relay", about, state=STATE, holds="positions", idle=IDLE_SECONDS)
-    return process.run(_serve(options.parse_args()))
+    """Run the service with this process's arguments; return the exit status."""
+    description = "Forward the consoles of Solo5 unikernels from the journal to FIFOs (org.solo5.Relay1)."
+    parser = process.argument_parser(
+        "solo5-relay",
+        description,
+        state=STATE_DIRECTORY,
+        state_help="directory of the state files",
+        idle_timeout=IDLE_TIMEOUT_S,
+    )
+    return process.run(_serve(parser.parse_args()))
 
 
 async def _serve(options: argparse.Namespace) -> bool:
-    bus = await process.connected()
-    forwarder = Forwarder(Records(options.state))
+    bus = await process.connect_system_bus()
+    forwarder = Forwarder(StateFiles(options.state))
     forwarder.restore(fdstore.restored())
-    service = Service(bus, INTERFACE, Methods(forwarder).handlers, lambda: forwarder.is_needed)
-    needed = await process.beside(
-        service.serve(options.idle, process.tell_ready, process.tell_stopping),
+    service = Service(bus, INTERFACE, RelayMethods(forwarder).handlers, lambda: forwarder.is_needed)
+    needed = await process.serve_with(
+        service.serve(options.idle, process.notify_ready, process.notify_stopping),
         process.watchdog(),
-        process.until_lost(bus),
+        process.until_disconnected(bus),
         forwarder.run(),
-        _tell_gaps(forwarder, service),
+        _emit_dropped(forwarder, service),
     )
     forwarder.close()
     bus.disconnect()
     return needed
 
 
-async def _tell_gaps(forwarder: Forwarder, service: Service) -> None:
-    """For ever."""
+async def _emit_dropped(forwarder: Forwarder, service: Service) -> None:
+    """Emit the signal Gap for dropped lines, until cancelled."""
     while True:
-        gap = await forwarder.gaps.get()
-        await service.tell("Gap", [gap.task, gap.lines])
+        dropped = await forwarder.dropped.get()
+        await service.emit("Gap", [dropped.task, dropped.lines])

@@ -1,4 +1,4 @@
-"""What the relay keeps of a task in /run, to go on from after its own restart."""
+"""The state of the relay that survives its restart, and its JSON form."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,98 +8,108 @@ from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName, log_namespace, task_name
 
 VERSION = 3
-_EVER = (1 << 63) - 1
+_INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """A place in a stream: behind the line of this cursor (the beginning where empty), and these bytes of the next."""
+class StreamPosition:
+    """A byte position in a stream.
+
+    Attributes:
+        cursor: of the last line before the position; empty: the position is in the first line.
+        written: offset in the next line, in bytes.
+    """
 
     cursor: str = ""
     written: int = 0
 
 
-NOTHING = Progress()
+START = StreamPosition()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """How far a stream has come.
+    """How far a stream was delivered.
 
     Attributes:
-        sure: up to here the FIFO has everything.
-        staged: up to here what is in the staging pipe leads. None: whatever is in it does not count.
+        confirmed: everything before this position is in the FIFO.
+        staged: the position behind the last byte of the staging pipe. None: the pipe's content is to be discarded.
     """
 
-    sure: Progress = NOTHING
-    staged: Progress | None = None
+    confirmed: StreamPosition = START
+    staged: StreamPosition | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One task: the lines of `unit` from `since` (microseconds since the epoch) on, and how far each stream is.
+class ConsoleState:
+    """The state of one task's console.
 
     Attributes:
-        began: the same in microseconds since boot; zero where an earlier version did not say.
-        number: what its descriptors are kept under; no other record has it, and zero is none.
-        ended: no more lines will come, and the console is to be closed when all are delivered.
-        namespace: of the journal that has the lines; empty: the host's.
+        task: the task.
+        unit: the unit whose lines are forwarded.
+        since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
+        since_monotonic: the same in µs since boot (CLOCK_MONOTONIC); 0 in files before version 3.
+        streams: how far each stream was delivered.
+        number: identifies the descriptors in systemd's fd store. It is unique among the consoles; 0: none assigned.
+        ended: the task has ended; the console is closed when all lines are delivered.
+        namespace: the journal namespace of the unit; empty: the host's journal.
     """
 
     task: TaskName
     unit: str
     since: int
-    began: int = 0
+    since_monotonic: int = 0
     streams: Mapping[Stream, Delivery]
     number: int = 0
     ended: bool = False
     namespace: str = ""
 
 
-def document(record: Record) -> dict[str, object]:
+def document(state: ConsoleState) -> dict[str, object]:
+    """Return the JSON form of a console's state."""
     return {
         "version": VERSION,
-        "task": record.task,
-        "unit": record.unit,
-        "since": record.since,
-        "began": record.began,
-        "number": record.number,
-        "ended": record.ended,
-        **({"namespace": record.namespace} if record.namespace else {}),
-        "progress": {stream.value: _delivered(delivery) for stream, delivery in record.streams.items()},
+        "task": state.task,
+        "unit": state.unit,
+        "since": state.since,
+        "began": state.since_monotonic,
+        "number": state.number,
+        "ended": state.ended,
+        **({"namespace": state.namespace} if state.namespace else {}),
+        "progress": {stream.value: _delivery_json(delivery) for stream, delivery in state.streams.items()},
     }
 
 
-def _delivered(delivery: Delivery) -> dict[str, object]:
+def _delivery_json(delivery: Delivery) -> dict[str, object]:
     staged = {} if delivery.staged is None else {"staged": asdict(delivery.staged)}
-    return {**asdict(delivery.sure), **staged}
+    return {**asdict(delivery.confirmed), **staged}
 
 
-def parse(value: object) -> Record:
-    """Read a document; version 1 knew neither `staged` nor `ended`, version 2 neither `number` nor `began`.
+def parse(value: object) -> ConsoleState:
+    """Parse the JSON form. Version 1 has neither `staged` nor `ended`, version 2 neither `number` nor `began`.
 
     Raises:
-        InvalidRequestError: it is not one of ours.
+        InvalidRequestError: malformed, or of a later version.
     """
     fields = Fields(value)
     fields.integer("version", low=1, high=VERSION)
     progress = fields.table("progress")
-    return Record(
+    return ConsoleState(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
-        since=fields.integer("since", low=0, high=_EVER),
-        began=fields.integer("began", low=0, high=_EVER) if fields.has("began") else 0,
-        streams={stream: _delivery(progress.table(stream.value)) for stream in Stream},
-        number=fields.integer("number", low=0, high=_EVER) if fields.has("number") else 0,
+        since=fields.integer("since", low=0, high=_INT64_MAX),
+        since_monotonic=fields.integer("began", low=0, high=_INT64_MAX) if fields.has("began") else 0,
+        streams={stream: _parse_delivery(progress.table(stream.value)) for stream in Stream},
+        number=fields.integer("number", low=0, high=_INT64_MAX) if fields.has("number") else 0,
         ended=fields.boolean("ended", default=False),
         namespace=fields.parsed("namespace", log_namespace, ""),
     )
 
 
-def _delivery(fields: Fields) -> Delivery:
-    staged = _progress(fields.table("staged")) if fields.has("staged") else None
-    return Delivery(sure=_progress(fields), staged=staged)
+def _parse_delivery(fields: Fields) -> Delivery:
+    staged = _parse_position(fields.table("staged")) if fields.has("staged") else None
+    return Delivery(confirmed=_parse_position(fields), staged=staged)
 
 
-def _progress(fields: Fields) -> Progress:
-    return Progress(cursor=fields.text("cursor"), written=fields.integer("written", low=0, high=_EVER))
+def _parse_position(fields: Fields) -> StreamPosition:
+    return StreamPosition(cursor=fields.text("cursor"), written=fields.integer("written", low=0, high=_INT64_MAX))

@@ -1,8 +1,4 @@
-"""The records' files: one page for each task, made whole and then written over.
-
-A record is written twice for every chunk of lines. A write that stays within a page of a tmpfs is not torn by a kill:
-the kernel looks for a fatal signal before each page and not within.
-"""
+"""The relay's state files in /run/solo5/relay: one page per task, created atomically and then overwritten in place."""
 
 import json
 import logging
@@ -14,61 +10,64 @@ from pathlib import Path
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.state import Record, document, parse
+from solo5_systemd.relay.state import ConsoleState, document, parse
 
-STATE = Path("/run/solo5/relay")
+STATE_DIRECTORY = Path("/run/solo5/relay")
 
-PAGE = 4096
+PAGE_SIZE = 4096
+"""Bytes of a file, which is written twice per chunk of lines. SIGKILL does not interrupt a write within one page of a
+tmpfs: the kernel checks for a fatal signal before each page, not within one."""
 
 _log = logging.getLogger(__name__)
 
 
-class Records:
-    """A directory of records, of which those that were saved are held open."""
+class StateFiles:
+    """The state files in a directory; those that were saved are kept open."""
 
-    def __init__(self, directory: Path = STATE) -> None:
+    def __init__(self, directory: Path = STATE_DIRECTORY) -> None:
         self._directory = directory
         self._open: dict[TaskName, int] = {}
 
-    def load(self) -> Iterator[Record]:
-        """All that can be read; what cannot is of no use to anybody, and is removed."""
+    def load(self) -> Iterator[ConsoleState]:
+        """Yield the state of all consoles; files that cannot be parsed are removed, with a warning."""
         for path in sorted(self._directory.glob("*.json")):
             try:
                 yield parse(json_document(path.read_bytes(), "the file"))
             except (OSError, Solo5Error) as error:
-                _log.warning("%s cannot be read (%s): it is removed, and its task's console ends here.", path, error)
+                _log.warning("removing unreadable state file %s (%s), console is not forwarded any more", path, error)
                 with suppress(OSError):
                     path.unlink()
 
-    def save(self, record: Record) -> None:
-        """Make the task's record, or replace it.
+    def save(self, state: ConsoleState) -> None:
+        """Create or overwrite the file of a console.
 
         Raises:
-            HostError: it cannot be written.
-            InvalidRequestError: it is too long.
+            HostError: the file cannot be written.
+            InvalidRequestError: the state is longer than a page.
         """
-        page = _page(record)
+        page = _page(state)
         try:
-            if record.task not in self._open:
-                self._open[record.task] = self._made(self._path(record.task), page)
+            if state.task not in self._open:
+                self._open[state.task] = self._create(self._path(state.task), page)
             else:
-                os.pwrite(self._open[record.task], page, 0)
+                os.pwrite(self._open[state.task], page, 0)
         except OSError as error:
-            path = self._path(record.task)
+            path = self._path(state.task)
             raise HostError(f"{path} cannot be written: {error.strerror}.", f"See: df {path.parent}") from error
 
     def remove(self, task: TaskName) -> None:
+        """Remove the file of a task, if there is one."""
         self._path(task).unlink(missing_ok=True)
         if task in self._open:
             os.close(self._open.pop(task))
 
     def close(self) -> None:
-        """Let go of the files, which stay."""
+        """Close the descriptors; the files stay."""
         while self._open:
             os.close(self._open.popitem()[1])
 
     @staticmethod
-    def _made(path: Path, page: bytes) -> int:
+    def _create(path: Path, page: bytes) -> int:
         new = path.with_name(f"{path.name}.new")
         try:
             new.write_bytes(page)
@@ -83,8 +82,10 @@ class Records:
         return self._directory / f"{task}.json"
 
 
-def _page(record: Record) -> bytes:
-    text = json.dumps(document(record)).encode()
-    if len(text) >= PAGE:
-        raise InvalidRequestError(f"what is to be kept of task {record.task} takes {len(text)} bytes: expected a page.")
-    return text.ljust(PAGE - 1) + b"\n"
+def _page(state: ConsoleState) -> bytes:
+    text = json.dumps(document(state)).encode()
+    if len(text) >= PAGE_SIZE:
+        raise InvalidRequestError(
+            f"the relay's state of task {state.task} has {len(text)} bytes: expected less than {PAGE_SIZE}."
+        )
+    return text.ljust(PAGE_SIZE - 1) + b"\n"

@@ -1,59 +1,65 @@
-"""One task's console: two outlets, and how far each has come."""
+"""The console of one task: a FIFO writer and a catch-up reader for each stream."""
 
 from collections.abc import Callable, Sequence
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Place, removal_notice
+from solo5_systemd.journal.lines import JournalPosition, removed_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.fdstore_names import Kept, new_staging
-from solo5_systemd.relay.fifo_writer import Outlet, Staging
-from solo5_systemd.relay.journal_catchup import OpenJournal, Refill, matches
-from solo5_systemd.relay.state import Delivery, Record
+from solo5_systemd.relay.fdstore_names import StoredDescriptors, create_staging_pipe
+from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe
+from solo5_systemd.relay.journal_catchup import JournalCatchup, OpenJournal, matches
+from solo5_systemd.relay.state import ConsoleState, Delivery
 
 
-class Console:
-    """What a record is about, at work.
+class TaskConsole:
+    """The console of one task.
 
     Args:
-        record: where to go on.
-        gap: up to where the journal's lines have to be read again.
-        kept: what systemd has kept; a staging pipe that it has not, and what was in it, are made anew.
-        keep: called when `record` gives something new, which is to be kept before anything else happens.
-        open_journal: given matches and a namespace, a reader of that journal.
+        state: the saved or initial state.
+        catch_up_to: the last line that has to be read from the journal again.
+        stored: the descriptors from the fd store; a staging pipe that is not among them is created, and what was staged
+            is written again.
+        save: called when `state` has changed; has to save it before it returns.
+        open_journal: opens a reader of a journal.
 
     Attributes:
-        ended: no more lines will come.
+        ended: the task has ended.
+        writers: the FIFO writer of each stream.
     """
 
     def __init__(
         self,
-        record: Record,
-        gap: Place | None,
-        kept: Kept,
-        keep: Callable[["Console"], None],
+        state: ConsoleState,
+        catch_up_to: JournalPosition | None,
+        stored: StoredDescriptors,
+        save: Callable[["TaskConsole"], None],
         open_journal: OpenJournal,
     ) -> None:
-        self.task, self.unit, self.since, self.began = record.task, record.unit, record.since, record.began
-        self.number, self.ended = record.number, record.ended
-        self.namespace = record.namespace
-        self._open_journal = open_journal
-        self.outlets = {
-            stream: self._outlet(stream, delivery, gap, kept.take_staging(self.number, stream), lambda: keep(self))
-            for stream, delivery in record.streams.items()
+        self.task, self.unit, self.number = state.task, state.unit, state.number
+        self.since, self.since_monotonic = state.since, state.since_monotonic
+        self.namespace, self.ended = state.namespace, state.ended
+        self._open_any_journal = open_journal
+        self.writers = {
+            stream: self._create_writer(
+                stream, delivery, catch_up_to, stored.take_staging_pipe(self.number, stream), lambda: save(self)
+            )
+            for stream, delivery in state.streams.items()
         }
-        self._refills = [
-            (outlet, Refill(outlet.lane, matches(self.unit, stream), (self.since, self.began), self._reopen))
-            for stream, outlet in self.outlets.items()
+        since = (self.since, self.since_monotonic)
+        self._catchups = [
+            (writer, JournalCatchup(writer.queue, matches(self.unit, stream), since, self._open_journal))
+            for stream, writer in self.writers.items()
         ]
 
     @property
-    def record(self) -> Record:
-        streams = {stream: outlet.delivery for stream, outlet in self.outlets.items()}
-        return Record(
+    def state(self) -> ConsoleState:
+        """The state to save."""
+        streams = {stream: writer.delivery for stream, writer in self.writers.items()}
+        return ConsoleState(
             task=self.task,
             unit=self.unit,
             since=self.since,
-            began=self.began,
+            since_monotonic=self.since_monotonic,
             streams=streams,
             number=self.number,
             ended=self.ended,
@@ -62,68 +68,72 @@ class Console:
 
     @property
     def is_open(self) -> bool:
-        """Its FIFOs are held open here."""
-        return all(outlet.is_open for outlet in self.outlets.values())
+        """All writers have a FIFO."""
+        return all(writer.is_open for writer in self.writers.values())
 
     @property
-    def is_behind(self) -> bool:
-        """Some of its lines have to be read from the journal again."""
-        return any(outlet.lane.gap is not None for outlet in self.outlets.values())
+    def is_catching_up(self) -> bool:
+        """Some lines have to be read from the journal again."""
+        return any(writer.queue.catch_up_to is not None for writer in self.writers.values())
 
     @property
-    def is_over(self) -> bool:
-        """It has ended, and nothing is left to deliver, or nobody to deliver it to."""
-        return self.ended and all(outlet.is_done or outlet.is_hopeless for outlet in self.outlets.values())
+    def is_finished(self) -> bool:
+        """The task has ended, and each FIFO has all lines or is unreachable."""
+        return self.ended and all(writer.is_delivered or writer.is_unreachable for writer in self.writers.values())
 
     @property
-    def is_abandoned(self) -> bool:
-        """Nobody can read it any more, ended or not."""
-        return all(outlet.is_hopeless for outlet in self.outlets.values())
+    def is_unreachable(self) -> bool:
+        """All FIFOs are unreachable."""
+        return all(writer.is_unreachable for writer in self.writers.values())
 
     @property
-    def is_done(self) -> bool:
-        """All that was offered is delivered."""
-        return all(outlet.is_done for outlet in self.outlets.values())
+    def is_delivered(self) -> bool:
+        """All offered lines are in the FIFOs."""
+        return all(writer.is_delivered for writer in self.writers.values())
 
-    def take_left_out(self) -> int:
-        """How many lines journald has left out, of which notice was given and which were not counted here before."""
-        lanes = [outlet.lane for outlet in self.outlets.values()]
-        count = sum(lane.left_out for lane in lanes)
-        for lane in lanes:
-            lane.left_out = 0
+    def take_dropped(self) -> int:
+        """Return and reset the number of lines that journald dropped according to the notices written."""
+        queues = [writer.queue for writer in self.writers.values()]
+        count = sum(queue.dropped for queue in queues)
+        for queue in queues:
+            queue.dropped = 0
         return count
 
-    def refill(self) -> bool:
-        """Bring the lanes what they had passed over, if they are read; whether there may be more."""
+    def catch_up(self) -> bool:
+        """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""
         busy = False
-        for outlet, refill in self._refills:
-            if outlet.flows and refill.step():
-                outlet.stir()
+        for writer, catchup in self._catchups:
+            if writer.has_reader and catchup.step():
+                writer.pump()
                 busy = True
-        self._tell_removed()
+        self._append_removed_notices()
         return busy
 
-    def _tell_removed(self) -> None:
-        """Say of lines that they are gone: on stderr, since stdout is the guest's."""
-        teller = self.outlets[Stream.STDERR]
-        for stream, outlet in self.outlets.items():
-            if outlet.lane.removed:
-                teller.lane.tell(removal_notice(outlet.lane.removed, stream))
-                outlet.lane.removed = 0
-                teller.stir()
+    def _append_removed_notices(self) -> None:
+        stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
+        for stream, writer in self.writers.items():
+            if writer.queue.removed:
+                stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
+                writer.queue.removed = 0
+                stderr.pump()
 
-    def _outlet(
-        self, stream: Stream, delivery: Delivery, gap: Place | None, staging: Staging | None, keep: Callable[[], None]
-    ) -> Outlet:
+    def _create_writer(
+        self,
+        stream: Stream,
+        delivery: Delivery,
+        catch_up_to: JournalPosition | None,
+        staging: StagingPipe | None,
+        save: Callable[[], None],
+    ) -> FifoWriter:
         if staging is None:
-            staging, delivery = new_staging(self.number, stream), Delivery(sure=delivery.sure)
-        return Outlet(delivery, gap, staging, keep)
+            staging, delivery = create_staging_pipe(self.number, stream), Delivery(confirmed=delivery.confirmed)
+        return FifoWriter(delivery, catch_up_to, staging, save)
 
-    def _reopen(self, wanted: Sequence[str]) -> JournalReader:
-        """Open the journal that has its lines."""
-        return self._open_journal(wanted, self.namespace)
+    def _open_journal(self, line_matches: Sequence[str]) -> JournalReader:
+        return self._open_any_journal(line_matches, self.namespace)
 
     def close(self) -> None:
-        for outlet, refill in self._refills:
-            refill.close()
-            outlet.close()
+        """Close the FIFOs, the staging pipes and the journal."""
+        for writer, catchup in self._catchups:
+            catchup.close()
+            writer.close()

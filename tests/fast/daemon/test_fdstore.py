@@ -28,14 +28,14 @@ def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
 
 
 def test_systemd_is_told_to_close_it(systemd: socket.socket) -> None:
-    fdstore.forget("o7")
+    fdstore.remove("o7")
     assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=o7"
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     fdstore.store("o7", 0)
-    fdstore.forget("o7")
+    fdstore.remove("o7")
     assert fdstore.restored() == {}
 
 
@@ -44,7 +44,7 @@ def test_what_was_kept_comes_back_by_name_and_of_two_the_later(monkeypatch: pyte
     for fd in fds:
         os.set_inheritable(fd, True)
     assert fds == list(range(fds[0], fds[0] + 3))
-    monkeypatch.setattr(fdstore, "FIRST", fds[0])
+    monkeypatch.setattr(fdstore, "LISTEN_FDS_START", fds[0])
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
     monkeypatch.setenv("LISTEN_FDS", "3")
     monkeypatch.setenv("LISTEN_FDNAMES", "o7:e7:o7")

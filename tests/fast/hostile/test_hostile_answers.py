@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from solo5_systemd.journal.export import ExportError, Reader
+from solo5_systemd.journal.export import ExportError, ExportParser
 from solo5_systemd.journal.reader import _count
 from solo5_systemd.network.links import LinkWatch
 from solo5_systemd.network.raw_netlink import _messages, _raise_error, attribute, attributes
@@ -98,7 +98,7 @@ FIELDS = st.sampled_from(
 @example([b"__REALTIME_TIMESTAMP=" + b"9" * 5000, b""], 50)
 def test_any_bytes_of_the_journals_export_are_entries_or_an_error_of_the_format(fields: list[bytes], step: int) -> None:
     data = b"".join(field + b"\n" for field in fields)
-    reader, entries, failed = Reader(), 0, False
+    reader, entries, failed = ExportParser(), 0, False
     try:
         for at in range(0, len(data), step):
             entries += len(list(reader.feed(data[at : at + step])))

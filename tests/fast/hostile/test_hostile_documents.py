@@ -26,7 +26,7 @@ from solo5_systemd.nomad.config.plugin import plugin_config
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.relay.state import document, parse
-from solo5_systemd.relay.state_files import Records
+from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.settings import parse_settings
 
 LEASE = ["service", "default", "solo5-default", "s5-abc", "10.89.0.2/24", "10.89.0.1", "02:00:00:00:00:01", 1500]
@@ -190,7 +190,7 @@ def test_a_damaged_lease_file_stops_no_reader_and_is_set_aside_by_the_writer(dir
 def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> None:
     path = directory / "web.json"
     path.write_bytes(content)
-    records = list(Records(directory).load())
+    records = list(StateFiles(directory).load())
     assert path.exists() == bool(records)
 
 

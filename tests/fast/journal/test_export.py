@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.journal import export
-from solo5_systemd.journal.export import Entry, ExportError, Reader, Stream
+from solo5_systemd.journal.export import Entry, ExportError, ExportParser, Stream
 
 
 def text(**fields: str) -> bytes:
@@ -24,8 +24,8 @@ TENDER = text(__CURSOR="s=1;i=3", PRIORITY="4") + binary("MESSAGE", b"two\nlines
 
 
 def entries(pieces: Iterable[bytes]) -> list[Entry]:
-    reader = Reader()
-    return [entry for piece in pieces for entry in reader.feed(piece)]
+    parser = ExportParser()
+    return [entry for piece in pieces for entry in parser.feed(piece)]
 
 
 def read(data: bytes) -> list[Entry]:
@@ -78,6 +78,6 @@ def test_any_messages_cut_anywhere_come_back(messages: list[bytes], cuts: list[i
 def test_what_is_not_of_the_format_is_refused_within_bounds(
     monkeypatch: pytest.MonkeyPatch, data: bytes, words: str
 ) -> None:
-    monkeypatch.setattr(export, "LIMIT", 100)
+    monkeypatch.setattr(export, "FIELD_LIMIT", 100)
     with pytest.raises(ExportError, match=words):
         entries([data])

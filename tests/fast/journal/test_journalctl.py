@@ -106,7 +106,7 @@ SYSTEMD = "printf 'MESSAGE=Failed to attach\nMESSAGE_ID=%s\n\nMESSAGE=Starting\n
 
 
 async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_said(program: Program) -> None:
-    nothing = min(journalctl.EXPLAIN_NOTHING)
+    nothing = min(journalctl.GENERIC_MESSAGE_IDS)
     systemd = SYSTEMD % ("0" * 32, nothing)
     path = program(f'case "$*" in *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
     assert list(await JOURNAL.failure_messages("solo5-network@web.service", "")) == [
@@ -125,7 +125,7 @@ async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch:
 
 async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:
     program(r"printf '__REALTIME_TIMESTAMP=soon\n\n'")
-    with pytest.raises(HostError, match="the journal cannot be read: .* printed the timestamp b'soon'"):
+    with pytest.raises(HostError, match="the journal cannot be read: .* printed an invalid timestamp b'soon'"):
         [entry async for entry in JOURNAL.entries(STATE, follow=False)]
 
 

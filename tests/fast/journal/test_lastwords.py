@@ -5,7 +5,7 @@ import pytest
 
 from solo5_systemd.journal import exit_messages
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.journal.lines import JournalPosition, Line
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -13,8 +13,8 @@ UNIT = "solo5-task-web.service"
 
 
 def line(text: str, realtime: int, since_boot: int) -> Line:
-    place = Place(cursor=text, monotonic=since_boot)
-    return Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode(), place=place, realtime=realtime)
+    position = JournalPosition(cursor=text, monotonic=since_boot)
+    return Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode(), position=position, realtime=realtime)
 
 
 class Reader:
@@ -55,7 +55,7 @@ def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
         main_start=main_start,
         log_fields={"SOLO5_LOG_NAMESPACE": "guests"},
     )
-    words = exit_messages.last_words(state)
+    words = exit_messages.read_exit_messages(state)
     assert words.guest == said
     assert [text for text, _ in words.systemd] == said[1:], "PID 1 writes to the host's journal"
     assert f"_BOOT_ID={Path('/proc/sys/kernel/random/boot_id').read_text().strip().replace('-', '')}" in Reader.asked

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import journald as note
+from solo5_systemd.journal import journald as module
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import state_of_run
 
@@ -16,23 +16,23 @@ STATE = state_of_run("solo5-task-web.service", "1" * 32, 4711)
 
 @pytest.fixture
 def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(note, "NATIVE_SOCKET", str(tmp_path / "socket"))
+    monkeypatch.setattr(module, "NATIVE_SOCKET", str(tmp_path / "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-        journald.bind(note.NATIVE_SOCKET)
+        journald.bind(module.NATIVE_SOCKET)
         journald.settimeout(5)
         yield journald
 
 
 def test_a_hung_tender_is_noted_with_its_task_and_its_process(journald: socket.socket) -> None:
-    note.note_hung(STATE)
+    module.log_hung(STATE)
     fields = dict(line.split("=", 1) for line in journald.recv(4096).decode().splitlines())
     assert fields["SOLO5_TASK"] == TaskName("web")
     assert fields["OBJECT_PID"] == "4711"
-    assert fields["MESSAGE_ID"] == note.HUNG
-    assert fields["MESSAGE"].startswith("solo5-task-web.service: The tender hangs")
+    assert fields["MESSAGE_ID"] == module.HUNG_MESSAGE_ID
+    assert fields["MESSAGE"].startswith("solo5-task-web.service: Killing hung tender: main thread exited")
 
 
 def test_a_journal_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(note, "NATIVE_SOCKET", str(tmp_path / "nothing"))
-    with pytest.raises(HostError, match="the journal cannot be reached at .*nothing: No such file or directory"):
-        note.note_hung(STATE)
+    monkeypatch.setattr(module, "NATIVE_SOCKET", str(tmp_path / "nothing"))
+    with pytest.raises(HostError, match="journald cannot be reached at .*nothing: No such file or directory"):
+        module.log_hung(STATE)

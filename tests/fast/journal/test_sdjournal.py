@@ -51,16 +51,16 @@ def library(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 def test_entries_of_a_file_that_is_being_removed_are_passed_over(library: Library) -> None:
     reader = JournalReader([])
     lines = list(iter(reader.next, None))
-    assert [line.place.cursor for line in lines] == ["s=1;i=4", "s=1;i=1"]
+    assert [line.position.cursor for line in lines] == ["s=1;i=4", "s=1;i=1"]
 
 
 def test_a_step_that_fails_is_taken_again_from_the_last_line(library: Library) -> None:
     reader = JournalReader([])
     lines = reader.lines_from(0)
     library.steps = [-errno.EBADMSG, 1]
-    first = next(lines).place.cursor
+    first = next(lines).position.cursor
     library.steps = [-errno.EBADMSG, -errno.EBADMSG, 1]
-    assert next(lines).place.cursor != first
+    assert next(lines).position.cursor != first
     assert library.calls == [("seek_realtime_usec", 0)] * 2 + [("seek_cursor", first.encode())] * 2
 
 

@@ -32,5 +32,5 @@ def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STDOUT_SOCKET", str(tmp_path / "nothing"))
-    with pytest.raises(HostError, match="the journal cannot be reached at .*: No such file or directory"):
+    with pytest.raises(HostError, match="journald cannot be reached at .*: No such file or directory"):
         open_stream("web", "solo5-task-web.service", 4)

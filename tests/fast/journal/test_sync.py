@@ -96,5 +96,5 @@ async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str) -> N
 
     ended = asyncio.Event()
     async with journald(place, stuck):
-        assert await taken(synchronize(TASK)) == pytest.approx(sync.PATIENCE)
+        assert await taken(synchronize(TASK)) == pytest.approx(sync.SYNC_TIMEOUT_S)
         await ended.wait()

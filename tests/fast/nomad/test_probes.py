@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.background import Background, yields
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.journal.lines import JournalPosition, Line
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint
 from solo5_systemd.nomad.readiness import probe
@@ -94,9 +94,9 @@ class Journal:
         return self
 
     def say(self, text: str, realtime: int = 10) -> None:
-        place = Place(cursor=text, monotonic=0)
+        place = JournalPosition(cursor=text, monotonic=0)
         self.written.append(
-            Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", place=place, realtime=realtime)
+            Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", position=place, realtime=realtime)
         )
 
     def watch(self) -> int:

@@ -13,7 +13,7 @@ from tests.fast.nomad.conftest import ENTERED, Becomes
 from tests.fast.nomad.values import TASK_ID, port, task_config
 
 from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.journal.lines import Gap
+from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events import messages
@@ -173,7 +173,7 @@ async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machi
 async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        machine.relay.told.put_nowait(Gap(task=NAME, lines=12))
+        machine.relay.told.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()
         said = "journald left out 12 lines of the console: more than its rate limit lets pass"
         assert (await nomad.messages())[-1] == said

@@ -1,17 +1,17 @@
-"""A journal in memory: written line by line, read as JournalReader reads."""
+"""A journal in memory, with the interface of JournalReader."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Line, Place
+from solo5_systemd.journal.lines import JournalPosition, Line
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.journal_catchup import ALL, matches
+from solo5_systemd.relay.journal_catchup import ALL_MATCHES, matches
 
 
 class Journal:
-    """What is written; `open` makes a reader of it. The first line is written `booted` microseconds after boot.
+    """A journal; `open` opens a reader of it. The first line is written `booted` µs after boot.
 
     Attributes:
         others: the journals of namespaces.
@@ -26,23 +26,23 @@ class Journal:
         self.booted = 0
 
     def write(
-        self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, left_out: int = 0
+        self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, dropped: int = 0
     ) -> Line:
-        """Several lines have one time, as they have where journald reads a stream."""
+        """Write a line; three in a row have the same time, as journald reads several lines of a stream at once."""
         number = len(self.lines)
-        place = Place(cursor=f"c{number}", monotonic=self.booted + number // 3)
+        position = JournalPosition(cursor=f"c{number}", monotonic=self.booted + number // 3)
         line = Line(
-            unit=unit, stream=stream, data=text.encode(), place=place, realtime=1000 + number, left_out=left_out
+            unit=unit, stream=stream, data=text.encode(), position=position, realtime=1000 + number, dropped=dropped
         )
         self.lines.append(line)
         return line
 
     def vacuum(self, count: int) -> None:
-        """Remove so many lines, the oldest, as soon as a reader lets go of them."""
+        """Remove the oldest lines; an open reader still has them until its next refresh."""
         self.kept_from = count
 
-    def tell(self) -> None:
-        """Wake those who watch."""
+    def notify(self) -> None:
+        """Signal a change to all readers that watch."""
         for reader in (*self.readers, *(each for other in self.others.values() for each in other.readers)):
             reader.wake()
 
@@ -59,27 +59,27 @@ class Reader(JournalReader):
         self._matches = matches
         self._at = 0
         self._kept_from = journal.kept_from
-        self._news = -1
+        self._fd = -1
         self.closed = False
 
     def watch(self) -> int:
-        self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self._news
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self._fd
 
     def wake(self) -> None:
-        if self._news >= 0:
-            os.eventfd_write(self._news, 1)
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
 
     def refresh(self) -> None:
         self._kept_from = self._of.kept_from
-        if self._news >= 0:
+        if self._fd >= 0:
             with suppress(BlockingIOError):
-                os.eventfd_read(self._news)
+                os.eventfd_read(self._fd)
 
     def close(self) -> None:
-        if self._news >= 0:
-            os.close(self._news)
-            self._news = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
         self.closed = True
 
     def seek_end(self) -> Line | None:
@@ -91,7 +91,7 @@ class Reader(JournalReader):
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]
-            if self._matches in (ALL, matches(line.unit, line.stream)):
+            if self._matches in (ALL_MATCHES, matches(line.unit, line.stream)):
                 return line
         return None
 

@@ -13,14 +13,14 @@ from tests.fast.relay.fakejournal import Journal
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import Gap, notice
+from solo5_systemd.journal.lines import DroppedLines, dropped_notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import journal_catchup
-from solo5_systemd.relay.fifo_writer import RETRY
+from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S
 from solo5_systemd.relay.forwarder import Forwarder
-from solo5_systemd.relay.line_queue import LIMIT
-from solo5_systemd.relay.state_files import Records
+from solo5_systemd.relay.line_queue import MEMORY_LIMIT
+from solo5_systemd.relay.state_files import StateFiles
 
 pytestmark = pytest.mark.leaps
 
@@ -60,7 +60,7 @@ class Relay:
 
     def __init__(self, journal: Journal, directory: Path) -> None:
         self.journal = journal
-        self.forwarder = Forwarder(Records(directory), journal.open)
+        self.forwarder = Forwarder(StateFiles(directory), journal.open)
         self.fifos: list[Fifo] = []
 
     def forward(self, task: TaskName = WEB, since: int = 0, namespace: str = "") -> tuple[Fifo, Fifo]:
@@ -142,13 +142,13 @@ async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> No
 
 
 async def test_news_of_files_does_not_wait_for_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TICK", 3600)
+    monkeypatch.setattr(module, "POLL_INTERVAL_S", 3600)
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
         await passed(1)
         journal.write("late\n")
-        journal.tell()
+        journal.notify()
         await until(out.read, "late\n")
 
 
@@ -169,10 +169,10 @@ async def test_a_clock_that_is_set_while_a_task_runs_hides_none_of_its_lines(
     journal = Journal()
     journal.booted = 60
     async with running(journal, tmp_path) as relay:
-        monkeypatch.setattr(journal_catchup, "now", lambda: (5_000, 70))
+        monkeypatch.setattr(journal_catchup, "clock_times", lambda: (5_000, 70))
         journal.write("before\n")
         web, _ = relay.forward(WEB, since=4_990)
-        monkeypatch.setattr(journal_catchup, "now", lambda: (later, 80))
+        monkeypatch.setattr(journal_catchup, "clock_times", lambda: (later, 80))
         for number in range(3):
             journal.write(f"{number}\n")
         await until(web.read, "before\n0\n1\n2\n")
@@ -183,7 +183,9 @@ async def test_a_fifo_that_is_not_read_keeps_nobody_waiting_and_gets_all_in_the_
     async with running(journal, tmp_path) as relay:
         stuck, _ = relay.forward(WEB)
         other, _ = relay.forward(DB)
-        lines = [journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(LIMIT // 500)]
+        lines = [
+            journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(MEMORY_LIMIT // 500)
+        ]
         journal.write("tables\n", unit="solo5-task-db.service")
         await until(other.read, "tables\n")
         await until(stuck.read, "".join(lines))
@@ -274,9 +276,9 @@ async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more
         journal.write("never read\n")
         assert not await relay.forwarder.drain(WEB)
         path.unlink()
-        await passed(2 * RETRY)
+        await passed(2 * READER_RETRY_INTERVAL_S)
         assert relay.forwarder.tasks == []
-    assert "The last lines of task web were not read" in caplog.text
+    assert "last lines of task web not delivered" in caplog.text
 
 
 async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_them_open(
@@ -293,13 +295,13 @@ async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_
             os.close(fifo.write_end)
             fifo.write_end = -1
         err.lose_reader()
-        await passed(2 * module.SWEEP)
+        await passed(2 * module.UNREACHABLE_CHECK_INTERVAL_S)
         (tmp_path / "out").unlink()
         (tmp_path / "err").unlink()
-        await passed(2 * module.SWEEP)
+        await passed(2 * module.UNREACHABLE_CHECK_INTERVAL_S)
         assert relay.forwarder.tasks == [WEB]
         out.lose_reader()
-        await passed(2 * module.SWEEP)
+        await passed(2 * module.UNREACHABLE_CHECK_INTERVAL_S)
         assert relay.forwarder.tasks == []
         assert list(tmp_path.iterdir()) == []
 
@@ -346,15 +348,15 @@ async def test_what_journald_left_out_is_marked_in_its_place_and_told_once(tmp_p
         _, err = relay.forward()
         other, other_err = relay.forward(DB)
         journal.write("before\n", stream=Stream.STDERR)
-        journal.write(notice(1234).decode(), stream=Stream.STDERR, left_out=1234)
+        journal.write(dropped_notice(1234).decode(), stream=Stream.STDERR, dropped=1234)
         journal.write("after\n", stream=Stream.STDERR)
         journal.write("tables\n", unit="solo5-task-db.service")
-        line = "solo5-relay: journald left out 1234 lines of this task here (its rate limit)\n"
+        line = "solo5-relay: journald dropped 1234 lines of this task here (rate limit exceeded)\n"
         await until(err.read, f"before\n{line}after\n")
         await until(other.read, "tables\n")
         assert other_err.read() == ""
-        assert relay.forwarder.gaps.get_nowait() == Gap(task=WEB, lines=1234)
-        assert relay.forwarder.gaps.empty()
+        assert relay.forwarder.dropped.get_nowait() == DroppedLines(task=WEB, lines=1234)
+        assert relay.forwarder.dropped.empty()
 
 
 async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it_is_given(tmp_path: Path) -> None:
@@ -375,21 +377,23 @@ async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, err = relay.forward()
-        lines = [journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(LIMIT // 250)]
+        lines = [
+            journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(MEMORY_LIMIT // 250)
+        ]
         journal.write("refused\n", stream=Stream.STDERR)
         await until(err.read, "refused\n")
-        journal.vacuum(LIMIT // 500)
+        journal.vacuum(MEMORY_LIMIT // 500)
         got = ""
         async with asyncio.timeout(30):
             while not got.endswith(lines[-1]):
                 await passed(0.01)
                 got += out.read()
         told = err.read()
-    [gone] = re.findall("solo5-relay: the journal had removed ([0-9]+) lines of this task's stdout", told)
+    [gone] = re.findall("solo5-relay: journald removed ([0-9]+) lines of this task's stdout before delivery", told)
     came = len(lines) - int(gone)
     assert got.count("line") == came
-    first = got.count("line") - (len(lines) - LIMIT // 500)
-    assert got == "".join(lines[:first] + lines[LIMIT // 500 :])
+    first = got.count("line") - (len(lines) - MEMORY_LIMIT // 500)
+    assert got == "".join(lines[:first] + lines[MEMORY_LIMIT // 500 :])
 
 
 async def test_each_task_has_a_number_of_its_own_also_where_an_earlier_version_gave_it_none(tmp_path: Path) -> None:
@@ -407,7 +411,7 @@ async def test_each_task_has_a_number_of_its_own_also_where_an_earlier_version_g
 
 
 def numbers(directory: Path) -> dict[str, int]:
-    return {str(record.task): record.number for record in Records(directory).load()}
+    return {str(record.task): record.number for record in StateFiles(directory).load()}
 
 
 async def test_of_a_task_whose_record_cannot_be_written_nothing_is_left(

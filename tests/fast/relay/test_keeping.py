@@ -19,6 +19,6 @@ def test_the_names_of_all_that_systemd_may_keep_fit_into_one_variable(monkeypatc
     for number in range(1, most // 4 + 1):
         for stream in Stream:
             fdstore_names.store_fifo(number, stream, 0)
-            fdstore_names.new_staging(number, stream).close()
+            fdstore_names.create_staging_pipe(number, stream).close()
     assert len(names) == len(set(names)) == most
     assert len(f"LISTEN_FDNAMES={':'.join(names)}\0") <= MAX_ARG_STRLEN

@@ -8,16 +8,18 @@ import pytest
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.state import Delivery, Progress, Record
-from solo5_systemd.relay.state_files import PAGE, Records
+from solo5_systemd.relay.state import ConsoleState, Delivery, StreamPosition
+from solo5_systemd.relay.state_files import PAGE_SIZE, StateFiles
 
-RECORD = Record(
+RECORD = ConsoleState(
     task=TaskName("web"),
     unit="solo5-task-web.service",
     since=1_700_000_000_000_000,
-    began=5_000_000,
+    since_monotonic=5_000_000,
     streams={
-        Stream.STDOUT: Delivery(sure=Progress(cursor="s=1;i=2", written=3), staged=Progress(cursor="s=1;i=9")),
+        Stream.STDOUT: Delivery(
+            confirmed=StreamPosition(cursor="s=1;i=2", written=3), staged=StreamPosition(cursor="s=1;i=9")
+        ),
         Stream.STDERR: Delivery(),
     },
     number=7,
@@ -26,30 +28,30 @@ RECORD = Record(
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    with closing(Records(tmp_path)) as records:
+    with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
-    assert list(Records(tmp_path).load()) == [RECORD]
+    assert list(StateFiles(tmp_path).load()) == [RECORD]
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
 
 
 def test_what_is_saved_again_is_written_over_it(tmp_path: Path) -> None:
     shorter = replace(RECORD, streams=dict.fromkeys(Stream, Delivery()), ended=False)
-    with closing(Records(tmp_path)) as records:
+    with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
         before = (tmp_path / "web.json").stat()
         records.save(shorter)
         after = (tmp_path / "web.json").stat()
-    assert list(Records(tmp_path).load()) == [shorter]
-    assert (after.st_ino, after.st_size) == (before.st_ino, PAGE)
+    assert list(StateFiles(tmp_path).load()) == [shorter]
+    assert (after.st_ino, after.st_size) == (before.st_ino, PAGE_SIZE)
 
 
 def test_a_record_is_never_more_than_a_page_which_no_kill_tears(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="takes 4[0-9]{3} bytes: expected a page"):
-        Records(tmp_path).save(replace(RECORD, unit="u" * 3900))
+    with pytest.raises(InvalidRequestError, match="has 4[0-9]{3} bytes: expected less than 4096"):
+        StateFiles(tmp_path).save(replace(RECORD, unit="u" * 3900))
 
 
 def test_what_was_removed_is_gone(tmp_path: Path) -> None:
-    with closing(Records(tmp_path)) as records:
+    with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
         records.remove(TaskName("web"))
         records.remove(TaskName("web"))
@@ -60,16 +62,16 @@ def test_what_was_removed_is_gone(tmp_path: Path) -> None:
     "text", ["", "[]", "{", '{"version": 4}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
 )
 def test_a_file_that_cannot_be_read_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
-    with closing(Records(tmp_path)) as records:
+    with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
     (tmp_path / "bad.json").write_text(text)
-    assert list(Records(tmp_path).load()) == [RECORD]
+    assert list(StateFiles(tmp_path).load()) == [RECORD]
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
 
 
 def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"web.json cannot be written: No such file"):
-        Records(tmp_path / "gone").save(RECORD)
+        StateFiles(tmp_path / "gone").save(RECORD)
 
 
 def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
@@ -81,6 +83,8 @@ def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
         "progress": {"stdout": {"cursor": "s=1;i=2", "written": 3}, "stderr": {"cursor": "", "written": 0}},
     }
     (tmp_path / "web.json").write_text(json.dumps(document))
-    stdout = Delivery(sure=Progress(cursor="s=1;i=2", written=3))
+    stdout = Delivery(confirmed=StreamPosition(cursor="s=1;i=2", written=3))
     streams = {Stream.STDOUT: stdout, Stream.STDERR: Delivery()}
-    assert list(Records(tmp_path).load()) == [replace(RECORD, streams=streams, began=0, number=0, ended=False)]
+    assert list(StateFiles(tmp_path).load()) == [
+        replace(RECORD, streams=streams, since_monotonic=0, number=0, ended=False)
+    ]

@@ -8,7 +8,7 @@ from contextlib import aclosing, closing
 from itertools import islice
 
 from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.reader import JournalReader, console
+from solo5_systemd.journal.reader import JournalReader, console_matches
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint
 from solo5_systemd.nomad.readiness import regex
@@ -79,7 +79,7 @@ async def line(unit: str, since: int, pattern: str, namespace: str = "") -> str:
 
 async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list[bytes], None]:
     """Yield the lines of a guest's console, as far as they are searched."""
-    with closing(JournalReader(console(unit, Stream.STDOUT), namespace)) as journal:
+    with closing(JournalReader(console_matches(unit, Stream.STDOUT), namespace)) as journal:
         journal.watch()
         lines = journal.lines_from(since)
         while True:
