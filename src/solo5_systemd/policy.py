@@ -1,7 +1,6 @@
-"""What an operator permits on a node, checked in one place against what is about to be made.
+"""The limits that an operator sets for tasks on a node, and their check.
 
-A request leaves much to defaults, to the plugin's configuration and to the image's manifest. So nothing of a request is
-judged here, but the task as it would be started, all of that filled in.
+A request is checked after defaults, the plugin's configuration and the image's manifest are filled in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,17 +16,17 @@ _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What may be made; the default permits everything.
+    """The limits for one task; the default permits everything.
 
     Attributes:
-        networks: those that a NIC may join; empty: any.
-        units: the types of unit, such as `service`; empty: any.
-        tenders: empty: any.
-        memory: bytes at which the kernel ends a task, at most; None: no ceiling, as for all that follow.
-        nics: how many of a task, at most.
-        disks: the same.
-        ports: of the host that lead to a task, whatever their protocols.
-        image: bytes of an image's file.
+        networks: networks that a NIC may join; empty: any.
+        units: unit types, such as `service`; empty: any.
+        tenders: tenders; empty: any.
+        memory: largest memory_max in bytes; None: no ceiling, as for all that follow.
+        nics: largest number of NICs.
+        disks: largest number of disks.
+        ports: largest number of published host ports, counted once for all protocols.
+        image: largest size of the image in bytes.
     """
 
     networks: tuple[NetworkName, ...] = ()
@@ -41,18 +40,18 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """What is about to be made.
+class EffectiveRequest:
+    """A request with all defaults filled in, and the facts of its image.
 
     Attributes:
-        unit: its type.
-        tender: the one that the image is built for.
-        memory: bytes, that of the guest and its tender.
-        memory_max: bytes at which the kernel ends the task; None: nowhere.
-        nics: each with the network that it joins.
-        disks: how many.
-        ports: of the host, how many.
-        image: bytes of its file.
+        unit: unit type.
+        tender: that the image is built for.
+        memory: bytes of guest and tender.
+        memory_max: bytes of MemoryMax=; None: no limit.
+        nics: the network of each NIC.
+        disks: number of disks.
+        ports: number of published host ports.
+        image: size of the image in bytes.
     """
 
     unit: str
@@ -65,30 +64,30 @@ class Made:
     image: int = 0
 
 
-def check(policy: Policy, made: Made) -> None:
-    """Check all that is about to be made.
+def check(policy: Policy, request: EffectiveRequest) -> None:
+    """Check a request against a policy.
 
     Raises:
-        InvalidRequestError: some of it is not permitted.
+        InvalidRequestError: the policy does not permit it.
     """
-    for error in _refusals(policy, made):
+    for error in _refusals(policy, request):
         raise error
 
 
-def _refusals(policy: Policy, made: Made) -> Iterator[InvalidRequestError]:
-    if policy.units and made.unit not in policy.units:
+def _refusals(policy: Policy, request: EffectiveRequest) -> Iterator[InvalidRequestError]:
+    if policy.units and request.unit not in policy.units:
         yield InvalidRequestError(
-            f"unit type {made.unit} is not allowed on this node: expected {' or '.join(policy.units)}.",
-            f'The operator allows it by plugin.solo5.config.allowed_units, to which "{made.unit}" is added.',
+            f"unit type {request.unit} is not allowed on this node: expected {' or '.join(policy.units)}.",
+            f'The operator can add "{request.unit}" to plugin.solo5.config.allowed_units.',
         )
-    if policy.tenders and made.tender not in policy.tenders:
+    if policy.tenders and request.tender not in policy.tenders:
         yield InvalidRequestError(
-            f"tender {made.tender}, which the image is built for, is not allowed on this node: "
+            f"tender {request.tender}, which the image is built for, is not allowed on this node: "
             f"expected {' or '.join(policy.tenders)}.",
             "The operator sets it in plugin.solo5.config.allowed_tenders.",
         )
-    yield from _too_much(policy, made)
-    for nic, network in made.nics.items():
+    yield from _too_much(policy, request)
+    for nic, network in request.nics.items():
         if policy.networks and network not in policy.networks:
             yield InvalidRequestError(
                 f"network {network} of NIC {nic} is not allowed on this node: "
@@ -97,18 +96,18 @@ def _refusals(policy: Policy, made: Made) -> Iterator[InvalidRequestError]:
             )
 
 
-def _too_much(policy: Policy, made: Made) -> Iterator[InvalidRequestError]:
-    limit = None if made.memory_max is None else made.memory_max // _MIB
+def _too_much(policy: Policy, request: EffectiveRequest) -> Iterator[InvalidRequestError]:
+    limit = None if request.memory_max is None else request.memory_max // _MIB
     most = None if policy.memory is None else policy.memory // _MIB
     if most is not None and limit is None:
         yield InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
     for what, value, ceiling, unit in (
-        ("memory", made.memory // _MIB, most, "M"),
+        ("memory", request.memory // _MIB, most, "M"),
         ("memory_max", limit or 0, most, "M"),
-        ("the number of NICs", len(made.nics), policy.nics, ""),
-        ("the number of disks", made.disks, policy.disks, ""),
-        ("the number of ports", made.ports, policy.ports, ""),
-        ("the size of the image in bytes", made.image, policy.image, ""),
+        ("the number of NICs", len(request.nics), policy.nics, ""),
+        ("the number of disks", request.disks, policy.disks, ""),
+        ("the number of ports", request.ports, policy.ports, ""),
+        ("the size of the image in bytes", request.image, policy.image, ""),
     ):
         if ceiling is not None and value > ceiling:
             yield InvalidRequestError(

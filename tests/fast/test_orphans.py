@@ -17,7 +17,7 @@ EMPTY = Snapshot(
     units=(),
     networks=frozenset(),
     outcomes=frozenset(),
-    overdue=(),
+    expired=(),
     strays=(),
     consoles={},
     missing_directories=frozenset(),
@@ -72,13 +72,13 @@ def test_an_outcome_is_kept_for_a_unit_alone() -> None:
     ],
 )
 def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
-    snapshot = replace(EMPTY, overdue=(holding(state),))
+    snapshot = replace(EMPTY, expired=(holding(state),))
     assert found(snapshot) == [f"network lease of task web: {reason}"]
     assert found(replace(snapshot, networks=frozenset({WEB}))) == []
 
 
 def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
-    assert found(replace(EMPTY, overdue=(holding(LeaseState.RELEASING),))) == []
+    assert found(replace(EMPTY, expired=(holding(LeaseState.RELEASING),))) == []
 
 
 def test_what_the_kernel_alone_has_is_nobodys() -> None:

@@ -151,7 +151,7 @@ async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
 async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
     machine: Machine, runtime: Runtime, web: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "NOTICE", 0.05)
+    monkeypatch.setattr(stop, "STOP_JOB_TIMEOUT_S", 0.05)
     machine.units.heeds, machine.units.busy = (), True
     assert (await runtime.stop(WEB, timeout_s=0.01)).phase is Phase.ENDED
 

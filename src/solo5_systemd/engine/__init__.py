@@ -1,1 +1,1 @@
-"""The story of a task: started, watched, stopped, removed."""
+"""The life of a task: start, wait, stop, remove."""

@@ -1,7 +1,7 @@
-"""What the engine needs from the machine: one page of Protocols.
+"""The backends of the engine, as Protocols.
 
-`runtime` knows these and nothing behind them; `wiring` picks who fulfils them; tests fulfil them in memory.
-Every method raises only errors of `solo5_systemd.errors`.
+`wiring` has the implementations, tests/fakes those of the tests. Every method raises only errors of
+`solo5_systemd.errors`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -31,325 +31,375 @@ from solo5_systemd.users.record import GivenDisk, HeldUser
 
 
 class Images(Protocol):
-    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
-        """Bring the image into the store, or find it there, and read its notes from the stored copy.
+    """The image store."""
 
-        An error where there are roots and it lies below none, and where it has more bytes than the largest may have.
+    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
+        """Copy an image into the store unless it is there, and parse its notes from the stored copy.
+
+        Args:
+            path: of the image.
+            roots: directories below one of which it must be; empty: it may be anywhere.
+            largest: most bytes that it may have; None: no limit.
         """
 
     async def open(self, image: StoredImage) -> int:
-        """Open the stored image, as a place to open it anew."""
+        """Open a stored image with O_PATH."""
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
-        """Remove stored images whose SHA-256 is not in `keep`, unused for `min_age` seconds; the removed ones."""
+        """Remove images whose SHA-256 is not in `keep`, unused for `min_age` seconds; return their SHA-256."""
 
 
 class Tenders(Protocol):
+    """The tender programs and what they need of the host."""
+
     async def find(self, target: Target, abi_version: int) -> Tender:
-        """The first tender in the search path, its ABI checked."""
+        """Return the first tender in the search path that supports the ABI."""
 
     async def security_modules(self) -> Collection[str]:
-        """Return those of `apparmor` and `selinux` that are enabled, so that systemd applies a task's profile."""
+        """Return the enabled ones of `apparmor` and `selinux`."""
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
-        """The groups that a tender needs to open its device nodes; an error where a node is missing or closed."""
+        """Return the supplementary groups that a tender needs to open its device nodes.
+
+        Raises:
+            HostError: a device node is missing, or cannot be opened by way of a group.
+        """
 
 
 class Disks(Protocol):
+    """The files and block devices behind disks."""
+
     async def inspect(self, request: DiskRequest) -> Disk:
-        """Check file and sector rules."""
+        """Check the file and its sector size, and return the disk."""
 
     async def lock(self, disks: Sequence[Disk]) -> int:
-        """One descriptor that holds an exclusive lock on every disk until its last holder is gone."""
+        """Lock every disk exclusively, and return the one file descriptor that holds the locks until its last close."""
 
     async def remove_stale_locks(self) -> None:
-        """Forget the locks of tasks that have ended."""
+        """Remove the lock files of tasks that have ended."""
 
     async def change_owner(self, disk: Disk, user: int) -> None:
-        """Make a user the owner of the very file or device that was inspected; called while it is locked."""
+        """Make `user` the owner of the inspected file or device, which the caller has locked."""
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Return the very files that were inspected by paths that only root may change, until `unbind`."""
+        """Bind-mount the inspected files to paths that only root can change, until `unbind`."""
 
     async def unbind(self, bound: BoundDisks) -> None:
-        """Take these paths away; what systemd has bound from there stays."""
+        """Remove the paths of `bind`; mounts that systemd has made from them stay."""
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
-        """Check that a process sees each disk at its path there; one that has ended, or has number 0, sees nothing."""
+        """Check that each disk is at its path in the mount namespace of `pid`, unless that is 0 or has ended."""
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove what `bind` has made in processes that were killed; a path for each."""
+        """Remove bind mounts that killed processes have left; return their paths."""
 
     async def open(self, disk: Disk) -> int:
-        """Open the very file or device that was inspected, as a place to open it anew and not to read or write."""
+        """Open the inspected file or device with O_PATH."""
 
 
 class Users(Protocol):
+    """The registry of task users."""
+
     async def acquire(self, task: TaskName) -> HeldUser:
-        """Allocate a user for a task, or take the one that an earlier start of it has left.
+        """Allocate a user for a task, or adopt the one of an earlier start of this task.
 
         Raises:
-            TakenError: another start of the task is under way, or (RangeUsedUpError) every user is allocated.
-            HostError: this host would not find the user.
+            TakenError: another start of the task is in progress, or (RangeUsedUpError) every user is allocated.
+            HostError: NSS of this host does not resolve the user.
         """
 
     def next_uid(self) -> int:
-        """Return the user that a start would be given now."""
+        """Return the UID that `acquire` would return now."""
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
-        """Note which disks the user is about to be given: they are taken back before it is freed."""
+        """Record the disks that the user is about to own, so that they are reclaimed before it is freed."""
 
     async def release(self, task: TaskName) -> None:
-        """Free the user of a task that does not run; nothing happens without one, or while a start holds it."""
+        """Free the user of a task that is not running. Idempotent; without effect while a start holds the user."""
 
     async def tasks(self) -> Collection[TaskName]:
-        """Return the tasks that have a user which no start holds, as far as the caller may see it."""
+        """Return the tasks that have a user and no start in progress; without root, possibly not all."""
 
     async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
-        """Free the users of the tasks that `loaded`, called while no start can take them, does not return."""
+        """Free the users of tasks that `loaded` does not return, and return these tasks.
+
+        `loaded` is called under the lock that keeps starts from acquiring a user.
+        """
 
     async def reclaim(self) -> Sequence[str]:
-        """Take disks back from users that no task has; a sentence for each that such a user still has."""
+        """Reclaim disks from users without a task; return one sentence for each disk that could not be reclaimed."""
 
 
 class Networks(Protocol):
-    async def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-    ) -> Reservation: ...
+    """solo5-networkd, and its state on disk."""
 
-    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview: ...
+    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        """Reserve addresses, MACs, taps and ports for a task."""
+
+    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+        """Return what `reserve` would return now, and the firewall elements of `attach`."""
 
     async def attach(self, task: TaskName) -> None:
-        """Make what the task has reserved; its unit must come within the reservation's time, or it is taken back."""
+        """Make taps and firewall elements of a reservation, which expires if the task's unit does not start."""
 
     async def release(self, task: TaskName) -> None:
-        """Give back what the task holds; nothing happens where it holds nothing."""
+        """Release the leases and ports of a task. Idempotent."""
 
     async def reservation(self, task: TaskName) -> Reservation | None:
-        """What the task holds, read from its lease on disk: no service is woken for it."""
+        """Return the reservation of a task from its lease record, without a D-Bus call; None without one."""
 
     async def reservations(self) -> Sequence[Reservation]:
-        """All that is held, read in the same way."""
+        """Return all reservations from their lease records, without a D-Bus call."""
 
     async def networks(self) -> Sequence[NetworkOverview]:
-        """All networks, configured or in use."""
+        """Return all networks, configured or in use."""
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
-        """What went over every NIC, by task and NIC, as the kernel counts it: no service is woken for it."""
+        """Return the kernel's counters of every tap by task and NIC, without a D-Bus call."""
 
     async def expired(self) -> Sequence[LeaseRecord]:
-        """Leases and reservations that are older than a start may take, read in the same way."""
+        """Return the lease records that are older than a start may take, without a D-Bus call."""
 
     async def orphans(self) -> Sequence[str]:
-        """What the kernel has of ours and no lease speaks of, as far as the caller may see it; a line for each."""
+        """Return a line for each tap and firewall element without a lease; firewall elements for root only."""
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
-        """Remove what belongs to no task; one line for each."""
+        """Remove expired leases, and taps and firewall elements without a lease; return a line for each."""
 
     def repairs(self) -> AsyncGenerator[Repair, None]:
-        """What has to be put back from now on, for ever; no service is woken for it."""
+        """Yield each repair from now on. Does not activate the service, and never ends."""
 
 
 class Units(Protocol):
+    """PID 1, for the units of tasks."""
+
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
-        """One StartTransientUnit call, then its job's end, and what has begun by it.
+        """Call StartTransientUnit, wait for the job, and return the new run.
 
         Raises:
             TakenError: a unit of this name is loaded.
-            JobFailedError: the job ended otherwise than done.
+            JobFailedError: the job's result is not `done`.
         """
 
     async def stop(self, unit: str) -> None:
-        """Stop the unit and wait for its job; nothing happens for an unknown unit."""
+        """Stop a unit and wait for the job. Without effect if the unit is not loaded."""
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
-        """Send a signal to the main process, or to all of the unit's cgroup."""
+        """Send a signal to the main process, or to every process of the unit's cgroup."""
 
     async def reset_failed(self, units: Sequence[str]) -> None:
-        """Reset what is failed, so that systemd may unload it."""
+        """Reset the failed state of units, so that systemd can unload them."""
 
     async def ensure_started(self, unit: str) -> None:
-        """Start a unit that is installed, where it is not active, and wait for its job.
+        """Start an installed unit unless it is active, and wait for the job.
 
         Raises:
             HostError: it did not start.
         """
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
-        """Start a slice where it is not active, and set properties of it until the next boot."""
+        """Start a slice unless it is active, and set runtime properties of it (until the next boot)."""
 
-    async def freeze(self, unit: str) -> None: ...
+    async def freeze(self, unit: str) -> None:
+        """Freeze the unit's cgroup."""
 
-    async def thaw(self, unit: str) -> None: ...
+    async def thaw(self, unit: str) -> None:
+        """Thaw the unit's cgroup."""
 
     async def version(self) -> str:
-        """What PID 1 says of itself."""
+        """Return systemd's version, such as `257.7-1`."""
 
     async def release(self) -> int:
-        """Return the number of systemd's release, such as 257."""
+        """Return systemd's release, such as 257."""
 
     async def is_shutting_down(self) -> bool:
-        """The host is being shut down."""
+        """Return whether the host is shutting down (SystemState is `stopping`)."""
 
     async def is_running(self, task: TaskName) -> bool:
-        """The task has a unit that is not over; in one question, however much there is to tell of it."""
+        """Return whether the task has a unit that is not over, with one D-Bus call."""
 
     async def state(self, task: TaskName) -> UnitState | None:
-        """The task's service or scope; None where neither is loaded."""
+        """Return the state of a task's service or scope; None if neither is loaded."""
 
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
-        """All tasks in one listing, or those that live."""
+        """Return the states of all tasks' units; without `ended`, of those that are not over."""
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
-        """The names alone."""
+        """Return the names of all tasks with a loaded unit; without `ended`, of those that are not over."""
 
     async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        """The tasks whose network's unit stands, and those whose outcome is kept."""
+        """Return the tasks with an active network unit, and those with an active outcome target."""
 
     async def running_states(self) -> Sequence[UnitState]:
-        """Those that live, at the least cost: without the time of their start."""
+        """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""
 
     def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
-        """The state now, and again after every change, until the unit is unloaded.
+        """Yield the state now and after each change, until the unit is unloaded.
 
-        Where `state` has just been `seen` it is the first, and PID 1 is asked nothing before a change, or a listing.
+        While the unit runs, only active state, sub-state and invocation are read again. An outage of PID 1 or the bus
+        is not a change. The last state is yielded again every few seconds, for conditions that PID 1 does not report,
+        such as a hung tender.
 
-        Of a unit that lives only active state, sub-state and invocation are new; the rest is as in `state`. An outage
-        of PID 1 or the bus is no change. Every few seconds the last state is given again, read or not: for those who
-        look at what PID 1 does not.
+        Args:
+            state: of the unit.
+            seen: `state` has just been read; it is yielded first, without a D-Bus call.
         """
 
 
 class Console(Protocol):
-    """Consoles, each in the journal namespace of its task; empty: in the host's journal."""
+    """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal."""
 
     def namespace(self) -> str:
-        """Return the journal namespace of the consoles of new tasks."""
+        """Return the journal namespace for the consoles of new tasks."""
 
     async def open_stdout(self, unit: str, namespace: str) -> int:
-        """The same for the guest's console, of a process that PID 1 does not start."""
+        """Open a journal stream for the console of a process that PID 1 does not start."""
 
     async def open_stderr(self, unit: str, namespace: str) -> int:
-        """A journal stream for the tender's stderr, apart from the guest's console."""
+        """Open a journal stream for the tender's stderr, separate from the console."""
 
     def entries(
         self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Journal entries of one invocation, from a cursor or the last N, following where asked."""
+        """Yield the journal entries of one invocation.
+
+        Args:
+            state: of the unit.
+            follow: wait for new entries, without an end.
+            last: begin with the last N entries.
+            after: begin after this cursor.
+        """
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
-        """What the unit's own processes and PID 1 said of a failed start, newest last."""
+        """Return what the unit's processes and PID 1 logged about a failed start, newest last."""
 
     async def exit_messages(self, state: UnitState) -> ExitMessages:
-        """The end of what was said in this run; nothing where the journal is not the caller's to read."""
+        """Return the last messages of a run; empty if the caller may not read the journal."""
 
     async def log_hung(self, state: UnitState) -> None:
-        """Write down that the task's tender is killed because it hangs: `exit_messages` reports it."""
+        """Log that the tender is killed because it hangs, which `exit_messages` reads back."""
 
     async def sync(self, task: TaskName, namespace: str) -> None:
-        """Wait until the journal has written all that was sent of a task before."""
+        """Wait until journald has written all lines that the task has sent."""
 
 
 class Relay(Protocol):
+    """solo5-relay, and its records on disk."""
+
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
     ) -> None:
-        """Have a unit's console written to two FIFOs; called before the unit starts, or again at any time.
+        """Forward a unit's console to two FIFOs. Idempotent; called before the unit starts, or after a recovery.
 
         Args:
-            task: what `drain` will name.
-            unit: whose lines.
-            since: lines of this time (microseconds since the epoch) or later; of a task that is known already, those
-                after the last one delivered.
-            stdout: a write end for the guest's console; the caller closes its own copies.
-            stderr: another for the tender's words.
-            namespace: of the journal that has the lines; empty: the host's.
+            task: the key for `drain`.
+            unit: source of the lines.
+            since: microseconds since the epoch; earlier lines are skipped. A task with a record continues after the
+                last delivered line.
+            stdout: write end for the guest's console; the caller closes its own copies.
+            stderr: write end for the tender's stderr.
+            namespace: journal namespace of the lines; empty: the host's journal.
         """
 
     async def has_record(self, task: TaskName) -> bool:
-        """It was asked to forward the task's console, and has not been told of the end, or not delivered it all."""
+        """Return whether the relay has a record of the task: lines to deliver, or no `drain` yet."""
 
     async def records(self) -> Mapping[TaskName, float]:
-        """All those, and for how many seconds nothing has happened to each."""
+        """Return the tasks with a record, each with the seconds since its last delivery."""
 
     async def open_tasks(self) -> frozenset[TaskName]:
-        """The tasks whose FIFOs it holds open; where it owes nobody anything, it is not started to be asked."""
+        """Return the tasks whose FIFOs the relay has open; without any record, without a D-Bus call."""
 
     async def drain(self, task: TaskName) -> int | None:
-        """Deliver the last lines of a task that has ended, and close its FIFOs; nothing happens for an unknown one.
+        """Deliver the last lines of an ended task, and close its FIFOs. Idempotent.
 
         Returns:
-            None when they are delivered. Otherwise, after a second or so, a number that changes with every delivery: a
-            full FIFO gets the rest later, when it is read.
+            None if all are delivered. Otherwise, after a second or so, a number that changes with each delivery: the
+            relay delivers the rest when the FIFO is read.
         """
 
     def gaps(self) -> AsyncGenerator[DroppedLines, None]:
-        """What journald leaves out of tasks' consoles from now on, for ever; no relay is started for it."""
+        """Yield the dropped lines of consoles from now on. Does not activate the relay, and never ends."""
 
 
 class Meter(Protocol):
-    """Of one cgroup; to be closed."""
+    """The usage of one cgroup, read repeatedly from open files."""
 
     def sample(self) -> Usage | None:
-        """Memory and processor time, at the least cost; None where the cgroup is gone."""
+        """Return memory and CPU time; None if the cgroup has been removed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the files."""
 
 
 class Usages(Protocol):
+    """The cgroup hierarchy and /proc."""
+
     def meter(self, control_group: str) -> Meter:
-        """To sample a cgroup again and again; the empty one has never anything."""
+        """Return a meter of a cgroup; of an empty path it returns no samples."""
 
     async def usages(self) -> Mapping[TaskName, Usage]:
-        """All that is known of each task that runs."""
+        """Return the usage of each running task."""
 
     async def cpus(self, directory: str) -> str | None:
-        """The processors of a cpuset that somebody else keeps, such as `0-2,5`; None where it names none."""
+        """Return the processors of another program's cpuset, such as `0-2,5`; None if it lists none."""
 
     async def controllers(self) -> Collection[str]:
-        """Return the controllers of the unified hierarchy; none on a legacy or hybrid one."""
+        """Return the controllers of the unified hierarchy; empty on a legacy or hybrid one."""
 
     async def total_memory(self) -> int:
-        """Bytes of memory that the host has."""
+        """Return the host's memory in bytes."""
 
     async def stalled(self, pid: int) -> bool:
-        """The process is a zombie leader: dead to everyone, with threads still alive."""
+        """Return whether the process is a zombie leader: its main thread is dead, and other threads live."""
 
 
 class Directories(Protocol):
+    """Directories of other programs, such as Nomad's allocation directories."""
+
     async def removed(self, directories: Iterable[str]) -> frozenset[str]:
-        """Those that are no more, in a directory that is still there."""
+        """Return those that do not exist, while their parent directory does."""
 
 
 class Backends(Protocol):
-    """All of them; each may come into being when it is first asked for."""
+    """All backends; each may be created at its first use."""
 
     @property
-    def images(self) -> Images: ...
+    def images(self) -> Images:
+        """The image store."""
 
     @property
-    def tenders(self) -> Tenders: ...
+    def tenders(self) -> Tenders:
+        """The tender programs."""
 
     @property
-    def disks(self) -> Disks: ...
+    def disks(self) -> Disks:
+        """The disks."""
 
     @property
-    def users(self) -> Users: ...
+    def users(self) -> Users:
+        """The task users."""
 
     @property
-    def networks(self) -> Networks: ...
+    def networks(self) -> Networks:
+        """The network service."""
 
     @property
-    def units(self) -> Units: ...
+    def units(self) -> Units:
+        """PID 1."""
 
     @property
-    def console(self) -> Console: ...
+    def console(self) -> Console:
+        """The journal."""
 
     @property
-    def relay(self) -> Relay: ...
+    def relay(self) -> Relay:
+        """The relay."""
 
     @property
-    def usages(self) -> Usages: ...
+    def usages(self) -> Usages:
+        """The cgroup hierarchy."""
 
     @property
-    def directories(self) -> Directories: ...
+    def directories(self) -> Directories:
+        """Directories of other programs."""

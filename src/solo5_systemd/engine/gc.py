@@ -1,4 +1,4 @@
-"""Look for what belongs to nobody, and take it away."""
+"""Remove orphans: units, leases, taps, users, images and files that belong to no task."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """On the backends that it is given.
+    """The garbage collection of tasks' resources.
 
     Args:
-        backends: where to look.
-        discard: leaves nothing of a task.
+        backends: of the host.
+        discard: removes a task with all its resources.
     """
 
     def __init__(self, backends: "Backends", discard: Callable[[TaskName], Awaitable[None]]) -> None:
@@ -23,11 +23,11 @@ class Collector:
         self._discard = discard
 
     async def find(self) -> tuple[Orphan, ...]:
-        """All that belongs to nobody; no service is woken to find it."""
+        """Return all orphans. Activates no service."""
         return orphans(await self._look())
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove it, and stored images that no task runs; a line for each, and for what cannot be removed."""
+        """Remove all orphans and unused images; return a line for each, and for what could not be removed."""
         found = await self.find()
         kept: Sequence[str] = ()
         if not dry_run:
@@ -44,7 +44,7 @@ class Collector:
         )
 
     async def consoles(self) -> Sequence[TaskName]:
-        """Have the relay let go of tasks that are long gone, such as those of which it could not be told the end."""
+        """Drain the relay's records of tasks without a unit after RECORD_MAX_AGE_S; return these tasks."""
         records = await self._backends.relay.records()
         silent = {task for task, seconds in records.items() if seconds > RECORD_MAX_AGE_S}
         lost = sorted(silent.difference(await self._backends.units.names())) if silent else []
@@ -53,15 +53,19 @@ class Collector:
         return lost
 
     async def users(self) -> Sequence[TaskName]:
-        """Free the users of tasks without a unit, and forget their locks on disks."""
+        """Free the users of tasks without a unit, and remove stale disk locks; return these tasks."""
         await self._backends.disks.remove_stale_locks()
         return await self._backends.users.collect(self._backends.units.names)
 
     async def images(self, *, min_age: float) -> Sequence[str]:
+        """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
         return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
 
     async def _look(self) -> Snapshot:
-        """In such an order that what comes or goes meanwhile does not seem to be without what it belongs to."""
+        """Return a snapshot. Units are read after the resources that belong to them, and leases after the units.
+
+        So a task that starts or ends meanwhile has no resource that seems orphaned.
+        """
         users = await self._backends.users.tasks()
         consoles = await self._backends.relay.records()
         networks, outcomes = await self._backends.units.companion_units()
@@ -70,7 +74,7 @@ class Collector:
             units=states,
             networks=networks,
             outcomes=outcomes,
-            overdue=await self._backends.networks.expired(),
+            expired=await self._backends.networks.expired(),
             strays=await self._backends.networks.orphans(),
             consoles=consoles,
             missing_directories=await self._backends.directories.removed(
@@ -90,7 +94,7 @@ class Collector:
                 case Kind.CONSOLE:
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.LEASE | Kind.STRAY | Kind.USER:
-                    pass  # all at once
+                    pass  # below, all in one call
         if any(orphan.kind in (Kind.LEASE, Kind.STRAY) for orphan in found):
             await self._backends.networks.collect(dry_run=False)
         if any(orphan.kind is Kind.USER for orphan in found):

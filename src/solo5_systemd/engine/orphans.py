@@ -1,7 +1,7 @@
-"""What belongs to nobody, and why that is certain.
+"""Orphans: resources that belong to no task, with the reason. Pure; derived from a snapshot of the host.
 
-Judged by one look at the machine. Whatever somebody may still own is no orphan: a task of `solo5ctl` is a person's, and
-one of Nomad's is its agent's for as long as the allocation's directory is there.
+What may still have an owner is not an orphan: a task of `solo5ctl` belongs to a person, and a task of Nomad to its
+agent while the allocation directory exists.
 """
 
 import posixpath
@@ -14,11 +14,11 @@ from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.unit.state import UnitState
 
 RECORD_MAX_AGE_S = 300.0
-"""Seconds after which a console's record without a task is nobody's: a start takes less, and so do last lines."""
+"""Age of a relay's record without a task from which on it is an orphan: a start and a drain take less."""
 
 
 class Kind(StrEnum):
-    """Who takes it away: whoever ended the task, systemd, the network service, the relay."""
+    """The kind of an orphan; its value is the first word of the line that `solo5ctl gc` prints."""
 
     TASK = "task"
     OUTCOME = "outcome of task"
@@ -30,7 +30,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Orphan:
-    """One; `subject` is a task's name, or what a stray is."""
+    """An orphan.
+
+    Attributes:
+        kind: what it is.
+        subject: a task's name; of a STRAY its description, such as `tap s5-x`.
+        reason: why it is an orphan.
+    """
 
     kind: Kind
     subject: str
@@ -42,23 +48,23 @@ class Orphan:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """One look at the machine.
+    """The inputs of `orphans`, read from the host.
 
     Attributes:
-        units: every task's.
-        networks: the tasks whose network's unit stands.
-        outcomes: the tasks whose outcome is kept.
-        overdue: the leases and reservations that are older than a start may take.
-        strays: what the kernel has of ours and no lease speaks of.
-        consoles: the tasks that the relay has a record of, and for how many seconds it has not changed.
-        missing_directories: the allocations' directories that are no more.
-        users: the tasks that have a user which no start holds.
+        units: of all tasks.
+        networks: tasks with an active network unit.
+        outcomes: tasks with an active outcome target.
+        expired: leases and reservations that are older than a start may take.
+        strays: taps and firewall elements without a lease, as lines.
+        consoles: tasks with a record of the relay, each with the seconds since its last change.
+        missing_directories: allocation directories that do not exist.
+        users: tasks that have a user and no start in progress.
     """
 
     units: Sequence[UnitState]
     networks: frozenset[TaskName]
     outcomes: frozenset[TaskName]
-    overdue: Sequence[LeaseRecord]
+    expired: Sequence[LeaseRecord]
     strays: Sequence[str]
     consoles: Mapping[TaskName, float]
     missing_directories: frozenset[str]
@@ -66,13 +72,13 @@ class Snapshot:
 
 
 def alloc_dir(unit: UnitState) -> str:
-    """The directory of the allocation that a task was started for; empty for a task that is not Nomad's."""
-    shared = unit.log_fields.get("NOMAD_ALLOC_DIR", "")  # <agent's>/<allocation>/alloc, as in the task's environment
+    """Return the allocation directory of a Nomad task; empty for other tasks."""
+    shared = unit.log_fields.get("NOMAD_ALLOC_DIR", "")  # <alloc_dir of the agent>/<allocation ID>/alloc
     return posixpath.dirname(shared)
 
 
 def orphans(snapshot: Snapshot) -> tuple[Orphan, ...]:
-    """All that belongs to nobody."""
+    """Return all orphans."""
     return (
         *_tasks(snapshot),
         *_outcomes(snapshot),
@@ -96,7 +102,7 @@ def _outcomes(snapshot: Snapshot) -> Iterator[Orphan]:
 
 
 def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
-    for record in snapshot.overdue:
+    for record in snapshot.expired:
         task = record.reservation.task
         if task in snapshot.networks:
             continue
@@ -106,7 +112,7 @@ def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
             case LeaseState.ATTACHED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its network unit is not active")
             case LeaseState.RELEASING:
-                pass  # it is being given back
+                pass  # solo5-networkd is releasing it
 
 
 def _strays(snapshot: Snapshot) -> Iterator[Orphan]:

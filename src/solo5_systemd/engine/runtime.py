@@ -1,6 +1,6 @@
-"""The story of a task: start, watch, stop, forget.
+"""The engine's interface: start, inspect, wait, stop and remove tasks.
 
-Nothing is remembered between calls: each begins by asking PID 1.
+It keeps no state between calls: each reads PID 1 again.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from solo5_systemd.network.model import NetworkOverview
 
 IMAGE_MIN_AGE_S = 60.0
-"""Seconds for which a stored image is kept though no task has it: its start may be under way."""
+"""Age below which an unused image is kept: its start may be in progress."""
 
 
 class Runtime:
-    """The engine, on the backends that it is given."""
+    """The engine."""
 
     def __init__(self, backends: "Backends") -> None:
         self._backends = backends
@@ -42,7 +42,7 @@ class Runtime:
 
     @cached_property
     def _starter(self) -> "Starter":
-        from solo5_systemd.engine.start import Starter  # half of all there is to import, and only for a start
+        from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
         return Starter(self._backends, lambda: self.collect_images(min_age=IMAGE_MIN_AGE_S))
 
@@ -55,7 +55,7 @@ class Runtime:
     # --- start -----------------------------------------------------------------------------------------------
 
     async def preview(self, workload: Workload) -> "Plan":
-        """What `start` would do; nothing is reserved or started.
+        """Return what `start` would make. Nothing is reserved or started.
 
         Raises:
             Solo5Error: as `start`.
@@ -63,81 +63,80 @@ class Runtime:
         return await self._starter.preview(workload)
 
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
-        """Return the limits of a workload that this kernel will not enforce, each with the controller that it needs."""
+        """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
         from solo5_systemd.unit.limits import unenforced
 
         return unenforced(workload, await self._backends.usages.controllers())
 
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
-        """Start a task as a service of PID 1.
+        """Start a task as a service.
 
         Raises:
-            Solo5Error: it did not start; nothing that was made for it is left.
+            Solo5Error: it did not start; everything that was created for it has been removed.
         """
         async with self._starter.service(workload, progress or NoCallbacks()) as started:
             return started
 
     async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
-        """Put a process into a scope of its own and say what it is to execute.
+        """Start a task as a scope with process `pid` in it, and return the command line for this process to execute.
 
         Raises:
-            Solo5Error: the scope did not start; nothing that was made for it is left.
+            Solo5Error: it did not start; everything that was created for it has been removed.
         """
         async with self._starter.scope(workload, pid, progress or NoCallbacks()) as entered:
             return entered
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
-        """Journal streams for a process that PID 1 does not start: its stdout and stderr, the caller's to close.
+        """Open journal streams for stdout and stderr of a scope's process; the caller closes them.
 
-        `log_namespace` has given the namespace: its journald runs.
+        Args:
+            unit: the scope.
+            namespace: as `log_namespace` returned it, so that its journald runs.
         """
         console = self._backends.console
         return await console.open_stdout(unit, namespace), await console.open_stderr(unit, namespace)
 
     async def log_namespace(self) -> str:
-        """Return the journal namespace of the consoles of new tasks, whose journald runs; empty: the host's journal.
+        """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal.
 
         Raises:
             HostError: its journald did not start.
-            SettingsError: the operator's settings are wrong.
+            SettingsError: the settings are invalid.
         """
         return await self._starter.namespace()
 
-    # --- look ------------------------------------------------------------------------------------------------
+    # --- inspect ------------------------------------------------------------------------------------------------
 
     async def systemd_version(self) -> str:
-        """What PID 1 says of itself, such as `257.7-1`; that it answers is worth as much.
+        """Return PID 1's version, such as `257.7-1`; also a check that PID 1 replies.
 
         Raises:
-            HostError: it does not.
+            HostError: it does not reply.
         """
         return await self._units.version()
 
     async def task(self, name: TaskName) -> Task:
-        """One task, now.
+        """Return one task.
 
         Raises:
-            NoSuchTaskError: none has this name.
+            NoSuchTaskError: there is none of this name.
         """
         reservation = await self.reservation(name)
         return await self._view(await self._state(name), reservation)
 
     async def reservation(self, name: TaskName) -> Reservation | None:
-        """What a task holds of the network, None for nothing; no service is woken to say so."""
+        """Return the leases and ports of a task, None without any. Activates no service."""
         return await self._backends.networks.reservation(name)
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
-        """All tasks by name; those that have ended cost a look into the journal where their end is ambiguous."""
+        """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower."""
         states = await self._units.states(ended=ended)
         held = await self._held() if states else {}
         views = await asyncio.gather(*(self._view(state, held.get(state.task)) for state in states))
         return tuple(sorted(views, key=lambda task: task.name))
 
     async def running(self) -> dict[TaskName, Task]:
-        """The tasks that live, at the least cost for many: which run each is, and what it holds of the network.
-
-        When it started is not among it, nor whether its tender hangs.
-        """
+        """Return the running tasks by name, with few D-Bus calls: without start time and the phase HUNG."""
         states = await self._units.running_states()
         held = await self._held() if states else {}
         return {
@@ -146,15 +145,15 @@ class Runtime:
         }
 
     async def units(self) -> Sequence[UnitState]:
-        """The units of all tasks."""
+        """Return the states of all tasks' units."""
         return await self._units.states()
 
     async def unit(self, name: TaskName) -> UnitState | None:
-        """The unit of one task; None where it has none."""
+        """Return the state of one task's unit; None if none is loaded."""
         return await self._units.state(name)
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
-        """The names of all tasks, or of those that live."""
+        """Return the names of all tasks, sorted; without `ended`, of those that are not over."""
         return tuple(sorted(await self._units.names(ended=ended)))
 
     async def _held(self) -> dict[TaskName, Reservation]:
@@ -175,7 +174,7 @@ class Runtime:
         )
 
     async def _outcome(self, state: UnitState) -> Outcome:
-        """The journal is read only where the unit alone does not tell it all."""
+        """Return the outcome; the journal is read only if the unit alone is ambiguous."""
         shutting_down = state.stop_requested and await self._units.is_shutting_down()
         if is_unambiguous(state):
             return outcome(state, shutting_down=shutting_down)
@@ -183,21 +182,21 @@ class Runtime:
         return outcome(state, await self._backends.console.exit_messages(state), shutting_down=shutting_down)
 
     async def networks(self) -> "Sequence[NetworkOverview]":
-        """All networks, configured or in use."""
+        """Return all networks, configured or in use."""
         return await self._backends.networks.networks()
 
     async def samples(self) -> Mapping[TaskName, Sample]:
-        """What each task that runs uses now; no question to PID 1."""
+        """Return the resource usage of each running task, without a D-Bus call."""
         usages = await self._backends.usages.usages()
         traffic = await self._backends.networks.traffic()
         return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
 
     def meter(self, control_group: str) -> "Meter":
-        """Memory and processor time of a cgroup, again and again, for those who know it (`Started`, `Task`)."""
+        """Return a meter of memory and CPU time of a cgroup (`Started.control_group`, `Task.control_group`)."""
         return self._backends.usages.meter(control_group)
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
-        """The console's lines; following ends by itself when the task has ended and all was read."""
+        """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
         cursor = None
         if follow:
             async with aclosing(self._follow(task, last)) as entries:
@@ -213,7 +212,7 @@ class Runtime:
                 yield entry
 
     async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
-        """Lines until the task ends; what it said just before its end may still be on the way."""
+        """Yield lines until the task ends; its last lines may not be in the journal yet."""
         async with aclosing(self._backends.console.entries(task.state, follow=True, last=last)) as entries:
             ended = asyncio.ensure_future(self._stopper.wait_until_over(task.state))
             reading = asyncio.ensure_future(anext(entries))
@@ -236,26 +235,31 @@ class Runtime:
                 await asyncio.gather(ended, reading, return_exceptions=True)
 
     async def wait(self, name: TaskName) -> Task:
-        """Wait until the task has ended, and say how.
+        """Wait until a task has ended, and return it.
 
         Raises:
-            NoSuchTaskError: none has this name, or it was removed meanwhile.
+            NoSuchTaskError: there is none of this name, or it was removed meanwhile.
         """
         return await self._outlast(await self._state(name))
 
     async def wait_for_run(self, unit: str, invocation: str, pid: int) -> Task:
-        """The same for one run of a unit, by those who know it from a start, with no question before the first change.
+        """Wait until one run of a unit has ended, and return the task; no D-Bus call before its first change.
+
+        Args:
+            unit: of the task.
+            invocation: InvocationID= of the run.
+            pid: of the tender.
 
         Raises:
-            NoSuchTaskError: it was removed meanwhile, or another run has its unit.
+            NoSuchTaskError: it was removed, or its unit has another run.
         """
         return await self._outlast(state_of_run(unit, invocation, pid))
 
     async def wait_for_task(self, task: Task) -> Task:
-        """The same for a task as it was seen just now: PID 1 is asked nothing before it tells of a change.
+        """Wait until a task that has just been read has ended, and return it; no D-Bus call before its first change.
 
         Raises:
-            NoSuchTaskError: it was removed meanwhile, or another run has its unit.
+            NoSuchTaskError: it was removed, or its unit has another run.
         """
         return await self._outlast(task.state, seen=not task.state.over)
 
@@ -265,15 +269,15 @@ class Runtime:
             raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
         return await self._view(ended)
 
-    # --- act -------------------------------------------------------------------------------------------------
+    # --- control -------------------------------------------------------------------------------------------------
 
     async def stop(
         self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
     ) -> Task:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill the whole cgroup.
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task.
 
         Raises:
-            NoSuchTaskError: none has this name.
+            NoSuchTaskError: there is none of this name.
         """
         state = await self._state(name)
         if state.over:
@@ -282,19 +286,19 @@ class Runtime:
         return await self._settled(state)
 
     async def stop_only(self, name: TaskName, *, signal: StopSignal, timeout_s: float) -> None:
-        """The same for those who learn of the outcome by waiting for it, and discard the task afterwards.
+        """Stop a task like `stop`, without reading its outcome: for callers that wait for the task anyway.
 
         Raises:
-            NoSuchTaskError: none has this name.
+            NoSuchTaskError: there is none of this name.
         """
         state = await self._state(name)
         if not state.over:
             await self._stopper.stop(state, signal, timeout_s)
 
     async def _settled(self, state: UnitState) -> Task:
-        """The ended task. A stop that was asked for is no failure, though hvt exits with 1 for it."""
+        """Return the ended task; reset the failed state of a requested stop, for which hvt exits with 1."""
         after = await self._units.state(state.task)
-        if after is None or after.invocation != state.invocation:  # a scope, which nothing keeps; or it was removed
+        if after is None or after.invocation != state.invocation:  # a scope, which systemd unloads; or it was removed
             after = replace(state, active=ActiveState.INACTIVE)
         task = await self._view(after)
         if task.outcome is not None and task.outcome.clean and after.active is ActiveState.FAILED:
@@ -305,8 +309,8 @@ class Runtime:
         """Send INT or TERM to the tender, or KILL to the whole cgroup.
 
         Raises:
-            InvalidRequestError: any other signal.
-            NoSuchTaskError: none has this name.
+            InvalidRequestError: another signal, or the task has ended.
+            NoSuchTaskError: there is none of this name.
         """
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
@@ -319,9 +323,16 @@ class Runtime:
         await self._stopper.signal(state, number)
 
     async def freeze(self, name: TaskName) -> None:
+        """Freeze a running task.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+        """
         await self._units.freeze((await self._running(name)).unit)
 
     async def thaw(self, name: TaskName) -> None:
+        """Thaw a frozen task; raises as `freeze`."""
         await self._units.thaw((await self._running(name)).unit)
 
     async def _running(self, name: TaskName) -> UnitState:
@@ -331,11 +342,11 @@ class Runtime:
         return state
 
     async def remove(self, name: TaskName, *, force: bool = False) -> None:
-        """Forget an ended task, and with `force` stop a running one first.
+        """Remove an ended task; with `force`, stop a running one first.
 
         Raises:
-            NoSuchTaskError: none has this name.
-            TakenError: it runs, and `force` was not given.
+            NoSuchTaskError: there is none of this name.
+            TakenError: it is running, and `force` is not given.
         """
         state = await self._state(name)
         if not state.over:
@@ -348,12 +359,12 @@ class Runtime:
         await self._starter.discard(name)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False) -> None:
-        """Leave nothing of a task, whether it runs, has ended, was half made or never was; a running one is stopped.
+        """Remove a task with all its resources; stop it if it is running. Idempotent.
 
         Args:
-            name: the task's.
-            over: its end has been read already, and need not be asked for.
-            keep: leave the outcome of a service that has ended, until `remove`.
+            name: of the task, which need not exist.
+            over: it is known to have ended, so that PID 1 need not be called for its state.
+            keep: keep the outcome of an ended service, until `remove`.
         """
         if not over and await self._units.is_running(name):
             state = await self._units.state(name)
@@ -362,61 +373,61 @@ class Runtime:
         await self._starter.discard(name, keep=keep)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
-        """Let all that runs in a slice use these processors alone, until the next boot; start it where it is not.
+        """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.
 
         Args:
             slice_unit: `solo5.slice` or one below it.
-            cpus: a list such as `0-3,6`; empty: every processor.
+            cpus: a list such as `0-3,6`; empty: all processors.
 
         Raises:
-            InvalidRequestError: slice or list is malformed.
+            InvalidRequestError: slice or list are malformed.
         """
         where = str(parse_property("Slice", slice_unit).value)
         which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
         await self._units.set_properties(where, [which])
 
     async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> Outcome:
-        """How a scope's tender ended, as its parent has it.
+        """Return the outcome of a scope's tender from the exit status that its parent has reaped.
 
         Args:
-            name: the task's.
+            name: of the task.
             since: microseconds since the epoch, when it started.
-            status: as `subprocess` has it, negative for a signal.
+            status: as in `subprocess`, negative for a signal.
             stop_requested: a stop was requested before.
         """
         found = await self._units.state(name)
         return await self._outcome(child_state(name, since, status, stop_requested=stop_requested, found=found))
 
     async def shared_cpus(self, directory: str) -> str | None:
-        """The processors of a cgroup that somebody else keeps, such as `0-2,5`; None where it names none."""
+        """Return the processors of another program's cpuset, such as `0-2,5`; None if it lists none."""
         return await self._backends.usages.cpus(directory)
 
     # --- clean up --------------------------------------------------------------------------------------------
 
     async def orphans(self) -> "tuple[Orphan, ...]":
-        """What belongs to nobody, and why that is certain; no service is woken to find it."""
+        """Return all orphans. Activates no service."""
         return await self._collector.find()
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove that, and stored images that no task runs. A line for each."""
+        """Remove all orphans and unused images; return a line for each."""
         return await self._collector.collect(dry_run=dry_run)
 
     async def collect_consoles(self) -> Sequence[TaskName]:
-        """Have the relay let go of the consoles of tasks that are long gone; these."""
+        """Drain the relay's records of tasks without a unit; return these tasks."""
         return await self._collector.consoles()
 
     async def sweep_disks(self) -> Sequence[str]:
-        """Remove the bind mounts of disks that starts which were killed have left; a path for each."""
+        """Remove bind mounts of disks that killed starts have left; return their paths."""
         return await self._backends.disks.sweep()
 
     async def collect_users(self) -> Sequence[TaskName]:
-        """Free the users of tasks whose unit is gone, and forget their locks on disks; these tasks."""
+        """Free the users of tasks without a unit, and remove stale disk locks; return these tasks."""
         return await self._collector.users()
 
     async def reclaim_disks(self) -> Sequence[str]:
-        """Take disks back from users that no task has; a sentence for each that such a user still has."""
+        """Reclaim disks from users without a task; return one sentence for each that could not be reclaimed."""
         return await self._backends.users.reclaim()
 
     async def collect_images(self, *, min_age: float) -> Sequence[str]:
-        """Remove stored images that no task runs and nobody has used for `min_age` seconds; their SHA-256."""
+        """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
         return await self._collector.images(min_age=min_age)

@@ -1,7 +1,7 @@
-"""The beginning of a task: check, reserve, start; all of it, or nothing.
+"""Start tasks: preflight, reservation, StartTransientUnit.
 
-A start is: preflight, of which nothing remains; a reservation, which expires by itself; one StartTransientUnit call.
-Whatever fails in between is undone here, and by systemd and the network service where we die half-way.
+Preflight changes nothing; a reservation expires by itself; one StartTransientUnit call starts the unit. After a failure
+each step is undone. If this process dies in between, systemd and solo5-networkd undo the rest.
 """
 
 import asyncio
@@ -35,12 +35,21 @@ from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
-"""What MirageOS calls a unikernel's first NIC."""
+"""MirageOS' name for a unikernel's first NIC."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a start would do, for `--dry-run`."""
+    """What a start will make, for `solo5ctl run --dry-run`.
+
+    Attributes:
+        unit: the transient unit.
+        argv: the command line to execute.
+        reservation: addresses, MACs, taps and ports, as they would be reserved now.
+        nft: the firewall elements, as nft(8) commands.
+        image: the stored image.
+        tender: the tender program.
+    """
 
     unit: TransientUnit
     argv: tuple[str, ...]
@@ -66,6 +75,7 @@ class _Checked:
 
     @property
     def preflight(self) -> Preflight:
+        """Return the results for the callbacks of a start."""
         return Preflight(
             image=self.workload.image,
             sha256=self.image.sha256,
@@ -76,6 +86,7 @@ class _Checked:
         )
 
     def parts(self, reservation: Reservation, user: int) -> Parts:
+        """Return the inputs of the unit."""
         return Parts(
             user=user,
             workload=self.workload,
@@ -90,15 +101,15 @@ class _Checked:
 
 
 class _NameTakenError(TakenError):
-    """A unit of this name exists: another start was faster, and what there is now is its, not ours to undo."""
+    """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
 
 
 class Starter:
-    """Starts tasks on the backends that it is given.
+    """Starts and discards tasks.
 
     Args:
-        backends: the machine.
-        make_room: removes stored images that no task uses.
+        backends: of the host.
+        make_room: removes unused images from the image store.
     """
 
     def __init__(self, backends: Backends, make_room: Callable[[], Awaitable[object]]) -> None:
@@ -114,6 +125,11 @@ class Starter:
         self._undoing: set[asyncio.Future[None]] = set()
 
     async def preview(self, workload: Workload) -> Plan:
+        """Return what a start would make. Nothing is reserved or started.
+
+        Raises:
+            Solo5Error: as `service`.
+        """
         checked = await self._check(workload)
         nft = ""
         reservation = Reservation(task=workload.name)
@@ -133,7 +149,7 @@ class Starter:
 
     @asynccontextmanager
     async def service(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
-        """A started service, which stays if the block ends well, and of which nothing stays otherwise.
+        """Start a service; stop and discard it if the block raises.
 
         Raises:
             Solo5Error: it did not start.
@@ -146,7 +162,7 @@ class Starter:
             async with self._files(checked, unit.name, user) as files, self._attached(reservation):
                 progress.on_step("starting its unit")
                 seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
-                async with self._launched(checked, unit, files) as begun:
+                async with self._started(checked, unit, files) as begun:
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield Started(
                         name=workload.name,
@@ -161,7 +177,7 @@ class Starter:
 
     @asynccontextmanager
     async def scope(self, workload: Workload, pid: int, progress: StartCallbacks) -> AsyncGenerator[StartedScope, None]:
-        """A process in a scope of its own, and what it is to execute; as `service`."""
+        """Start a scope with process `pid` in it; otherwise as `service`."""
         async with self._prepared(workload, progress) as (checked, reservation, user):
             parts = checked.parts(reservation, user)
             unit = scope(parts, pid)
@@ -169,30 +185,30 @@ class Starter:
                 line = argv(replace(parts, image=image, disks=disks))
                 async with self._attached(reservation):
                     progress.on_step("starting its unit")
-                    async with self._launched(checked, unit, UnitFiles()) as begun:
+                    async with self._started(checked, unit, UnitFiles()) as begun:
                         yield StartedScope(argv=line, invocation=begun.invocation, control_group=begun.control_group)
 
     @asynccontextmanager
     async def _prepared(
         self, workload: Workload, progress: StartCallbacks
     ) -> AsyncGenerator[tuple[_Checked, Reservation, int], None]:
-        """All that comes before a unit of either kind can be written."""
+        """Run preflight, allocate the user and reserve the network; undo both if the block raises."""
         progress.on_step("checking the image and what it needs")
         checked = await self._check(workload)
         progress.on_preflight(checked.preflight)
         progress.on_step("reserving addresses")
-        async with self._owned(workload.name) as user, self._reserved(checked) as reservation:
+        async with self._allocated(workload.name) as user, self._reserved(checked) as reservation:
             progress.on_leases(reservation.leases)
             progress.on_step("attaching its network")
             yield checked, reservation, user
 
     @asynccontextmanager
-    async def _owned(self, name: TaskName) -> AsyncGenerator[int, None]:
-        """A user for the task alone, held until its unit is there; freed if the block fails."""
+    async def _allocated(self, name: TaskName) -> AsyncGenerator[int, None]:
+        """Allocate the task's user, held until the unit exists; free it if the block raises."""
         try:
             held = await self._user(name)
-        except asyncio.CancelledError:  # it may be made nevertheless
-            await _undo(self._disowned(name))
+        except asyncio.CancelledError:  # the allocation may have completed nevertheless
+            await _undo(self._free_user(name))
             raise
         try:
             if held.adopted:
@@ -201,12 +217,12 @@ class Starter:
         except BaseException as error:
             os.close(held.descriptor)
             if not isinstance(error, _NameTakenError):
-                await _undo(self._disowned(name))
+                await _undo(self._free_user(name))
             raise
         os.close(held.descriptor)
 
     async def _user(self, name: TaskName) -> HeldUser:
-        """Allocate a user; where none is left, once more after those of tasks that are gone are freed."""
+        """Allocate a user; if none is free, retry once after the users of tasks without a unit are freed."""
         try:
             return await self._users.acquire(name)
         except RangeUsedUpError:
@@ -215,10 +231,10 @@ class Starter:
             return await self._users.acquire(name)
 
     async def _check_free(self, name: TaskName) -> None:
-        """Check once more that the name has no unit, now that no other start can make one.
+        """Check again that the name has no unit, now under the user's lock.
 
-        Another start may have come between the first check and the user: user, addresses and disks are its then, and no
-        fault of this one's may undo them.
+        A concurrent start may have finished between preflight and the lock. User, addresses and disks are its then, and
+        a failure of this start must not undo them.
         """
         if await self._units.state(name) is not None:
             raise _NameTakenError(
@@ -226,19 +242,19 @@ class Starter:
                 f"See: solo5ctl inspect {name}",
             )
 
-    async def _disowned(self, name: TaskName) -> None:
-        """Free the user, unless a start of the same name was faster and its task lives."""
+    async def _free_user(self, name: TaskName) -> None:
+        """Free the user, unless a concurrent start of the same name has succeeded."""
         if not await self._units.is_running(name):
             await self._users.release(name)
 
     @asynccontextmanager
     async def _bound(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
-        """Disks by paths that lead to what was inspected until systemd has bound them."""
+        """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
         binding = asyncio.ensure_future(self._disks.bind(disks))
         try:
             bound = await asyncio.shield(binding)
         except asyncio.CancelledError:
-            # Its thread goes on, and may hang in a file system: what it makes is removed when it comes back.
+            # The thread goes on, and may hang in a file system: its mounts are removed when it returns.
             undoing = asyncio.ensure_future(_undo(self._unbind(binding)))
             self._undoing.add(undoing)
             undoing.add_done_callback(self._undoing.discard)
@@ -253,10 +269,10 @@ class Starter:
 
     @asynccontextmanager
     async def _held(self, checked: _Checked, user: int) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
-        """Image and disks open, and these locked, for as long as this process lives, whatever it executes.
+        """Open image and disks, and lock the disks, for the lifetime of this process and of what it executes.
 
-        Their paths are those of this process's descriptors: what it executes needs no way to the files as another user,
-        and finds no other file there. They are closed if the block fails.
+        Their paths are /proc/self/fd/N: the tender, another user, need not reach the files by their own paths, and gets
+        the files that were inspected. They are closed if the block raises.
         """
         held: list[int] = []
         seen: list[Disk] = []
@@ -278,30 +294,30 @@ class Starter:
             os.set_inheritable(fd, True)
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
-        """Make the disks, which are locked, the user's."""
+        """Make the user the owner of the disks, which are locked."""
         await self._users.record_disks(user, [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in disks])
         for disk in disks:
             await self._disks.change_owner(disk, user)
 
     async def discard(self, name: TaskName, *, keep: bool = False) -> None:
-        """Leave nothing of a task that does not run: neither how it ended, nor its share of the network.
+        """Remove the outcome, the network and the user of a task that is not running.
 
-        With `keep`, how it ended stays.
-
-        The network's unit is waited for, though it stops by itself: were it left to itself, its release could come
-        when another start has reserved under this name.
+        Args:
+            name: of the task.
+            keep: keep the outcome and the user.
         """
+        # The network unit stops by itself too; waiting for it keeps its release from a later reservation of this name.
         network = network_service(name)
         outcome = () if keep else (outcome_target(name),)
         await asyncio.gather(*(self._units.stop(each) for each in (network, *outcome)))
         await self._units.reset_failed([network] if keep else [task_service(name), task_scope(name), network])
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
-        if not keep:  # an ended service that is kept can be started again by systemctl
+        if not keep:  # a retained service can be started again by systemctl
             await self._users.release(name)
 
     async def _check(self, workload: Workload) -> _Checked:
-        """Preflight: everything that can be known to fail is found here, before anything is created."""
+        """Run preflight: find every predictable failure before anything is created."""
         _fit_for_unit(_texts(workload))
         if await self._units.state(workload.name) is not None:
             raise TakenError(
@@ -322,19 +338,19 @@ class Starter:
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
-        nics = _in_order(nics, manifest)
+        nics = _in_manifest_order(nics, manifest)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, "
                 "which it is built for."
             )
         ports = _ports(workload, nics)
-        policy.check(workload.policy, _made(workload, image, nics, ports))
+        policy.check(workload.policy, _effective_request(workload, image, nics, ports))
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
-        _fit_for_unit(_places(disks))
+        _fit_for_unit(_resolved(disks))
         checked = _Checked(
             workload=workload,
             image=image,
@@ -346,23 +362,23 @@ class Starter:
             ports=ports,
             log_namespace=self._console.namespace(),
         )
-        # Memory and properties do not depend on the reservation: say so before one is made.
+        # Memory and properties do not depend on the reservation: refuse them before it is made.
         parts = checked.parts(Reservation(task=workload.name), self._users.next_uid())
-        alone = replace(parts, workload=replace(workload, arguments=()))
-        service(alone) if workload.kind is UnitKind.SERVICE else scope(alone, pid=0)
+        provisional = replace(parts, workload=replace(workload, arguments=()))
+        service(provisional) if workload.kind is UnitKind.SERVICE else scope(provisional, pid=0)
         return checked
 
     async def _image(self, workload: Workload) -> StoredImage:
-        """The stored image; where the store is full, unused images are removed for it, once."""
-        wanted = workload.image, workload.roots, workload.policy.image
+        """Store the image; if the store is full, retry once after unused images are removed."""
+        request = workload.image, workload.roots, workload.policy.image
         try:
-            return await self._images.take(*wanted)
+            return await self._images.take(*request)
         except StoreFullError:
             await self._make_room()
-            return await self._images.take(*wanted)
+            return await self._images.take(*request)
 
     async def _protected(self, workload: Workload) -> None:
-        """Refuse a profile that systemd would leave out without a word, since its security module is not enabled."""
+        """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
         needed = security_modules(workload.properties)
         enabled = await self._tenders.security_modules() if needed else ()
         for key, module in needed.items():
@@ -380,7 +396,7 @@ class Starter:
             return
         try:
             reservation = await self._networks.reserve(name, checked.nics, checked.ports)
-        except (HostError, asyncio.CancelledError):  # the answer did not come: it may be made nevertheless
+        except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await _undo(self._networks.release(name))
             raise
         try:
@@ -393,14 +409,14 @@ class Starter:
 
     @asynccontextmanager
     async def _attached(self, reservation: Reservation) -> AsyncGenerator[None, None]:
-        """Before the unit, whose transaction would have to execute a program for it; giving it back takes both back."""
+        """Attach before StartTransientUnit: solo5-network@.service then needs no ExecStart=. `_reserved` undoes it."""
         if reservation.leases:
             await self._networks.attach(reservation.task)
         yield
 
     @asynccontextmanager
     async def _files(self, checked: _Checked, unit: str, user: int) -> AsyncGenerator[UnitFiles, None]:
-        """The unit's stdin carries the disks' locks, since a tender never reads it; stderr is a stream of its own."""
+        """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
         fds: list[int] = []
         try:
             if checked.disks:
@@ -414,17 +430,17 @@ class Starter:
                 os.close(fd)
 
     async def namespace(self) -> str:
-        """Return the journal namespace of new tasks, whose journald runs; empty: the host's journal."""
+        """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal."""
         return await self._journald(self._console.namespace())
 
     async def _journald(self, namespace: str) -> str:
-        """Have the journald of a namespace run; LogNamespace= of a unit comes too late for the stream of its stderr."""
+        """Start the journald of a namespace: the stderr stream is opened before LogNamespace= would start it."""
         if namespace:
             await self._units.ensure_started(journald_of(namespace))
         return namespace
 
     @asynccontextmanager
-    async def _launched(
+    async def _started(
         self, checked: _Checked, unit: TransientUnit, files: UnitFiles
     ) -> AsyncGenerator[Invocation, None]:
         name = checked.workload.name
@@ -433,10 +449,10 @@ class Starter:
         except _NameTakenError:
             raise
         except BaseException:
-            await _undo(self._abandon(name, unit.name))
+            await _undo(self._stop_and_discard(name, unit.name))
             raise
 
-    async def _abandon(self, name: TaskName, unit: str) -> None:
+    async def _stop_and_discard(self, name: TaskName, unit: str) -> None:
         await self._units.stop(unit)
         await self.discard(name)
 
@@ -452,29 +468,29 @@ class Starter:
         except JobFailedError as error:
             state = await self._units.state(name) if error.result == "failed" else None
             if state is None or not state.executed:
-                raise await self._why(checked, error) from error
-            # It ended so early that PID 1 heard of the end first: a start all the same, of a task with an outcome.
+                raise await self._start_error(checked, error) from error
+            # The tender was executed, and ended before the job did: the start succeeded, and the task has an outcome.
             return Invocation(invocation=state.invocation, main_pid=0, started=state.started, control_group="")
 
-    async def _why(self, checked: _Checked, error: JobFailedError) -> StartError:
-        """Which part of a start failed, in that part's own words."""
+    async def _start_error(self, checked: _Checked, error: JobFailedError) -> StartError:
+        """Return the error of a failed job, with the last message of the unit that failed."""
         name = checked.workload.name
         part, unit, namespace = ("tender", error.unit, checked.log_namespace)
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(name), "")
-        said = await self._console.failure_messages(unit, namespace)
-        quoted = said[-1] if said else f"job result {error.result!r}"
+        messages = await self._console.failure_messages(unit, namespace)
+        quoted = messages[-1] if messages else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
 
 
 async def _undo(undoing: Coroutine[object, object, None]) -> None:
-    """Undo even where that is cancelled too; and a failure of it must not hide why it was needed."""
+    """Undo a step, also during a second cancellation. An error of it is dropped: the first error is reported."""
     with suppress(Solo5Error):
         await asyncio.shield(undoing)
 
 
 def _fit_for_unit(texts: Iterable[tuple[str, str]]) -> None:
-    """Refuse what the border to PID 1 would refuse, and name it as its author does."""
+    """Refuse text that `bus.checked_call` would refuse, with an error that names the workload's field."""
     for what, text in texts:
         fault = structure(text)
         if fault:
@@ -490,8 +506,8 @@ def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
     yield from (("journal field", f"{key}={value}") for key, value in workload.log_fields)
 
 
-def _places(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
-    """Yield where disks were found to be, links followed."""
+def _resolved(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
+    """Yield the resolved paths of disks."""
     yield from (("disk path", disk.path) for disk in disks)
 
 
@@ -499,12 +515,12 @@ def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
 
 
-def _made(
+def _effective_request(
     workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-) -> policy.Made:
-    """Return what a start would make, whether the request, a default or the image's manifest has it so."""
+) -> policy.EffectiveRequest:
+    """Return the request with all defaults, and the facts of the image, filled in."""
     memory_max = workload.memory if workload.memory_max is None else workload.memory_max
-    return policy.Made(
+    return policy.EffectiveRequest(
         unit=workload.kind,
         tender=image.facts.manifest.target,
         memory=workload.memory,
@@ -516,21 +532,21 @@ def _made(
     )
 
 
-def _in_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:
-    """NICs in the order of the image's manifest, whatever the order in which they were asked for."""
+def _in_manifest_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:
+    """Return NICs in the order of the image's manifest."""
     names = manifest.names(DeviceKind.NET_BASIC)
     return tuple(sorted(nics, key=lambda nic: names.index(nic.nic)))
 
 
 def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
-    """Each published port with its NIC: named, or the one that MirageOS calls `service`, or the image's first."""
+    """Return each published port with its NIC: the requested one, or else `service`, or else the image's first."""
     names = [nic.nic for nic in nics]
     implied = SERVICE if SERVICE in names else next(iter(names), None)
-    wanted = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
-    return tuple(publish.to(_reached(publish, names, publish.nic or implied)) for publish in wanted)
+    published = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
+    return tuple(publish.to(_checked_nic(publish, names, publish.nic or implied)) for publish in published)
 
 
-def _reached(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
+def _checked_nic(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
     if nic is not None and nic in names:
         return nic
     has = ", ".join(names) or "none"

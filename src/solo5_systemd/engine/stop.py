@@ -1,4 +1,4 @@
-"""A task's end: waited for, and brought about."""
+"""Stop tasks, and wait until they have ended."""
 
 import asyncio
 from contextlib import aclosing, suppress
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
 SIGKILL = 9
 STOP_JOB_TIMEOUT_S = 5.0
-"""Seconds that PID 1 has to begin a stop before its unit is killed. It takes it some milliseconds; where it is busy,
-reading its units anew, nobody is killed sooner by asking it for both at once, and the end would be told as a kill."""
+"""Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
+A kill before the stop job would make the outcome `killed` instead of `stopped`."""
 
 
 class Stopper:
-    """The engine's part that ends tasks, on the backends that it is given."""
+    """Stops tasks and waits for their end."""
 
     def __init__(self, backends: "Backends") -> None:
         self._backends = backends
         self._units = backends.units
 
     async def wait_until_over(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
-        """The unit when it is over; None where it was removed, be there another of its name or not.
+        """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
 
-        A tender that hangs for good, and would never be over, is killed.
+        A hung tender (`is_hung`) would never end by itself; it is killed.
 
         Args:
-            state: the run that is meant.
-            seen: it was read just now.
+            state: the run to wait for.
+            seen: `state` has just been read.
         """
         async with aclosing(self._units.changes(state, seen=seen)) as states:
             async for now in states:
@@ -41,13 +41,13 @@ class Stopper:
                 if now.over:
                     return now
                 if await self.is_hung(now):
-                    with suppress(HostError):  # an end is worth more than its reason
+                    with suppress(HostError):  # without the note, the outcome is `killed`
                         await self._backends.console.log_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
         return None
 
     async def is_hung(self, state: UnitState) -> bool:
-        """Its tender is dead to everyone, with threads still alive."""
+        """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
         return bool(state.main_pid) and not state.over and await self._backends.usages.stalled(state.main_pid)
 
     async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
@@ -61,7 +61,7 @@ class Stopper:
             await self._kill(state)
 
     async def _request_stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
-        """By PID 1 where it can: it carries on if we die. It knows one signal and one timeout, the unit's."""
+        """Stop by a stop job if the unit's KillSignal= and TimeoutStopSec= fit: it goes on without this process."""
         if signal is StopSignal.TERM and timeout_s <= STOP_TIMEOUT_S:
             await self._units.stop(state.unit)
         else:
@@ -69,7 +69,7 @@ class Stopper:
             await self.wait_until_over(state)
 
     async def _kill(self, state: UnitState) -> None:
-        """Kill what does not listen. PID 1 is asked first, so that the stop is on its record before the end."""
+        """Kill the cgroup after a timeout, once a stop job has begun: PID 1 has the stop's timestamp before the end."""
         stopping = asyncio.ensure_future(self._units.stop(state.unit))
         try:
             with suppress(TimeoutError):
@@ -84,5 +84,5 @@ class Stopper:
             await asyncio.gather(stopping, return_exceptions=True)
 
     async def signal(self, state: UnitState, number: int) -> None:
-        """A scope has no main process, and nothing in it but its tender."""
+        """Send a signal to the tender: to each process of a scope, since that has no main process."""
         await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)

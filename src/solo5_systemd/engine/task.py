@@ -1,4 +1,4 @@
-"""A task as people see it: one value, made from what PID 1 and the leases say."""
+"""A task as a value, from its unit and its lease record, and the values of a start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
+    """The phase of a task."""
+
     STARTING = "starting"
     RUNNING = "running"
     FROZEN = "frozen"
@@ -32,10 +34,10 @@ class Task:
     """One task.
 
     Attributes:
-        state: its unit, as PID 1 has it.
-        phase: in one word.
-        outcome: how it ended, None while it has not.
-        reservation: what it holds of the network, None for nothing.
+        state: of its unit.
+        phase: of the task.
+        outcome: None until it has ended.
+        reservation: its leases and ports; None without any.
     """
 
     state: UnitState
@@ -45,64 +47,73 @@ class Task:
 
     @property
     def name(self) -> TaskName:
+        """Return the name of the task."""
         return self.state.task
 
     @property
     def kind(self) -> UnitKind:
+        """Return the type of the unit."""
         return self.state.kind
 
     @property
     def unit(self) -> str:
+        """Return the name of the unit."""
         return self.state.unit
 
     @property
     def invocation(self) -> str:
+        """Return InvocationID=, in hexadecimal digits."""
         return self.state.invocation
 
     @property
     def pid(self) -> int:
+        """Return the PID of the tender; 0 for none, and for a scope."""
         return self.state.main_pid
 
     @property
     def started(self) -> int:
-        """Microseconds since the epoch, zero for never."""
+        """Return the start of the tender in microseconds since the epoch; 0 for never."""
         return self.state.started
 
     @property
     def ended(self) -> int:
-        """Microseconds since the epoch, zero for never."""
+        """Return the end of the tender in microseconds since the epoch; 0 for never."""
         return self.state.ended
 
     @property
     def control_group(self) -> str:
+        """Return ControlGroup=, below the root of the hierarchy."""
         return self.state.control_group
 
     @property
     def image(self) -> str:
-        """The path that the image had when the task was started; empty for a scope that is over."""
+        """Return the path of the image at the start; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE", "")
 
     @property
     def sha256(self) -> str:
+        """Return the SHA-256 of the image, in hexadecimal digits; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE_SHA256", "")
 
     @property
     def tender(self) -> str:
+        """Return `hvt` or `spt`; empty for a scope that is over."""
         return self.state.tender
 
     @property
     def memory(self) -> int:
-        """Bytes of the allotment, zero where it is not known."""
+        """Return the task's memory in bytes; 0 if unknown."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Resource usage of one task, now.
+    """The current resource usage of one task.
 
     Attributes:
-        nics: those that are connected.
+        usage: of its cgroup.
+        nics: counters of each attached NIC.
     """
 
     usage: Usage
@@ -111,16 +122,16 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A task that has just been started: what its starter needs, at the price of few questions to PID 1.
+    """A task that has just been started, read with few D-Bus calls.
 
     Attributes:
-        name: the task's.
-        unit: that runs it.
-        invocation: systemd's InvocationID, in hexadecimal digits: another start of this name has another.
-        pid: of the tender; zero where it has ended already.
+        name: of the task.
+        unit: its unit.
+        invocation: InvocationID=, in hexadecimal digits; each start has another.
+        pid: of the tender; 0 if it has ended already.
         started: microseconds since the epoch.
-        control_group: below the root of the hierarchy; empty where it is gone already.
-        reservation: what it holds of the network, None for nothing.
+        control_group: ControlGroup=, below the root of the hierarchy; empty if it has been removed already.
+        reservation: its leases and ports; None without any.
         log_namespace: the journal namespace of its console; empty: the host's journal.
     """
 
@@ -136,12 +147,12 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class StartedScope:
-    """A process in a scope of its own.
+    """A scope that has just been started, with the caller's process in it.
 
     Attributes:
-        argv: what it is to execute now: the tender's command line.
-        invocation: systemd's InvocationID, in hexadecimal digits: another start of this name has another.
-        control_group: below the root of the hierarchy.
+        argv: the command line that the process has to execute.
+        invocation: InvocationID=, in hexadecimal digits; each start has another.
+        control_group: ControlGroup=, below the root of the hierarchy.
     """
 
     argv: tuple[str, ...]
@@ -151,14 +162,14 @@ class StartedScope:
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What a start has found out before it makes anything.
+    """The results of the checks before a start.
 
     Attributes:
-        image: the path that was asked for.
-        sha256: of the image's content, in hexadecimal digits.
-        manifest: what the image needs.
+        image: path in the request.
+        sha256: of the image, in hexadecimal digits.
+        manifest: of the image.
         tender: that will run it.
-        memory: MiB of the whole allotment.
+        memory: MiB of the task.
         guest_memory: MiB of it that the guest sees.
     """
 
@@ -171,30 +182,33 @@ class Preflight:
 
 
 class StartCallbacks(Protocol):
-    """Who is told how far a start has come; each call returns at once."""
+    """The progress callbacks of a start. They must not block."""
 
     def on_step(self, doing: str) -> None:
-        """The next step, such as `reserving addresses`."""
+        """Called before each step, such as `reserving addresses`."""
 
     def on_preflight(self, preflight: Preflight) -> None:
-        """All is well so far, and nothing exists yet; an error raised here ends the start as one of its own."""
+        """Called after preflight, before anything is created; an error raised here fails the start."""
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
-        """The task has these addresses."""
+        """Called when addresses are reserved."""
 
 
 class NoCallbacks:
-    """Nobody is told."""
+    """Callbacks without effect."""
 
-    def on_step(self, doing: str) -> None: ...
+    def on_step(self, doing: str) -> None:
+        """See `StartCallbacks`."""
 
-    def on_preflight(self, preflight: Preflight) -> None: ...
+    def on_preflight(self, preflight: Preflight) -> None:
+        """See `StartCallbacks`."""
 
-    def on_leases(self, leases: Sequence[Lease]) -> None: ...
+    def on_leases(self, leases: Sequence[Lease]) -> None:
+        """See `StartCallbacks`."""
 
 
 def phase(state: UnitState, *, hung: bool) -> Phase:
-    """The phase of a unit; `stalled`: its tender is a zombie leader with live threads."""
+    """Return the phase of a unit; `hung`: its tender is a zombie leader with live threads."""
     if state.over:
         return Phase.ENDED
     if hung:
