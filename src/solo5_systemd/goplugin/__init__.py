@@ -1,6 +1,6 @@
-"""HashiCorp's go-plugin, the plugin's side of it: a process that a host starts and then calls over gRPC."""
+"""The plugin side of HashiCorp's go-plugin: a process that a host starts and calls over gRPC."""
 
 import os
 
-# gRPC reads it when it is loaded. Its fork handlers are for children that use gRPC; ours are executed at once.
+# Read by gRPC when it is imported. Its fork handlers are for children that use gRPC; ours call execve(2) at once.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

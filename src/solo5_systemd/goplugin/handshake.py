@@ -1,4 +1,4 @@
-"""What host and plugin agree on before the first call (go-plugin's client.go and server.go)."""
+"""The handshake of host and plugin, before the first call (go-plugin's client.go and server.go)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from solo5_systemd.errors import InvalidRequestError
 
 CORE_PROTOCOL = 1
-"""Go-plugin's version of the handshake itself."""
+"""The version of go-plugin's core protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MagicCookie:
-    """An environment variable by which a plugin knows that a host started it; no secret."""
+    """An environment variable that a host sets for its plugins, against a start by hand. It is no secret."""
 
     name: str
     value: str
@@ -19,16 +19,16 @@ class MagicCookie:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The host's cookie, and the one version of the host's own protocol that the plugin speaks."""
+    """The host's cookie, and the supported version of the host's plugin protocol."""
 
     cookie: MagicCookie
     version: int
 
-    def recognise(self, environment: Mapping[str, str]) -> None:
-        """Make sure that a host started us.
+    def check_cookie(self, environment: Mapping[str, str]) -> None:
+        """Check that a host started this process.
 
         Raises:
-            InvalidRequestError: a person did, or a host of something else.
+            InvalidRequestError: the cookie is missing or wrong.
         """
         if environment.get(self.cookie.name) != self.cookie.value:
             raise InvalidRequestError(
@@ -36,24 +36,27 @@ class Handshake:
                 "Put it, or a link to it, into the host's plugin directory; there is nothing to run by hand.",
             )
 
-    def agree(self, environment: Mapping[str, str]) -> None:
-        """Make sure that the host speaks as we do.
+    def check_protocol(self, environment: Mapping[str, str]) -> None:
+        """Check that the host uses the supported protocol, without TLS.
 
         Raises:
-            InvalidRequestError: it wants TLS, or another version of its protocol.
+            InvalidRequestError: the host requires TLS, or another version of its protocol.
         """
         if environment.get("PLUGIN_CLIENT_CERT"):
             raise InvalidRequestError(
-                "the host asks for TLS (PLUGIN_CLIENT_CERT is set), which this plugin does not speak: "
+                "the host requires TLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support: "
                 "expected a host without AutoMTLS, as the socket is in a directory that only its owner can enter."
             )
         offered = environment.get("PLUGIN_PROTOCOL_VERSIONS", "")
         if offered and str(self.version) not in (version.strip() for version in offered.split(",")):
             raise InvalidRequestError(
-                f"the host speaks version {offered} of its plugin protocol: expected {self.version}.",
+                f"the host has version {offered} of its plugin protocol: expected {self.version}.",
                 "Install the plugin's release for this host.",
             )
 
     def line(self, socket: str) -> str:
-        """What the host waits for on our stdout, once *socket* answers; the last field would be a certificate."""
+        """Return the line that the host reads from stdout once the socket accepts connections.
+
+        The last field would be the plugin's certificate.
+        """
         return f"{CORE_PROTOCOL}|{self.version}|unix|{socket}|grpc|\n"

@@ -1,4 +1,9 @@
-"""The log: Python's logging on the host's pipe, which may be slow to drain, or broken."""
+"""Python's logging as lines of HashiCorp's hclog in JSON, written to the host's pipe by a thread.
+
+The format is that which go-plugin's host parses (client.go, log_entry.go). The host panics at an @-key that is not a
+string, takes a time of another layout for plain text, and cuts lines at 64 KiB. It parses numbers as floats, and would
+print a million as 1e+06, so values are strings.
+"""
 
 import io
 import json
@@ -11,25 +16,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 
-from solo5_systemd.goplugin import hclog
-
-# A log line as HashiCorp's hclog writes it in JSON, and as go-plugin's host reads it (client.go, log_entry.go).
-#
-# The host panics at an @-key that is no string, takes a time of any other layout for plain text, and cuts lines at
-# 64 KiB. It reads numbers as floats and would print a million as 1e+06, so values travel as text.
-
-LONGEST = 60_000
-"""Bytes, within the host's 64 KiB."""
+LINE_MAX_BYTES = 60_000
+"""Bytes of a line, within the host's 64 KiB."""
 
 
-def line(*, level: str, message: str, time: float, fields: Mapping[str, object]) -> bytes:
-    """One line, newline included.
+def log_line(*, level: str, message: str, time: float, fields: Mapping[str, object]) -> bytes:
+    """Return a log line, newline included.
 
     Args:
         level: trace, debug, info, warn or error.
-        message: one sentence; should it have several lines, they are joined.
+        message: one sentence; several lines are joined.
         time: seconds since the epoch.
-        fields: the host shows each as key=value; a value of several lines, below the message.
+        fields: printed by the host as key=value; values of several lines, below the message.
     """
     head = {
         "@level": level,
@@ -37,7 +35,7 @@ def line(*, level: str, message: str, time: float, fields: Mapping[str, object])
         "@timestamp": datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
     }
     entry = head | {key.lstrip("@") or "at": _plain(value) for key, value in fields.items()}
-    while len(encoded := _encoded(entry)) > LONGEST:
+    while len(encoded := _encoded(entry)) > LINE_MAX_BYTES:
         _shorten(entry)
     return encoded
 
@@ -48,61 +46,62 @@ def _plain(value: object) -> str:
 
 def _encoded(entry: Mapping[str, str]) -> bytes:
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="replace") + b"\n"  # a file name may hold what is not Unicode
+    return text.encode(errors="replace") + b"\n"  # a file name may have bytes that are not Unicode
 
 
 def _shorten(entry: dict[str, str]) -> None:
-    """Halve the longest value: how it begins and how it ends says most."""
+    """Halve the longest value, by removing its middle."""
     key = max(entry, key=lambda key: len(entry[key]))
     value = entry.pop(key)
     if quarter := len(value) // 4:
         entry[key] = f"{value[:quarter]} … {value[-quarter:]}"
 
 
-QUEUED = 2000
-"""Lines that wait for a slow host before further ones are dropped, and counted."""
+QUEUE_LINES = 2000
+"""Lines in the queue for a slow host; further ones are dropped and counted."""
 
-_FAREWELL = 0.2
-"""Seconds that the last lines may take when we leave, to be queued and to be written."""
+_CLOSE_TIMEOUT_S = 0.2
+"""Seconds that `close` waits for room in the queue, and as many for the queue to be written."""
 
 
 class HostLog(logging.Handler):
-    """Writes records to *descriptor* as hclog's JSON lines, from a thread: whoever logs never waits for the host.
+    """A handler that writes JSON lines to *descriptor* from a thread, so that logging never blocks on the host.
 
-    `extra={"fields": {…}}` becomes key=value. When the host is gone, so is the log, and nothing else.
+    `extra={"fields": {…}}` becomes key=value. If the host has died, lines are discarded.
     """
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUED)
-        self._lost = 0
+        self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
+        self._dropped = 0
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._own_up()
-        if not self._queued(_line(record)):
-            self._lost += 1
+        """Queue a record, or count it as dropped if the queue is full."""
+        self._report_dropped()
+        if not self._queued(_record_line(record)):
+            self._dropped += 1
 
     def close(self) -> None:
-        """Write what is queued, if the host takes it soon."""
-        self._own_up(_FAREWELL)
-        if self._queued(None, _FAREWELL):
-            self._writer.join(_FAREWELL)
+        """Write the queue, unless the host is too slow."""
+        self._report_dropped(_CLOSE_TIMEOUT_S)
+        if self._queued(None, _CLOSE_TIMEOUT_S):
+            self._writer.join(_CLOSE_TIMEOUT_S)
         super().close()
 
-    def _own_up(self, patience: float = 0) -> None:
-        """Say how many lines were dropped, as soon as there is room to say it."""
-        if not self._lost:
+    def _report_dropped(self, timeout_s: float = 0) -> None:
+        """Log the number of dropped lines, once the queue has room."""
+        if not self._dropped:
             return
-        message = f"the host reads this log too slowly: {self._lost} lines before this one are lost"
-        if self._queued(hclog.line(level="warn", message=message, time=time.time(), fields={}), patience):
-            self._lost = 0
+        message = f"dropped {self._dropped} log lines before this one: the host reads this log too slowly"
+        if self._queued(log_line(level="warn", message=message, time=time.time(), fields={}), timeout_s):
+            self._dropped = 0
 
-    def _queued(self, line: bytes | None, patience: float = 0) -> bool:
+    def _queued(self, line: bytes | None, timeout_s: float = 0) -> bool:
         try:
-            self._lines.put(line, timeout=patience)
+            self._lines.put(line, timeout=timeout_s)
         except queue.Full:
             return False
         return True
@@ -113,13 +112,14 @@ class HostLog(logging.Handler):
             broken = broken or not _written(self._descriptor, line)
 
 
-class Printed(io.TextIOBase):
-    """A stdout and stderr whose lines are log lines: what a library prints is seen, and breaks no protocol."""
+class LoggedOutput(io.TextIOBase):
+    """A replacement of stdout and stderr that logs each printed line, since the host's pipes are for the protocol."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def write(self, text: str) -> int:
+        """Log the complete lines, and keep the rest."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in filter(str.strip, lines):
             logging.getLogger(__name__).warning("%s", line)
@@ -127,15 +127,15 @@ class Printed(io.TextIOBase):
 
 
 def log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Be `sys.excepthook`, in one line of the log."""
-    logging.getLogger(__name__).critical("the plugin fails: %s", error, exc_info=(kind, error, traceback))
+    """Log an unhandled exception in one line; a `sys.excepthook`."""
+    logging.getLogger(__name__).critical("unhandled exception: %s", error, exc_info=(kind, error, traceback))
 
 
-def _line(record: logging.LogRecord) -> bytes:
+def _record_line(record: logging.LogRecord) -> bytes:
     fields = dict(getattr(record, "fields", {}))
     if record.exc_info:
         fields["traceback"] = logging.Formatter().formatException(record.exc_info)
-    return hclog.line(level=_level(record.levelno), message=record.getMessage(), time=record.created, fields=fields)
+    return log_line(level=_level(record.levelno), message=record.getMessage(), time=record.created, fields=fields)
 
 
 def _level(number: int) -> str:
@@ -144,7 +144,7 @@ def _level(number: int) -> str:
 
 
 def _written(descriptor: int, line: bytes) -> bool:
-    """Whether the host took it: its pipe is broken when it has died, and stays so."""
+    """Write a line, and return whether the pipe still has a reader."""
     try:
         while line:
             line = line[os.write(descriptor, line) :]

@@ -1,4 +1,4 @@
-"""A gRPC service from its descriptor and an object whose coroutines are its methods."""
+"""gRPC services from a descriptor, and an object with a coroutine for each method."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _LOG = logging.getLogger(__name__)
 
-_LONGEST = 1500
-"""Characters of an error's message: it travels in headers, twice, where clients may allow no more than 8 KiB."""
+_MESSAGE_MAX = 1500
+"""Characters of an error message: it is sent in headers, twice, and clients may limit these to 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error as gRPC has it: code, sentence, and messages that a program can look for."""
+    """The gRPC status of an error: code, message, and details for programs."""
 
     code: grpc.StatusCode
     message: str
@@ -33,52 +33,52 @@ class Failure:
 
     def __post_init__(self) -> None:
         if self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            raise ValueError(f"{self.code} tells go-plugin that the plugin is dead: expected another code.")
+            raise ValueError(f"{self.code} means a dead plugin to go-plugin: expected another code.")
 
 
-Explain: TypeAlias = Callable[[Exception], Failure | None]
-"""What the caller is told of an error; None for one that nobody foresaw."""
+ToFailure: TypeAlias = Callable[[Exception], Failure | None]
+"""Returns the gRPC status of an exception; None: it is an internal error."""
 
 
-def service_handler(descriptor: ServiceDescriptor, implementation: object, explain: Explain) -> Handler:
-    """Serve *descriptor*'s methods by those of *implementation*, named alike in snake_case.
+def service_handler(descriptor: ServiceDescriptor, implementation: object, to_failure: ToFailure) -> Handler:
+    """Return a handler that serves the methods of *descriptor* by those of *implementation*, in snake_case.
 
     A method takes the request, or an asynchronous iterator of requests. It is a coroutine that returns the response, or
-    returns an asynchronous iterator of responses. What it raises is answered as *explain* has it, or else logged and
-    answered as UNKNOWN; a call whose caller has gone is cancelled.
+    returns an asynchronous iterator of responses. An exception becomes the status that *to_failure* returns, or else is
+    logged, with the status UNKNOWN. A call is cancelled when its caller disconnects.
 
     Raises:
         AttributeError: *implementation* lacks a method.
     """
-    methods = {method.name: _method_handler(method, implementation, explain) for method in descriptor.methods}
+    methods = {method.name: _method_handler(method, implementation, to_failure) for method in descriptor.methods}
     return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
 
 
 def _method_handler(
-    descriptor: MethodDescriptor, implementation: object, explain: Explain
+    descriptor: MethodDescriptor, implementation: object, to_failure: ToFailure
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     method = getattr(implementation, _snake_case(descriptor.name))
-    answer, make = {
+    call, make = {
         (False, False): (_unary(method), grpc.unary_unary_rpc_method_handler),
         (False, True): (_stream(method), grpc.unary_stream_rpc_method_handler),
         (True, True): (_stream(method), grpc.stream_stream_rpc_method_handler),
     }[descriptor.client_streaming, descriptor.server_streaming]
     return make(
-        _explained(answer, descriptor.name, explain),
+        _with_error_status(call, descriptor.name, to_failure),
         request_deserializer=_message_class(descriptor.input_type).FromString,
         response_serializer=_message_class(descriptor.output_type).SerializeToString,
     )
 
 
 def _unary(method: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def answer(request: Any, _: Context) -> Any:
+    async def call(request: Any, _: Context) -> Any:
         return await method(request)
 
-    return answer
+    return call
 
 
 def _stream(method: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Context], Awaitable[None]]:
-    async def answer(request: Any, context: Context) -> None:
+    async def call(request: Any, context: Context) -> None:
         responses = method(request)
         try:
             async for response in responses:
@@ -87,37 +87,37 @@ def _stream(method: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Conte
             if isinstance(responses, AsyncGenerator):
                 await responses.aclose()
 
-    return answer
+    return call
 
 
-def _explained(
-    answer: Callable[[Any, Context], Awaitable[Any]], name: str, explain: Explain
+def _with_error_status(
+    call: Callable[[Any, Context], Awaitable[Any]], name: str, to_failure: ToFailure
 ) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def answer_or_fail(request: Any, context: Context) -> Any:
+    async def call_or_abort(request: Any, context: Context) -> Any:
         try:
-            return await answer(request, context)
+            return await call(request, context)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            failure = _unforeseen(name, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
-            failure = explain(error) or _unforeseen(name, error)
+            failure = _internal_error(name, error)
+        except Exception as error:  # noqa: BLE001 - each becomes the status of the call
+            failure = to_failure(error) or _internal_error(name, error)
         return await _abort(context, failure)
 
-    return answer_or_fail
+    return call_or_abort
 
 
 def _is_cancelled() -> bool:
-    """Whether the call itself is: what a call waits for may be cancelled as well, and the caller still waits."""
+    """Return whether the call itself is cancelled, and not only a future that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _unforeseen(name: str, error: BaseException) -> Failure:
-    _LOG.error("%s failed as nobody foresaw: %s", name, error, exc_info=error)
+def _internal_error(name: str, error: BaseException) -> Failure:
+    _LOG.error("%s: internal error: %s", name, error, exc_info=error)
     return Failure(
         code=grpc.StatusCode.UNKNOWN,
-        message=f"{name} failed by a fault of the plugin ({type(error).__name__}: {error}); its log says where.",
+        message=f"{name}: internal error of the plugin ({type(error).__name__}: {error}); see its log for the place.",
     )
 
 
@@ -131,10 +131,10 @@ async def _abort(context: Context, failure: Failure) -> NoReturn:
 
 
 def _sendable(message: str) -> str:
-    """The message in Unicode (a file name may hold something else), and without its middle where it is very long."""
+    """Return a message in valid Unicode (a file name may have other bytes), without its middle if it is too long."""
     text = message.encode(errors="replace").decode()
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
+    half = _MESSAGE_MAX // 2
+    return text if len(text) <= _MESSAGE_MAX else f"{text[:half]} … {text[-half:]}"
 
 
 def _snake_case(name: str) -> str:
@@ -142,5 +142,6 @@ def _snake_case(name: str) -> str:
 
 
 def _message_class(descriptor: Any) -> type[Message]:
-    """The generated class. No public name for it is in both protobuf 3.21 and 7."""
+    """Return the generated class of a descriptor."""
+    # Protobuf 3.21 and 7 have no public name for it in common.
     return cast("type[Message]", descriptor._concrete_class)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""One plugin process, from the handshake to its end."""
+"""The plugin process, from the handshake to its exit."""
 
 import asyncio
 import logging
@@ -17,37 +17,42 @@ from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.goplugin import services
 from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import Handler
-from solo5_systemd.goplugin.socket_dir import admit_group, socket_path
-from solo5_systemd.goplugin.stdio import log_to, take_pipes
+from solo5_systemd.goplugin.socket_dir import grant_group, socket_path
+from solo5_systemd.goplugin.stdio import log_to, redirect_stdio
 
 _LOG = logging.getLogger(__name__)
 
 _UNLIMITED = 2**31 - 1
-"""Bytes of a message: as much as hosts allow, instead of gRPC's 4 MiB."""
+"""Bytes of a message: as many as hosts allow, instead of gRPC's 4 MiB."""
 
-_FAREWELL = 0.02
-"""Seconds that calls in flight have when we leave, enough for the answer to the call that asked us to; and as many
-again to clean up."""
+_STOP_GRACE_S = 0.02
+"""Seconds that calls in flight have at shutdown: enough to answer the shutdown call itself. Cancelled calls then have
+as many again for their cleanup."""
 
-_PATIENCE = 1.5
-"""Seconds after which we leave in any case: two seconds after its request, the host kills and complains."""
+_EXIT_TIMEOUT_S = 1.5
+"""Seconds from the shutdown request to a forced exit. The host kills the process, and logs that, after two seconds."""
 
 
 async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: Callable[[], Awaitable[None]]) -> int:
-    """Serve *handlers*, and what go-plugin itself needs, until the host or SIGTERM wants us to end; the exit status.
+    """Serve until the host's shutdown call or SIGTERM, and return the exit status.
 
-    Takes the process over: its standard streams, its log, its signals. Calls in flight are cut in the end, *closing* is
-    awaited, and 1.5 s later the process exits even if something in it does not care.
+    It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled and
+    *closing* is awaited; the process exits after 1.5 s even if something blocks that.
+
+    Args:
+        handshake: cookie and protocol version.
+        handlers: the services, besides those of go-plugin itself.
+        closing: called after the last call.
     """
     try:
-        handshake.recognise(os.environ)
+        handshake.check_cookie(os.environ)
     except Solo5Error as error:
         print(error, file=sys.stderr)
         return 1
-    pipes = take_pipes()
+    pipes = redirect_stdio()
     log_to(pipes.log)
     try:
-        handshake.agree(os.environ)
+        handshake.check_protocol(os.environ)
         with socket_path(os.environ) as path:
             await _serve_at(path, handlers, lambda: _announce(handshake.line(str(path)), pipes.handshake))
             await closing()
@@ -58,48 +63,48 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
 
 
 async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[[], None]) -> None:
-    over = asyncio.Event()
+    shutdown = asyncio.Event()
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
-    server = grpc.aio.server(handlers=[*handlers, *services.handlers(over)], options=options)
+    server = grpc.aio.server(handlers=[*handlers, *services.handlers(shutdown)], options=options)
     _listen(server, path)
-    _heed_signals(over)
+    _handle_signals(shutdown)
     await server.start()
-    admit_group(path, os.environ)
+    grant_group(path, os.environ)
     announce()
-    await over.wait()
-    _leave_in_any_case(path)
-    await server.stop(_FAREWELL)
-    await asyncio.sleep(_FAREWELL)  # the calls that were cut hear of it, and clean up
+    await shutdown.wait()
+    _force_exit_after_timeout(path)
+    await server.stop(_STOP_GRACE_S)
+    await asyncio.sleep(_STOP_GRACE_S)  # for the cleanup of cancelled calls
 
 
 def _listen(server: grpc.aio.Server, path: Path) -> None:
     try:
         port = server.add_insecure_port(f"unix:{quote(str(path))}")
     except RuntimeError as error:
-        raise HostError(f"the socket {path} cannot be listened at: {error}.") from error
-    if not port:  # as gRPC said it before 1.60
-        raise HostError(f"the socket {path} cannot be listened at.")
+        raise HostError(f"cannot listen on the socket {path}: {error}.") from error
+    if not port:  # gRPC before 1.60 reports an error this way
+        raise HostError(f"cannot listen on the socket {path}.")
 
 
-def _heed_signals(over: asyncio.Event) -> None:
-    """Heed TERM. A terminal's INT is for the host, which gets it too; children would inherit that it is ignored."""
+def _handle_signals(shutdown: asyncio.Event) -> None:
+    """Shut down on SIGTERM. A terminal's SIGINT goes to the host as well, which then shuts the plugin down."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, over.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGTERM, shutdown.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # not SIG_IGN, which children would inherit
 
 
 def _announce(line: str, descriptor: int) -> None:
     try:
         os.write(descriptor, line.encode())
     except OSError as error:
-        raise HostError(f"the host is gone before the handshake: {error.strerror}.") from error
+        raise HostError(f"the host closed the pipe before the handshake: {error.strerror}.") from error
 
 
-def _leave_in_any_case(path: Path) -> None:
-    def leave() -> None:
+def _force_exit_after_timeout(path: Path) -> None:
+    def force_exit() -> None:
         shutil.rmtree(path.parent, ignore_errors=True)
         os._exit(0)
 
-    timer = threading.Timer(_PATIENCE, leave)
+    timer = threading.Timer(_EXIT_TIMEOUT_S, force_exit)
     timer.daemon = True
     timer.start()

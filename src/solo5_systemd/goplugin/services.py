@@ -1,4 +1,4 @@
-"""The services by which a host manages any plugin."""
+"""The gRPC services of go-plugin itself, by which a host manages any plugin."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,63 +14,77 @@ from solo5_systemd.goplugin.proto.plugin_pb2 import ConnInfo, StdioData
 from solo5_systemd.goplugin.rpc import Failure, Handler, service_handler
 
 _SERVED = ("", "plugin")
-"""The server as a whole, and the name that go-plugin's hosts ask for."""
+"""The name of the whole server, and that which go-plugin's hosts check."""
 
 
-def handlers(over: asyncio.Event) -> list[Handler]:
-    """All of them; *over* is set when the host wants the plugin to end."""
+def handlers(shutdown: asyncio.Event) -> list[Handler]:
+    """Return the handlers of all services. The host's shutdown call sets *shutdown*."""
     plugin = plugin_pb2.DESCRIPTOR.services_by_name
     return [
-        service_handler(plugin["GRPCController"], Controller(over), _explain),
-        service_handler(plugin["GRPCStdio"], Stdio(), _explain),
-        service_handler(plugin["GRPCBroker"], Broker(), _explain),
-        service_handler(health_pb2.DESCRIPTOR.services_by_name["Health"], Health(), _explain),
+        service_handler(plugin["GRPCController"], Controller(shutdown), _to_failure),
+        service_handler(plugin["GRPCStdio"], Stdio(), _to_failure),
+        service_handler(plugin["GRPCBroker"], Broker(), _to_failure),
+        service_handler(health_pb2.DESCRIPTOR.services_by_name["Health"], Health(), _to_failure),
     ]
 
 
 class Controller:
-    def __init__(self, over: asyncio.Event) -> None:
-        self._over = over
+    """The service plugin.GRPCController."""
+
+    def __init__(self, shutdown: asyncio.Event) -> None:
+        self._shutdown = shutdown
 
     async def shutdown(self, _: plugin_pb2.Empty) -> plugin_pb2.Empty:
-        self._over.set()
+        """Request the plugin's shutdown."""
+        self._shutdown.set()
         return plugin_pb2.Empty()
 
 
 class Stdio:
-    """Nothing is printed here: see pipes. The stream is held, as a host would report its end."""
+    """The service plugin.GRPCStdio, without data: printed lines are log lines (see `stdio`)."""
 
     def stream_stdio(self, _: Empty) -> AsyncIterator[StdioData]:
-        return _Silence()
+        """Stream nothing. The stream stays open, since a host logs its end."""
+        return _IdleStream()
 
 
 class Broker:
-    """Hosts open it in case either side wants further connections; we never do."""
+    """The service plugin.GRPCBroker, by which either side could request further connections; unused."""
 
     def start_stream(self, _: AsyncIterator[ConnInfo]) -> AsyncIterator[ConnInfo]:
-        return _Silence()
+        """Stream nothing."""
+        return _IdleStream()
 
 
 class Health:
+    """The service grpc.health.v1.Health."""
+
     async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        """Return that the plugin is serving.
+
+        Raises:
+            NotFoundError: there is no such service.
+        """
         if request.service not in _SERVED:
             raise NotFoundError(f"no service {request.service!r} here: expected “plugin”.")
         return _serving()
 
     async def list(self, _: health_pb2.HealthListRequest) -> health_pb2.HealthListResponse:
+        """Return the status of all services."""
         return health_pb2.HealthListResponse(statuses=dict.fromkeys(_SERVED, _serving()))
 
     async def watch(self, request: HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
-        known = request.service in _SERVED
-        yield _serving() if known else HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
-        async for _ in _Silence():
+        """Stream the status of a service, which never changes."""
+        served = request.service in _SERVED
+        yield _serving() if served else HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
+        async for _ in _IdleStream():
             pass
 
 
-class _Silence:
-    """A stream that says nothing until its caller goes."""
+class _IdleStream:
+    """A stream without messages, open until its caller disconnects."""
 
-    def __aiter__(self) -> "_Silence":
+    def __aiter__(self) -> "_IdleStream":
         return self
 
     async def __anext__(self) -> Never:
@@ -82,7 +96,7 @@ def _serving() -> HealthCheckResponse:
     return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
 
-def _explain(error: Exception) -> Failure | None:
+def _to_failure(error: Exception) -> Failure | None:
     if isinstance(error, NotFoundError):
         return Failure(code=grpc.StatusCode.NOT_FOUND, message=str(error))
     return None

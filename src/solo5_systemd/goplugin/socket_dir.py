@@ -1,4 +1,4 @@
-"""Where the socket is: in a directory that only we can enter, and that a later plugin removes if we could not."""
+"""The socket's private directory. A later plugin removes the directories of plugins that were killed."""
 
 import fcntl
 import grp
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError
 
-LONGEST = 107
+SOCKET_PATH_MAX = 107
 """Bytes of a socket's path (unix(7))."""
 
 _PREFIX = "plugin-"
@@ -20,22 +20,22 @@ _NAME = "socket"
 
 @contextmanager
 def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
-    """A path to listen at, in a fresh directory that is removed in the end.
+    """Yield a path for the socket, in a new directory that is removed at the end of the block.
 
-    The directory is below PLUGIN_UNIX_SOCKET_DIR, or where temporary files are. It is locked while we live: who finds
-    one of ours unlocked knows that its owner was killed. (systemd-tmpfiles leaves locked directories alone, too.)
+    The directory is below PLUGIN_UNIX_SOCKET_DIR, or else in the directory for temporary files. It is locked (flock(2))
+    while the process lives, so an unlocked one is that of a killed plugin. systemd-tmpfiles skips locked ones, too.
 
     Raises:
         HostError: no directory can be made there, the path would be too long, or PLUGIN_UNIX_SOCKET_GROUP is unknown.
     """
     parent = Path(environment.get("PLUGIN_UNIX_SOCKET_DIR") or tempfile.gettempdir())
-    _sweep(parent)
+    _remove_stale(parent)
     directory, lock = _locked_directory(parent)
     try:
         path = directory / _NAME
-        if len(os.fsencode(path)) > LONGEST:
+        if len(os.fsencode(path)) > SOCKET_PATH_MAX:
             raise HostError(
-                f"the socket's path {path} is longer than the {LONGEST} bytes that Linux allows.",
+                f"the socket's path {path} is longer than the {SOCKET_PATH_MAX} bytes that Linux allows.",
                 "Set TMPDIR, or PLUGIN_UNIX_SOCKET_DIR, to a shorter directory.",
             )
         yield path
@@ -44,11 +44,11 @@ def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
         os.close(lock)
 
 
-def admit_group(path: Path, environment: Mapping[str, str]) -> None:
-    """Let the group that the host names connect to the socket at *path* (go-plugin's server.go).
+def grant_group(path: Path, environment: Mapping[str, str]) -> None:
+    """Give the group of PLUGIN_UNIX_SOCKET_GROUP access to the socket (go-plugin's server.go).
 
     Raises:
-        HostError: there is no such group, or we may not give it anything.
+        HostError: there is no such group, or chown(2) is not permitted.
     """
     name = environment.get("PLUGIN_UNIX_SOCKET_GROUP")
     if not name:
@@ -75,8 +75,9 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
     return directory, lock
 
 
-def _sweep(parent: Path) -> None:
-    """Remove what plugins left that were killed. One that has only just made its directory has no socket in it yet."""
+def _remove_stale(parent: Path) -> None:
+    """Remove the directories of killed plugins."""
+    # Only those with a socket: a plugin that is just starting has not locked its new directory yet.
     for socket in parent.glob(f"{_PREFIX}*/{_NAME}"):
         with suppress(OSError):
             _remove_unlocked(socket.parent)

@@ -1,28 +1,28 @@
-"""The entry of the plugin: what it is made of is imported where a missing module can be told in one sentence."""
+"""The entry point of the plugin. It imports the rest itself, so that a missing Python module is one line of the log."""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Serve until Nomad ends it, and exit.
+    """Run the plugin until Nomad shuts it down.
 
-    Without gRPC or protobuf there is no handshake: the sentence goes to the log that Nomad reads from stderr.
+    Without gRPC or protobuf there is no handshake: the error goes to stderr, which is the agent's log.
     """
     try:
         from solo5_systemd.nomad.plugin import main as serve
     except ImportError as error:
-        sys.exit(_lacking(error))
+        sys.exit(_log_missing(error))
     serve()
 
 
-def _lacking(error: ImportError) -> int:
+def _log_missing(error: ImportError) -> int:
     import time
 
     from solo5_systemd.dependencies import blamed
-    from solo5_systemd.goplugin.hclog import line
+    from solo5_systemd.goplugin.hclog import log_line
 
-    os.write(2, line(level="error", message=str(blamed(error)), time=time.time(), fields={}))
+    os.write(2, log_line(level="error", message=str(blamed(error)), time=time.time(), fields={}))
     return 1
 
 

@@ -81,7 +81,7 @@ class Greeter:
                 LOG.info("not now")
 
 
-def explain(error: Exception) -> Failure | None:
+def to_failure(error: Exception) -> Failure | None:
     if isinstance(error, NotFoundError):
         detail = StringValue(value="try another")
         return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, message=str(error), details=(detail,))
@@ -96,7 +96,7 @@ async def closing() -> None:
 
 async def main() -> int:
     handshake = Handshake(MagicCookie(name="GREETER_COOKIE", value="crumbs"), 7)
-    return await serve(handshake, [service_handler(GREETINGS, Greeter(), explain)], closing=closing)
+    return await serve(handshake, [service_handler(GREETINGS, Greeter(), to_failure)], closing=closing)
 
 
 if __name__ == "__main__":

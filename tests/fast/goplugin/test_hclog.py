@@ -18,12 +18,12 @@ def read(line: bytes) -> dict[str, Any]:
 
 
 def line(message: str = "started", **fields: object) -> bytes:
-    return hclog.line(level="info", message=message, time=0, fields=fields)
+    return hclog.log_line(level="info", message=message, time=0, fields=fields)
 
 
 def test_a_line_is_level_message_time_and_fields() -> None:
     whole_second = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-    written = hclog.line(level="warn", message="slow", time=whole_second, fields={"task": "web"})
+    written = hclog.log_line(level="warn", message="slow", time=whole_second, fields={"task": "web"})
     assert read(written) == {
         "@level": "warn",
         "@message": "slow",
@@ -38,7 +38,7 @@ def test_numbers_travel_as_text_lest_the_host_print_them_as_floats() -> None:
 
 
 def test_no_field_can_pose_as_one_of_the_hosts_own() -> None:
-    written = hclog.line(level="info", message="m", time=0, fields={"@message": 7, "@": 8, "@@level": 9})
+    written = hclog.log_line(level="info", message="m", time=0, fields={"@message": 7, "@": 8, "@@level": 9})
     entry = read(written)
     assert (entry["@message"], entry["@level"]) == ("m", "info")
     assert (entry["message"], entry["at"], entry["level"]) == ("7", "8", "9")
@@ -52,7 +52,7 @@ def test_a_long_value_keeps_how_it_begins_and_ends() -> None:
 
 @given(st.text(), st.dictionaries(st.text(), st.one_of(st.text(), st.binary(), st.integers(), st.floats())))
 def test_whatever_is_logged_the_host_can_read_it(message: str, fields: dict[str, object]) -> None:
-    entry = read(hclog.line(level="info", message=message + "\udcff", time=0, fields=fields))
+    entry = read(hclog.log_line(level="info", message=message + "\udcff", time=0, fields=fields))
     assert all(isinstance(entry[key], str) for key in ("@level", "@message", "@timestamp"))
     assert "\n" not in entry["@message"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from solo5_systemd.goplugin import hclog
-from solo5_systemd.goplugin.hclog import HostLog, Printed
+from solo5_systemd.goplugin.hclog import HostLog, LoggedOutput
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_a_traceback_is_one_field_of_its_line(pipe: Pipe, logger: logging.Logger
 def test_lines_that_a_slow_host_leaves_no_room_for_are_counted(
     pipe: Pipe, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hclog, "QUEUED", 3)
+    monkeypatch.setattr(hclog, "QUEUE_LINES", 3)
     handler = HostLog(pipe.writing)
     logger.addHandler(handler)
     for number in range(20):
@@ -80,7 +80,9 @@ def test_lines_that_a_slow_host_leaves_no_room_for_are_counted(
         messages = [entry["@message"] for entry in reading.result()]
     written = [message for message in messages if message.isdecimal()]
     lost = [
-        int(found[1]) for message in messages if (found := re.search(r"(\d+) lines before this one are lost", message))
+        int(found[1])
+        for message in messages
+        if (found := re.search(r"dropped (\d+) log lines before this one", message))
     ]
     assert lost
     assert len(written) + sum(lost) == 20
@@ -99,8 +101,8 @@ def test_a_host_that_is_gone_is_no_error(logger: logging.Logger, capsys: pytest.
 
 
 def test_print_is_a_line_of_the_log_however_it_comes_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
-    print("one", 2, end="\n\nthr", file=Printed())
-    stream = Printed()
+    print("one", 2, end="\n\nthr", file=LoggedOutput())
+    stream = LoggedOutput()
     for piece in ("a", "b\n", "c"):
         stream.write(piece)
     assert caplog.messages == ["one 2", "ab"]

@@ -44,8 +44,8 @@ def test_a_person_who_starts_it_is_told_what_it_is(temporary: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"PLUGIN_CLIENT_CERT": "-----BEGIN"}, "the host asks for TLS"),
-        ({"PLUGIN_PROTOCOL_VERSIONS": "5,6"}, "the host speaks version 5,6"),
+        ({"PLUGIN_CLIENT_CERT": "-----BEGIN"}, "the host requires TLS"),
+        ({"PLUGIN_PROTOCOL_VERSIONS": "5,6"}, "the host has version 5,6"),
         ({"PLUGIN_UNIX_SOCKET_DIR": "/nowhere"}, "no directory for the socket can be made in /nowhere"),
         ({"PLUGIN_UNIX_SOCKET_GROUP": "no-such-group"}, "the socket cannot be given to group no-such-group"),
     ],
@@ -171,7 +171,7 @@ def test_an_unforeseen_error_is_answered_and_logged_once_with_its_traceback(
 ) -> None:
     error = refusal(lambda: host.greet(whom))
     assert error.code() is grpc.StatusCode.UNKNOWN
-    assert f"Greet failed by a fault of the plugin ({kind}" in (error.details() or "")
+    assert f"Greet: internal error of the plugin ({kind}" in (error.details() or "")
     assert host.greet("you") == "hello you"
     host.shut_down()
     first, *others = plugin.logged()
@@ -280,7 +280,7 @@ def test_a_fault_that_ends_the_plugin_is_told_in_one_line(temporary: Path) -> No
         plugin.process.terminate()
         (entry,) = plugin.logged()
         assert plugin.process.returncode == 1
-    assert (entry["@level"], entry["@message"]) == ("error", "the plugin fails: it cannot be closed")
+    assert (entry["@level"], entry["@message"]) == ("error", "unhandled exception: it cannot be closed")
     assert "RuntimeError: it cannot be closed" in entry["traceback"]
     assert list(temporary.iterdir()) == []
 

@@ -15,5 +15,5 @@ def test_a_method_that_is_missing_is_noticed_before_anything_is_served() -> None
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
 def test_no_failure_can_look_like_a_dead_plugin(code: grpc.StatusCode) -> None:
-    with pytest.raises(ValueError, match="tells go-plugin that the plugin is dead"):
+    with pytest.raises(ValueError, match="means a dead plugin to go-plugin"):
         Failure(code=code, message="no")
