@@ -29,12 +29,12 @@ from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
-from solo5_systemd.nomad.stats.stream import Statistics
-from solo5_systemd.nomad.stats.ticker import Beats
-from solo5_systemd.nomad.task.registry import Known
+from solo5_systemd.nomad.stats.stream import StatsStreams
+from solo5_systemd.nomad.stats.ticker import Ticker
+from solo5_systemd.nomad.task.registry import TaskEntry
 
 if TYPE_CHECKING:
-    from solo5_systemd.nomad.engine import Session
+    from solo5_systemd.nomad.engine import EngineSession
 
 TASKS = 500
 WARM, WATCHED = 5.0, 10.0
@@ -71,12 +71,12 @@ class Kernel:
 class Streams(DriverService):
     def __init__(self, what: str, root: Path) -> None:
         self._what = what
-        self._statistics = Statistics(cast("Session", Kernel(root)))
-        self._beats = Beats()
+        self._statistics = StatsStreams(cast("EngineSession", Kernel(root)))
+        self._beats = Ticker()
 
     def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[wire.TaskStatsResponse]:
         never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        known = Known(
+        known = TaskEntry(
             config=wire.TaskConfig(id=request.task_id),
             state=cast("Any", None),
             control_group=_control_group(request.task_id),

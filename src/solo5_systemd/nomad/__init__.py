@@ -1,1 +1,1 @@
-"""The Nomad task driver `solo5`: Nomad's Base and Driver services on the engine."""
+"""The Nomad task driver `solo5`: Nomad's BasePlugin and Driver services on the engine."""

@@ -1,22 +1,22 @@
-"""What the driver is called, and what it can do."""
+"""The driver's name, API versions and capabilities."""
 
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 NAME = "solo5"
-"""A job's `driver`, and the file name of the plugin: Nomad looks its configuration up by the latter."""
+"""The value of a job's `driver`. Also the plugin's file name, by which Nomad looks up its configuration."""
 
 API_VERSION = "v0.1.0"
-"""The one version of Nomad's plugin API."""
+"""The only version of Nomad's plugin API."""
 
 HANDLE_VERSION = 1
-"""Of TaskHandle: zero is what Nomad takes for a handle from before 0.9."""
+"""The version of TaskHandle. Nomad takes zero for a handle from before 0.9."""
 
 
 def capabilities() -> wire.DriverCapabilities:
-    """What a job may ask for; Nomad refuses the rest before it comes to us.
+    """Return the driver's capabilities. Nomad itself refuses a job that needs others.
 
-    NONE for the file system: a unikernel sees none of the host's, and `NOMAD_TASK_DIR` and its like are the paths that
-    `unikernel` and `source` may begin with. Neither group networks nor mounts are offered.
+    File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
+    need them; a unikernel sees no file system of the host anyway. Group networks and mounts are not supported.
     """
     return wire.DriverCapabilities(
         send_signals=True,

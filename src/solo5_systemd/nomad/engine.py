@@ -1,4 +1,4 @@
-"""The engine as the driver holds it: connected when it is first needed, and again after the configuration changed."""
+"""The driver's connection to the engine."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from solo5_systemd.wiring import Machine
 
 
-class Session:
-    """One connection to the machine for the whole life of the plugin.
+class EngineSession:
+    """One lazy connection to the system bus and the services, for the life of the plugin.
 
-    Nothing is imported or connected before the first call: Nomad launches the plugin several times at its start, only
-    to ask for its name and schema.
+    The first call imports and connects. Before it nothing is: Nomad launches the plugin several times at its own start,
+    only for its name and schema.
 
     Attributes:
-        is_closing: the plugin ends; a call that is cut off by that is no fault.
+        is_closing: the plugin shuts down, so failing calls are expected.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,14 @@ class Session:
         self._connected: tuple[Machine, Runtime] | None = None
 
     def configure(self, config: PluginConfig) -> None:
+        """Set the plugin configuration that `settings` applies."""
         self._config = config
 
     def settings(self) -> Settings:
-        """Those of /etc/solo5, under what the plugin's configuration says.
+        """Return the settings of /etc/solo5, overridden by the plugin configuration.
 
         Raises:
-            SettingsError: a file is wrong.
+            SettingsError: a settings file is wrong.
         """
         from solo5_systemd.settings_files import read_settings
 
@@ -51,21 +52,22 @@ class Session:
         )
 
     async def engine(self) -> "Runtime":
-        """The engine.
+        """Return the engine, connected.
 
         Raises:
-            HostError: there is no system bus, or no module for it.
+            HostError: the system bus is not reachable.
+            DependencyError: a Python module is missing.
         """
         _, runtime = await self._connect()
         return runtime
 
     async def networks(self) -> "Networks":
-        """The network service; raises as `engine`."""
+        """Return the client of solo5-networkd; raises as `engine`."""
         backends, _ = await self._connect()
         return backends.networks
 
     async def relay(self) -> "Relay":
-        """The relay of consoles; raises as `engine`."""
+        """Return the client of solo5-relay; raises as `engine`."""
         backends, _ = await self._connect()
         return backends.relay
 
@@ -85,5 +87,6 @@ class Session:
             return self._connected
 
     async def close(self) -> None:
+        """Disconnect."""
         self.is_closing = True
         await self._resources.aclose()

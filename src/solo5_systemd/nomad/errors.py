@@ -1,4 +1,4 @@
-"""Errors as Nomad has them: one sentence, and whether another try can help."""
+"""Errors as gRPC statuses for Nomad: one sentence, and whether a retry can succeed."""
 
 import grpc
 
@@ -6,21 +6,21 @@ from solo5_systemd.errors import HostError, Solo5Error, StartError, TakenError
 from solo5_systemd.goplugin.rpc import Failure
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 
-PASSING = (HostError, TakenError, StartError)
-"""What the host lacks now, what somebody else holds now, what systemd could not start now. Everything else is wrong in
-the job or in its image, and stays so however often it is tried."""
+RECOVERABLE = (HostError, TakenError, StartError)
+"""Errors of the host, of a name or resource in use, and of systemd. All others are errors of the job or its image,
+which a retry cannot change."""
 
 
-def explain(error: Exception) -> Failure | None:
-    """An error of ours for gRPC; None for what nobody foresaw.
+def to_failure(error: Exception) -> Failure | None:
+    """Return the gRPC status of an error; None: it is an internal error.
 
-    Nomad's client looks at nothing but the detail (plugins/drivers/client.go), and restarts a task for as long as its
-    restart policy has it where that says so.
+    Nomad's client reads only the detail (plugins/drivers/client.go): a recoverable error is retried by the task's
+    restart policy, any other fails the task.
     """
     if not isinstance(error, Solo5Error):
         return None
     return Failure(
         code=grpc.StatusCode.FAILED_PRECONDITION,
         message=str(error),
-        details=(RecoverableError(recoverable=isinstance(error, PASSING)),),
+        details=(RecoverableError(recoverable=isinstance(error, RECOVERABLE)),),
     )

@@ -1,4 +1,4 @@
-"""What this node offers to the scheduler, and whether it can be relied on now."""
+"""The fingerprint: the node's attributes and health, as the scheduler gets them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ UNHEALTHY = wire.FingerprintResponse.UNHEALTHY
 HEALTHY = wire.FingerprintResponse.HEALTHY
 
 CONFINEMENT = "user,capabilities,devices,files,system-calls,ip"
-"""What every service is confined in; a scope, which PID 1 does not start, has the first two."""
+"""The sandbox of a service. A scope, which PID 1 does not execute, has the first two."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """One answer; equal to the last one, it need not be sent again."""
+    """One fingerprint. One that equals the last is not sent again."""
 
     attributes: Mapping[str, str | bool | int]
     health: wire.FingerprintResponse.HealthState
@@ -30,13 +30,13 @@ class Fingerprint:
 
 
 def disabled(reason: str) -> Fingerprint:
-    """The driver does not offer itself, and says why."""
+    """Return the fingerprint of a driver that is switched off or wrongly configured: undetected, with the reason."""
     return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
 
 
 def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
-    """Judge the machine as `solo5ctl doctor` does; what is broken for every task makes the driver unhealthy."""
-    broken = [fact for fact in (*facts(host), *_worse_here(host, config)) if fact.verdict is Verdict.BROKEN]
+    """Return the fingerprint of a probed host. A broken fact, as of `solo5ctl doctor`, makes it unhealthy."""
+    broken = [fact for fact in (*facts(host), *_broken_for_scheduler(host, config)) if fact.verdict is Verdict.BROKEN]
     return Fingerprint(
         attributes=dict(_attributes(host, settings, config, version)),
         health=UNHEALTHY if broken else HEALTHY,
@@ -44,16 +44,16 @@ def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: s
     )
 
 
-def unreachable(reason: str, version: str) -> Fingerprint:
-    """The machine cannot even be looked at."""
+def failed(reason: str, version: str) -> Fingerprint:
+    """Return the fingerprint of a host that could not be probed: unhealthy, with the reason."""
     return Fingerprint(attributes={_key("version"): version}, health=UNHEALTHY, description=reason)
 
 
 def response(found: Fingerprint, earlier: Mapping[str, object]) -> wire.FingerprintResponse:
-    """As Nomad wants it; an attribute that is gone is sent empty once, since it would stay on the node otherwise."""
-    gone = dict.fromkeys(earlier.keys() - found.attributes.keys(), "")
+    """Return Nomad's message. An attribute that `earlier` had is sent empty once, or it would stay on the node."""
+    removed = dict.fromkeys(earlier.keys() - found.attributes.keys(), "")
     return wire.FingerprintResponse(
-        attributes={key: _attribute(value) for key, value in {**gone, **found.attributes}.items()},
+        attributes={key: _attribute(value) for key, value in {**removed, **found.attributes}.items()},
         health=found.health,
         health_description=found.description,
     )
@@ -73,11 +73,11 @@ def _sentence(fact: Fact) -> str:
     return f"{fact.name}: {fact.value.rstrip('.')}. {fact.advice}".rstrip()
 
 
-def _worse_here(host: Host, config: PluginConfig) -> Iterator[Fact]:
-    """What a person at the host can work around, and a scheduler cannot.
+def _broken_for_scheduler(host: Host, config: PluginConfig) -> Iterator[Fact]:
+    """Yield the facts that a person at the host can work around, and a scheduler cannot.
 
-    A node whose only tender is hvt can do nothing without KVM, one without nftables gives no task its network, and on
-    one without controllers a task takes more than the scheduler has reserved for it.
+    Without KVM a node whose only tender is hvt runs nothing, without nftables no task gets its network, and without
+    controllers a task may use more than the scheduler has reserved for it.
     """
     limits = cgroups(host)
     if limits.verdict is Verdict.LIMITED and not config.allow_missing_controllers:
@@ -85,7 +85,7 @@ def _worse_here(host: Host, config: PluginConfig) -> Iterator[Fact]:
         yield replace(limits, verdict=Verdict.BROKEN, advice=advice)
     if host.kernel.dropping_chains is None:
         advice = "Load the kernel module nf_tables: modprobe nf_tables"
-        yield Fact(name="nftables", value="cannot be asked", verdict=Verdict.BROKEN, advice=advice)
+        yield Fact(name="nftables", value="cannot be queried", verdict=Verdict.BROKEN, advice=advice)
     problem = host.devices.get(KVM, "")
     if problem and host.tenders and all(tender.target is Target.HVT for tender in host.tenders):
         yield Fact(name=KVM, value="cannot be used", verdict=Verdict.BROKEN, advice=problem)

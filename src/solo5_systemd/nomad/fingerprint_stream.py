@@ -1,4 +1,4 @@
-"""Look at the machine from time to time, and tell Nomad when it has changed."""
+"""The stream of fingerprints to the agent: one at once, then each that differs from the last."""
 
 import asyncio
 import logging
@@ -7,44 +7,44 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from solo5_systemd.nomad.fingerprint import HEALTHY, Fingerprint, response
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
-PERIOD = 30.0
-"""Seconds between two looks, as Nomad's own drivers have it."""
+HEALTHY_INTERVAL_S = 30.0
+"""Seconds between two fingerprints, as in Nomad's own drivers."""
 
-SICK_PERIOD = 5.0
-"""The same while something is missing: it is waited for."""
+UNHEALTHY_INTERVAL_S = 5.0
+"""The same while the driver is unhealthy, so that it recovers soon."""
 
 _log = logging.getLogger(__name__)
 
 
 async def fingerprints(
-    look: Callable[[], Awaitable[Fingerprint]], stir: asyncio.Event
+    probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
 ) -> AsyncGenerator[wire.FingerprintResponse, None]:
-    """One answer now, and another whenever it is another; never ends, since Nomad would begin again at once.
+    """Yield fingerprints without end: Nomad would reopen an ended stream at once.
 
     Args:
-        look: at the machine.
-        stir: set where a look is due before its time.
+        probe: makes a fingerprint.
+        refresh: set to make the next one without delay.
     """
     last: Fingerprint | None = None
     while True:
-        stir.clear()
-        found = await look()
+        refresh.clear()
+        found = await probe()
         if found != last:
-            _announce(found, last)
+            _log_change(found, last)
             yield response(found, last.attributes if last else {})
             last = found
-        await _patience(stir, PERIOD if found.health == HEALTHY else SICK_PERIOD)
+        await _wait(refresh, HEALTHY_INTERVAL_S if found.health == HEALTHY else UNHEALTHY_INTERVAL_S)
 
 
-def _announce(found: Fingerprint, last: Fingerprint | None) -> None:
+def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:
     if last is None or found.description != last.description:
         level = logging.INFO if found.health == HEALTHY else logging.WARNING
         _log.log(level, "%s", found.description)
 
 
-async def _patience(stir: asyncio.Event, seconds: float) -> None:
+async def _wait(refresh: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
-            await stir.wait()
+            await refresh.wait()
     except TimeoutError:
         pass

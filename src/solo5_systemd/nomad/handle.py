@@ -1,7 +1,7 @@
-"""What Nomad keeps of a task for us: enough to prove that a unit is the one that was started, and nothing else.
+"""The driver's state in a task handle, which proves that a unit is the one that the driver started.
 
-Nomad stores it once, in its client's database, and hands it back to RecoverTask after any crash. It holds no arguments
-and no environment: what is secret in a job is not ours to write down.
+Nomad stores it once, in its client's database, and passes it to RecoverTask after a crash. It has no arguments and no
+environment, which may hold secrets.
 """
 
 import json
@@ -11,12 +11,12 @@ from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import TaskName, log_namespace, task_name
-from solo5_systemd.nomad.config.ready import Watched, watched
+from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.values import Logging, choice
 from solo5_systemd.workload import UnitKind
 
 VERSION = 2
-"""1: without `ready`."""
+"""Version 1 had no `ready`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,15 @@ class DriverState:
     """The driver's part of a task handle.
 
     Attributes:
-        task: its name on this host.
+        task: the task's name on this host.
         unit: the transient unit.
-        invocation: systemd's id of this one run of it.
-        boot: the kernel's boot id; a unit does not outlive its boot.
+        invocation: systemd's invocation ID.
+        boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
         kind: service or scope.
-        logging: where its console goes.
-        ready: what is asked of the guest to see whether it stays ready, None for nothing.
-        log_namespace: the journal namespace that its console is in; empty: the host's journal.
+        logging: the destination of the console.
+        ready: the recurring readiness probe; None: no probe.
+        log_namespace: the journal namespace of the console; empty: the host's journal.
     """
 
     task: TaskName
@@ -42,11 +42,12 @@ class DriverState:
     started: int
     kind: UnitKind
     logging: Logging
-    ready: Watched | None = None
+    ready: ReadinessProbe | None = None
     log_namespace: str = ""
 
 
 def encode(state: DriverState) -> bytes:
+    """Return the state as JSON, with its version."""
     return json.dumps({"version": VERSION, **_plain(state)}, separators=(",", ":")).encode()
 
 
@@ -69,13 +70,13 @@ def _plain(state: DriverState) -> dict[str, object]:
 
 
 def decode(data: bytes) -> DriverState:
-    """Read what `encode` of this or an earlier version wrote.
+    """Parse the result of `encode`, of this or an earlier version.
 
     Raises:
         InvalidRequestError: it is damaged, or of a later version.
     """
     fields = Fields(json_document(data, "the task's stored state"), "driver_state")
-    _refuse_later(fields.integer("version", low=1, high=1 << 31))
+    _check_version(fields.integer("version", low=1, high=1 << 31))
     return DriverState(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
@@ -84,40 +85,38 @@ def decode(data: bytes) -> DriverState:
         started=fields.integer("started", low=0, high=1 << 62),
         kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
         logging=choice(fields, "logging", Logging) or Logging.NOMAD,
-        ready=watched(fields.table("ready")) if fields.has("ready") else None,
+        ready=parse_probe(fields.table("ready")) if fields.has("ready") else None,
         log_namespace=fields.parsed("log_namespace", log_namespace, ""),
     )
 
 
-def _refuse_later(version: int) -> None:
+def _check_version(version: int) -> None:
     if version > VERSION:
         raise InvalidRequestError(
-            f"the task's stored state is of version {version}: expected at most {VERSION}, which this driver knows.",
-            "A later driver has started the task: with that one it is taken up again, with this one started anew.",
+            f"the task's stored state has version {version}: expected at most {VERSION}.",
+            "A later release of the driver started the task: install it again to recover the task, or let Nomad start "
+            "the task once more.",
         )
 
 
-# Is a unit the one that a stored handle speaks of? Adopted on proof, never by name alone.
-
-
-def adopt(stored: DriverState, boot: str, found: Task | None) -> Task:
-    """The task, running or ended.
+def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
+    """Return the task of a handle, running or ended, if its invocation is the stored one; the name alone is no proof.
 
     Args:
-        stored: what the handle says.
-        boot: the kernel's boot id now.
-        found: what PID 1 has under the task's name; None for nothing.
+        stored: the handle.
+        boot: the kernel's boot ID now.
+        found: the task that PID 1 has under the name; None: none.
 
     Raises:
-        NoSuchTaskError: it is gone, or another run has its name; Nomad then starts the task anew.
+        NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
     """
     if stored.boot != boot:
-        raise NoSuchTaskError(f"task {stored.task} ended with the host's last boot.")
+        raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")
     if found is None:
-        raise NoSuchTaskError(f"task {stored.task} is gone: systemd has no unit {stored.unit}, nor how it ended.")
+        raise NoSuchTaskError(f"task {stored.task} does not exist: systemd has no unit {stored.unit}.")
     if found.invocation != stored.invocation:
         raise NoSuchTaskError(
-            f"task {stored.task} is gone: {stored.unit} is another run now ({found.invocation or 'none'}; "
+            f"task {stored.task} does not exist: {stored.unit} is another invocation ({found.invocation or 'none'}; "
             f"expected {stored.invocation})."
         )
     return found

@@ -1,4 +1,4 @@
-"""The plugin's process: Nomad launches it from its plugin_dir, and speaks to it over a socket."""
+"""The plugin process: Nomad launches it from its plugin_dir, and calls it over a Unix socket."""
 
 import asyncio
 import sys
@@ -9,8 +9,8 @@ from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.driver import Driver
-from solo5_systemd.nomad.errors import explain
-from solo5_systemd.nomad.process import raise_limit
+from solo5_systemd.nomad.errors import to_failure
+from solo5_systemd.nomad.process import raise_nofile_limit
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.service import BasePlugin, DriverService
 
@@ -18,32 +18,32 @@ COOKIE = MagicCookie(
     name="NOMAD_PLUGIN_MAGIC_COOKIE",
     value="e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 )
-"""What Nomad proves itself with (plugins/base/plugin.go); no secret, only a guard against starting it by hand."""
+"""Nomad's magic cookie (plugins/base/plugin.go). It is no secret: it only prevents a start by hand."""
 
 PROTOCOL = 2
-"""Nomad's version of its own protocol over go-plugin's."""
+"""The version of Nomad's plugin protocol on top of go-plugin's."""
 
 THREADS = 64
-"""For file systems that may hang: one that does must not take the others' images along."""
+"""Threads for file I/O: many, since a hanging file system blocks a thread for each of its files."""
 
 
 def main() -> None:
-    """Serve until Nomad says that it is enough, and exit."""
-    raise_limit()
+    """Run the plugin until Nomad shuts it down."""
+    raise_nofile_limit()
     asyncio.run(_main())
 
 
 async def _main() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
     async with asyncio.TaskGroup() as background:
-        # A group waits for its tasks; this ends them, since nobody needs them any more.
+        # The exception makes the group cancel its tasks, for which it would wait otherwise.
         sys.exit(await _serve(Driver(__version__, background)))
 
 
 async def _serve(driver: Driver) -> int:
     base, drivers = (file.DESCRIPTOR.services_by_name for file in (base_pb2, driver_pb2))
     handlers = [
-        service_handler(base["BasePlugin"], BasePlugin(driver, __version__), explain),
-        service_handler(drivers["Driver"], DriverService(driver), explain),
+        service_handler(base["BasePlugin"], BasePlugin(driver, __version__), to_failure),
+        service_handler(drivers["Driver"], DriverService(driver), to_failure),
     ]
     return await serve(Handshake(COOKIE, PROTOCOL), handlers, closing=driver.session.close)

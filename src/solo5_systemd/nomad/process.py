@@ -1,4 +1,4 @@
-"""The agent that has launched this plugin: a process that outlives its plugins, and knows them apart from others'."""
+"""The plugin's process: its parent, the agent, and its limit of open files."""
 
 import os
 import resource
@@ -10,7 +10,10 @@ PROC = Path("/proc")
 
 @cache
 def agent_id() -> str:
-    """The parent process, by its id and the time of its start (proc(5), stat); empty where it has died already."""
+    """Return the parent's process ID and start time (proc(5), stat); empty if it has died already.
+
+    The agent outlives its plugins. Units carry this value, by which a later plugin of the same agent finds them.
+    """
     pid = os.getppid()
     try:
         fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -19,24 +22,20 @@ def agent_id() -> str:
     return f"{pid}.{fields[19]}" if pid > 1 else ""
 
 
-# How many files the plugin may have open: as many as it can, since statistics hold five for each task.
-#
-# The soft limit is there for users of select(2) (systemd.exec(5), LimitNOFILE=). What the plugin executes may be one.
-
-GIVEN = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""Soft and hard limit that this process was started with."""
+INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The soft and hard RLIMIT_NOFILE that this process was started with."""
 
 
-def raise_limit() -> None:
-    """Have the soft limit be the hard one."""
-    hard = GIVEN[1]
+def raise_nofile_limit() -> None:
+    """Raise the soft RLIMIT_NOFILE to the hard one: statistics hold five file descriptors for each task."""
+    hard = INITIAL_NOFILE[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def restore_limit(pid: int) -> None:
-    """Give a child the limits that this process was given.
+def restore_nofile_limit(pid: int) -> None:
+    """Set the initial RLIMIT_NOFILE in a child, which may use select(2) (systemd.exec(5), LimitNOFILE=).
 
     Raises:
-        ProcessLookupError: it has ended.
+        ProcessLookupError: the child has ended.
     """
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, GIVEN)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_NOFILE)

@@ -1,7 +1,7 @@
-"""Nomad's two services, method by method: what is asked, put to who knows, and answered.
+"""Nomad's two gRPC services, method by method, as calls of the driver.
 
 Names and semantics are those of Nomad's plugins/base and plugins/drivers. Sub-messages that look optional are always
-set: the agent dereferences them unseen.
+set, since the agent dereferences them unchecked.
 """
 
 from collections.abc import AsyncIterator
@@ -15,27 +15,27 @@ from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.stats.stream import Statistics
+from solo5_systemd.nomad.stats.stream import StatsStreams
 from solo5_systemd.nomad.task import exit_result
-from solo5_systemd.nomad.task.registry import Known
+from solo5_systemd.nomad.task.registry import TaskEntry
 
 NO_SHELL = (
-    "a unikernel has no shell and no processes: nothing can be executed in it. Its console is in `nomad alloc logs`, "
-    "and what it answers to, it answers over the network."
+    "a unikernel has no shell and no processes: nothing can be executed in it. Its console is in `nomad alloc logs`."
 )
 
 CANNOT_EXECUTE = 126
-"""Exit status of a shell that finds a command which it cannot execute."""
+"""A shell's exit status for a command that cannot be executed."""
 
 
 class BasePlugin:
-    """hashicorp.nomad.plugins.base.proto.BasePlugin."""
+    """The service hashicorp.nomad.plugins.base.proto.BasePlugin."""
 
     def __init__(self, driver: Driver, version: str) -> None:
         self._driver = driver
         self._version = version
 
     async def plugin_info(self, _: base.PluginInfoRequest) -> base.PluginInfoResponse:
+        """Return name, version and type of the plugin."""
         return base.PluginInfoResponse(
             type=base.DRIVER,
             plugin_api_versions=[about.API_VERSION],
@@ -44,13 +44,14 @@ class BasePlugin:
         )
 
     async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
+        """Return the schema of the plugin configuration."""
         return base.ConfigSchemaResponse(spec=plugin_schema())
 
     async def set_config(self, request: base.SetConfigRequest) -> base.SetConfigResponse:
-        """Pure: Nomad calls it several times, in processes that it ends right after.
+        """Set the plugin configuration, without effect on the host: Nomad calls it in short-lived processes, too.
 
-        A wrong configuration is no error here: it would keep the whole agent from starting. The driver is undetected
-        instead, and says why.
+        A wrong configuration is not an error of this call, which would keep the whole agent from starting. Instead the
+        driver is undetected, with the reason in its fingerprint.
         """
         topology = request.nomad_config.driver.Topology if request.HasField("nomad_config") else None
         self._driver.configure(request.msgpack_config, topology)
@@ -58,125 +59,147 @@ class BasePlugin:
 
 
 class DriverService:
-    """hashicorp.nomad.plugins.drivers.proto.Driver."""
+    """The service hashicorp.nomad.plugins.drivers.proto.Driver."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._statistics = Statistics(driver.session)
+        self._stats = StatsStreams(driver.session)
 
     async def init(self, _: wire.InitRequest) -> wire.InitResponse:
+        """Do nothing."""
         return wire.InitResponse()
 
     async def shutdown(self, _: wire.ShutdownRequest) -> wire.ShutdownResponse:
-        """Nothing is ended with us: tasks are PID 1's."""
+        """Do nothing: tasks belong to PID 1, and outlive the plugin."""
         return wire.ShutdownResponse()
 
     async def task_config_schema(self, _: wire.TaskConfigSchemaRequest) -> wire.TaskConfigSchemaResponse:
+        """Return the schema of a task's options."""
         return wire.TaskConfigSchemaResponse(spec=task_schema())
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
-        offered = about.capabilities()
-        offered.disable_log_collection = self._driver.config.disable_log_collection
-        return wire.CapabilitiesResponse(capabilities=offered)
+        """Return the driver's capabilities."""
+        capabilities = about.capabilities()
+        capabilities.disable_log_collection = self._driver.config.disable_log_collection
+        return wire.CapabilitiesResponse(capabilities=capabilities)
 
     def fingerprint(self, _: wire.FingerprintRequest) -> AsyncIterator[wire.FingerprintResponse]:
+        """Stream fingerprints."""
         return self._driver.fingerprints()
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
     async def start_task(self, request: wire.StartTaskRequest) -> wire.StartTaskResponse:
-        known = await self._driver.start(request.task)
-        response = wire.StartTaskResponse(handle=_handle(known))
-        if known.network is not None:
-            response.network_override.CopyFrom(known.network)
+        """Start a task, and return its handle and its guest's address."""
+        entry = await self._driver.start(request.task)
+        response = wire.StartTaskResponse(handle=_handle(entry))
+        if entry.network is not None:
+            response.network_override.CopyFrom(entry.network)
         return response
 
     async def recover_task(self, request: wire.RecoverTaskRequest) -> wire.RecoverTaskResponse:
+        """Recover a task by its handle."""
         await self._driver.recover(request.handle)
         return wire.RecoverTaskResponse()
 
     async def wait_task(self, request: wire.WaitTaskRequest) -> wire.WaitTaskResponse:
+        """Wait for a task's end, and return its exit result."""
         end = await self._driver.tasks.wait(request.task_id)
         return wire.WaitTaskResponse(
             result=exit_result.exit_result(end.outcome), err=exit_result.exit_error(end.outcome)
         )
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
-        patience = request.timeout.ToNanoseconds() / 1e9
-        await self._driver.tasks.stop(request.task_id, request.signal, patience)
+        """Stop a task within the request's timeout."""
+        timeout_s = request.timeout.ToNanoseconds() / 1e9
+        await self._driver.tasks.stop(request.task_id, request.signal, timeout_s)
         return wire.StopTaskResponse()
 
     async def destroy_task(self, request: wire.DestroyTaskRequest) -> wire.DestroyTaskResponse:
-        keep = not self._driver.config.collection.tasks
+        """Remove a task."""
+        keep = not self._driver.config.gc.tasks
         await self._driver.tasks.destroy(request.task_id, force=request.force, keep=keep)
         return wire.DestroyTaskResponse()
 
     async def signal_task(self, request: wire.SignalTaskRequest) -> wire.SignalTaskResponse:
+        """Send a signal to a task."""
         await self._driver.tasks.signal(request.task_id, request.signal)
         return wire.SignalTaskResponse()
 
-    # --- look ------------------------------------------------------------------------------------------------------
+    # --- inspect ---------------------------------------------------------------------------------------------------
 
     async def inspect_task(self, request: wire.InspectTaskRequest) -> wire.InspectTaskResponse:
-        known = self._driver.tasks.known(request.task_id)
-        response = wire.InspectTaskResponse(task=_status(known), driver=_driver_status(known))
-        if known.network is not None:
-            response.network_override.CopyFrom(known.network)
+        """Return a task's status."""
+        entry = self._driver.tasks.entry(request.task_id)
+        response = wire.InspectTaskResponse(task=_status(entry), driver=_driver_status(entry))
+        if entry.network is not None:
+            response.network_override.CopyFrom(entry.network)
         return response
 
     def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[wire.TaskStatsResponse]:
-        known = self._driver.tasks.known(request.task_id)
-        asked = request.collection_interval.ToNanoseconds() / 1e9
-        interval = max(asked, self._driver.config.stats_interval)
-        return self._statistics.samples(known, interval, self._driver.mhz_per_core)
+        """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer."""
+        entry = self._driver.tasks.entry(request.task_id)
+        requested = request.collection_interval.ToNanoseconds() / 1e9
+        interval = max(requested, self._driver.config.stats_interval)
+        return self._stats.samples(entry, interval, self._driver.mhz_per_core)
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:
+        """Stream the events of all tasks."""
         return self._driver.events.stream()
 
-    # --- what no unikernel can -------------------------------------------------------------------------------------
+    # --- not supported by unikernels -------------------------------------------------------------------------------
 
     async def exec_task(self, _: wire.ExecTaskRequest) -> wire.ExecTaskResponse:
+        """Refuse: a unikernel has no processes.
+
+        Raises:
+            InvalidRequestError: always.
+        """
         raise InvalidRequestError(NO_SHELL)
 
     async def exec_task_streaming(
         self, _: AsyncIterator[wire.ExecTaskStreamingRequest]
     ) -> AsyncIterator[wire.ExecTaskStreamingResponse]:
-        """No error: Nomad passes its text on in a websocket's close frame, which holds 125 bytes or nothing."""
-        said = wire.ExecTaskStreamingIOOperation(data=f"{NO_SHELL}\r\n".encode())
-        yield wire.ExecTaskStreamingResponse(stderr=said)
+        """Refuse on stderr, with exit status 126.
+
+        An error would reach the user through a websocket's close frame, whose 125 bytes are too few for the sentence.
+        """
+        stderr = wire.ExecTaskStreamingIOOperation(data=f"{NO_SHELL}\r\n".encode())
+        yield wire.ExecTaskStreamingResponse(stderr=stderr)
         yield wire.ExecTaskStreamingResponse(exited=True, result=wire.ExitResult(exit_code=CANNOT_EXECUTE))
 
     async def create_network(self, _: wire.CreateNetworkRequest) -> wire.CreateNetworkResponse:
-        """Not offered among the capabilities, hence not called; no specification is "nothing to set up"."""
+        """Create nothing. Not called, since it is not among the capabilities; without a spec Nomad sets up nothing."""
         return wire.CreateNetworkResponse(created=False)
 
     async def destroy_network(self, _: wire.DestroyNetworkRequest) -> wire.DestroyNetworkResponse:
+        """Do nothing."""
         return wire.DestroyNetworkResponse()
 
 
-def _handle(known: Known) -> wire.TaskHandle:
+def _handle(entry: TaskEntry) -> wire.TaskHandle:
     return wire.TaskHandle(
         version=about.HANDLE_VERSION,
-        config=known.config,
+        config=entry.config,
         state=wire.RUNNING,
-        driver_state=encode(known.state),
+        driver_state=encode(entry.state),
     )
 
 
-def _status(known: Known) -> wire.TaskStatus:
-    ended = known.end.result() if known.end.done() else None
+def _status(entry: TaskEntry) -> wire.TaskStatus:
+    ended = entry.end.result() if entry.end.done() else None
     return wire.TaskStatus(
-        id=known.config.id,
-        name=known.config.name,
+        id=entry.config.id,
+        name=entry.config.name,
         state=wire.EXITED if ended else wire.RUNNING,
-        started_at=_timestamp(known.state.started),
+        started_at=_timestamp(entry.state.started),
         completed_at=_timestamp(ended.time if ended else 0),
         result=exit_result.exit_result(ended.outcome) if ended else wire.ExitResult(),
     )
 
 
-def _driver_status(known: Known) -> wire.TaskDriverStatus:
-    attributes = {"unit": known.state.unit, "invocation": known.state.invocation, "control_group": known.control_group}
+def _driver_status(entry: TaskEntry) -> wire.TaskDriverStatus:
+    attributes = {"unit": entry.state.unit, "invocation": entry.state.invocation, "control_group": entry.control_group}
     return wire.TaskDriverStatus(attributes=attributes)
 
 

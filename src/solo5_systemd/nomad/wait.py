@@ -1,4 +1,4 @@
-"""The end of a task: waited for through whatever happens to the bus, and read once for all who ask."""
+"""The wait for a task's end: it survives restarts of PID 1 and of the system bus."""
 
 import asyncio
 import logging
@@ -9,67 +9,68 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.scope.parent import Scopes
+from solo5_systemd.nomad.scope.parent import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
-RETRY = 1.0
-"""Seconds between two attempts to ask a bus that is away."""
+RETRY_INTERVAL_S = 1.0
+"""Seconds until a failed wait is repeated."""
 
-GONE = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
+UNIT_REMOVED = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
-    """How and when (microseconds since the epoch) a task ended."""
+class TaskEnd:
+    """The outcome of a task, and the time of its end in microseconds since the epoch."""
 
     outcome: Outcome
     time: int
 
 
-class Endings:
-    """Waits for ends.
+class ExitWaiter:
+    """Waits for the ends of services and scopes.
 
     Args:
         session: the engine.
-        scopes: those tasks that are this process's children.
+        scopes: the tenders that are children of this process.
     """
 
-    def __init__(self, session: Session, scopes: Scopes) -> None:
+    def __init__(self, session: EngineSession, scopes: ScopeChildren) -> None:
         self._session = session
         self._scopes = scopes
-        self._asked: set[TaskName] = set()
+        self._stop_requested: set[TaskName] = set()
 
-    def ask(self, name: TaskName) -> None:
-        """Somebody has requested a stop: of a child, systemd has no record of that."""
-        self._asked.add(name)
+    def stop_requested(self, name: TaskName) -> None:
+        """Record a requested stop: systemd has no such record of a child's scope."""
+        self._stop_requested.add(name)
 
     def forget(self, name: TaskName) -> None:
-        self._asked.discard(name)
+        """Drop the records of a removed task."""
+        self._stop_requested.discard(name)
         self._scopes.forget(name)
 
-    async def end(self, state: DriverState, pid: int, *, seen: Task | None = None) -> End:
-        """The task's end, when it has come; an outage is none.
+    async def wait(self, state: DriverState, pid: int, *, seen: Task | None = None) -> TaskEnd:
+        """Wait for a task's end, through any outage of PID 1 or the bus.
 
         Args:
-            state: which run.
-            pid: of its tender.
-            seen: as a look at many has just found it.
+            state: the task's handle, which names the invocation.
+            pid: the tender's.
+            seen: the task as just listed with others, to save a call; None: it is queried.
         """
-        end = await self._look(state, pid, seen)
+        end = await self._try_wait(state, pid, seen)
         while end is None:
-            await asyncio.sleep(RETRY)
-            end = await self._look(state, pid, None)
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            end = await self._try_wait(state, pid, None)
         return end
 
-    async def _look(self, state: DriverState, pid: int, seen: Task | None) -> End | None:
-        """The end, or None where it cannot be watched for just now."""
+    async def _try_wait(self, state: DriverState, pid: int, seen: Task | None) -> TaskEnd | None:
+        """Wait once; None if PID 1 or the bus failed meanwhile."""
         try:
             engine = await self._session.engine()
             status = await self._scopes.wait(state.task)
@@ -78,22 +79,22 @@ class Endings:
             task = await (
                 engine.wait_for_task(seen) if seen else engine.wait_for_run(state.unit, state.invocation, pid)
             )
-            return End(outcome=task.outcome or GONE, time=task.ended or _now())
+            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.ended or _now())
         except NoSuchTaskError:
-            return End(outcome=GONE, time=_now())
+            return TaskEnd(outcome=UNIT_REMOVED, time=_now())
         except Solo5Error as error:
             if not self._session.is_closing:
-                _log.warning("Task %s cannot be watched for now: %s", state.task, error)
-        except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
-            _log.exception("Task %s cannot be watched for now.", state.task)
+                _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, RETRY_INTERVAL_S, error)
+        except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+            _log.exception("wait for task %s failed, retrying: internal error", state.task)
         return None
 
-    async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> End:
-        asked = state.task in self._asked
-        outcome = await engine.child_outcome(state.task, state.started, status, stop_requested=asked)
-        return End(outcome=outcome, time=_now())
+    async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> TaskEnd:
+        requested = state.task in self._stop_requested
+        outcome = await engine.child_outcome(state.task, state.started, status, stop_requested=requested)
+        return TaskEnd(outcome=outcome, time=_now())
 
 
 def _now() -> int:
-    """Microseconds since the epoch."""
+    """Return the time in microseconds since the epoch."""
     return time.time_ns() // 1000

@@ -123,5 +123,5 @@ def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     for name in SETTABLE:
         value_or_refusal(parse_property, name, text, error=InvalidRequestError)
     value_or_refusal(expand, [text], {"name": "web"}, error=InvalidRequestError)
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         seconds(text)

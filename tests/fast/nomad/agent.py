@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.nomad.driver import Driver
-from solo5_systemd.nomad.events.stream import SETTLING
+from solo5_systemd.nomad.events.stream import SETTLE_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
 
@@ -45,7 +45,7 @@ class Agent:
         """The events that are waiting, in order; the next call gives later ones."""
         found: list[str] = []
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * SETTLING):
+            async with asyncio.timeout(2 * SETTLE_TIMEOUT_S):
                 async for event in self.driver.events.stream():
                     found += [event.message]
         return found

@@ -12,11 +12,11 @@ from tests.fast.host.test_facts import GOOD
 from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.facts import Host
-from solo5_systemd.nomad.scope.protocol import Enters, encode
+from solo5_systemd.nomad.scope.protocol import ScopeEntered, encode
 from solo5_systemd.settings import Settings
 
 Becomes = Callable[[str], None]
-ENTERED = Enters(invocation="ab" * 16, control_group="/solo5.slice/scope")
+ENTERED = ScopeEntered(invocation="ab" * 16, control_group="/solo5.slice/scope")
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
     monkeypatch.setattr("solo5_systemd.settings_files.read_settings", Settings)
     monkeypatch.setattr("solo5_systemd.nomad.gc.loops.NETWORKS", tmp_path / "nomad.toml")
-    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY", 0)
-    monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY_INTERVAL_S", 0)
     return made
 
 

@@ -5,9 +5,9 @@ from tests.fakes.images import preflight
 from tests.fakes.tasks import LEASE
 
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import LAST_LINES, LONGEST_LINE, Announcement
+from solo5_systemd.nomad.events.messages import LAST_LINES, QUOTED_LINE_MAX, TaskEvent
 
-END = Announcement(message="The guest aborted", annotations={"outcome": "aborted"})
+END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
 
 
 @pytest.mark.parametrize(
@@ -15,21 +15,21 @@ END = Announcement(message="The guest aborted", annotations={"outcome": "aborted
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    said = messages.checked(preflight(nics, disks)).message
+    said = messages.preflight_passed(preflight(nics, disks)).message
     assert said == (
-        "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB are the guest's; " + devices
+        "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB for the guest; " + devices
     )
 
 
 def test_all_addresses_are_one_event() -> None:
-    told = messages.leased([LEASE, LEASE])
+    told = messages.leases_attached([LEASE, LEASE])
     assert told.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
     assert told.annotations["nic.service.address"] == "10.89.0.2/24"
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
     told = messages.with_last_lines(END, [str(number) for number in range(20)])
-    assert told.message == "The guest aborted. Last on its console: “15”, “16”, “17”, “18”, “19”"
+    assert told.message == "The guest aborted. Last console lines: “15”, “16”, “17”, “18”, “19”"
     assert told.message.count("“") == LAST_LINES
     assert told.annotations == END.annotations
 
@@ -46,7 +46,7 @@ def test_an_end_without_last_words_quotes_nothing() -> None:
         ("\u202egnp", "\\u202egnp"),
         ("é ☺ 漢", "é ☺ 漢"),
         ("a|b", "a¦b"),
-        ("x" * 500, "x" * (LONGEST_LINE - 1) + "…"),
+        ("x" * 500, "x" * (QUOTED_LINE_MAX - 1) + "…"),
     ],
 )
 def test_a_quoted_line_is_bounded_and_steers_no_terminal(line: str, shown: str) -> None:

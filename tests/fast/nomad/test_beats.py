@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from solo5_systemd.nomad.stats.ticker import Beats
+from solo5_systemd.nomad.stats.ticker import Ticker
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -27,7 +27,9 @@ def on_clock(story: Callable[[Clock], Coroutine[None, None, None]]) -> Callable[
     return test
 
 
-async def waiting(beats: Beats, loop: Clock, *comings: float, interval: float = 1.0) -> dict[float, asyncio.Task[None]]:
+async def waiting(
+    beats: Ticker, loop: Clock, *comings: float, interval: float = 1.0
+) -> dict[float, asyncio.Task[None]]:
     tasks = {}
     for loop.now in comings:
         tasks[loop.now] = loop.create_task(beats.next(interval, lambda: None))
@@ -44,7 +46,7 @@ async def woken(loop: Clock, tasks: dict[float, asyncio.Task[None]], now: float)
 
 @on_clock
 async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near(loop: Clock) -> None:
-    beats = Beats()
+    beats = Ticker()
     tasks = await waiting(beats, loop, 100.0, 100.1, 100.4, 100.6)
     assert await woken(loop, tasks, 100.9) == set()
     assert await woken(loop, tasks, 101.0) == {100.0, 100.1, 100.4}
@@ -54,7 +56,7 @@ async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near(lo
 
 @on_clock
 async def test_all_deeds_of_a_beat_are_done_before_anybody_goes_on(loop: Clock) -> None:
-    beats, seen = Beats(), list[str]()
+    beats, seen = Ticker(), list[str]()
 
     async def one(name: str) -> None:
         await beats.next(1.0, lambda: seen.append(f"{name} does"))
@@ -69,7 +71,7 @@ async def test_all_deeds_of_a_beat_are_done_before_anybody_goes_on(loop: Clock) 
 
 @on_clock
 async def test_a_deed_that_fails_fails_for_who_waits_for_it(loop: Clock) -> None:
-    beats = Beats()
+    beats = Ticker()
     tasks = [loop.create_task(beats.next(1.0, deed)) for deed in (lambda: 1 // 0, lambda: 7)]
     await asyncio.sleep(0)
     loop.now = 101.0
@@ -79,7 +81,7 @@ async def test_a_deed_that_fails_fails_for_who_waits_for_it(loop: Clock) -> None
 
 @on_clock
 async def test_each_interval_has_beats_of_its_own(loop: Clock) -> None:
-    beats = Beats()
+    beats = Ticker()
     seconds, minutes = await waiting(beats, loop, 119.0), await waiting(beats, loop, 119.0, interval=60.0)
     assert (await woken(loop, seconds, 120.0), await woken(loop, minutes, 120.0)) == ({119.0}, set())
     assert await woken(loop, minutes, 180.0) == {119.0}
@@ -87,7 +89,7 @@ async def test_each_interval_has_beats_of_its_own(loop: Clock) -> None:
 
 @on_clock
 async def test_one_who_goes_leaves_the_others_waiting(loop: Clock) -> None:
-    tasks = await waiting(Beats(), loop, 100.0, 100.1)
+    tasks = await waiting(Ticker(), loop, 100.0, 100.1)
     tasks[100.0].cancel()
     assert await woken(loop, tasks, 101.0) == {100.0, 100.1}
     assert not tasks[100.1].cancelled()
@@ -95,7 +97,7 @@ async def test_one_who_goes_leaves_the_others_waiting(loop: Clock) -> None:
 
 @on_clock
 async def test_the_deed_of_one_who_has_gone_is_not_done(loop: Clock) -> None:
-    beats, seen = Beats(), list[str]()
+    beats, seen = Ticker(), list[str]()
     gone, there = (loop.create_task(beats.next(1.0, partial(seen.append, name))) for name in ("gone", "there"))
     await asyncio.sleep(0)
     gone.cancel()

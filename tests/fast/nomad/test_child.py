@@ -16,10 +16,10 @@ from solo5_systemd.engine.task import NoCallbacks, StartCallbacks, StartedScope
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.config.ready import Port, Rule
+from solo5_systemd.nomad.config.ready import GuestPort, Rule
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.scope import child
-from solo5_systemd.nomad.scope.protocol import Begins, Enters, Said, decode
+from solo5_systemd.nomad.scope.protocol import ReportLine, ScopeEntered, StepBegun, decode
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 
@@ -51,7 +51,7 @@ def _signals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())
 
 
-def told(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[Said]:
+def told(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[ReportLine]:
     """What the driver hears."""
     reading, writing = os.pipe()
     run(monkeypatch, engine, rule, writing)
@@ -79,10 +79,10 @@ def test_each_step_is_told_in_the_words_of_an_event_and_then_that_the_tender_is_
 ) -> None:
     engine = Engine()
     assert told(monkeypatch, engine)[:-1] == [
-        Begins(doing="checking"),
-        messages.checked(preflight()),
-        messages.leased([LEASE]),
-        Enters(invocation="ab" * 16, control_group="/web.scope"),
+        StepBegun(doing="checking"),
+        messages.preflight_passed(preflight()),
+        messages.leases_attached([LEASE]),
+        ScopeEntered(invocation="ab" * 16, control_group="/web.scope"),
     ]
     assert (engine.workloads, engine.calls) == ([WORKLOAD], [("scope", os.getpid())])
 
@@ -102,13 +102,13 @@ def test_an_error_of_ours_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_nobody_foresaw_is_told_and_not_taken_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     *_, last = told(monkeypatch, Engine(ZeroDivisionError("oops")))
     assert isinstance(last, HostError)
-    assert last.sentence == "the task's tender was not reached: ZeroDivisionError('oops')."
+    assert last.sentence == "the task's tender was not executed: ZeroDivisionError('oops')."
 
 
 def test_an_image_that_can_never_be_ready_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    first, last = told(monkeypatch, engine, Rule(by=Port(protocol=Protocol.TCP, name="80")))
-    assert first == Begins(doing="checking")
+    first, last = told(monkeypatch, engine, Rule(condition=GuestPort(protocol=Protocol.TCP, name="80")))
+    assert first == StepBegun(doing="checking")
     assert isinstance(last, InvalidRequestError)
     assert "the image has no NIC" in last.sentence
     assert engine.calls == []

@@ -12,9 +12,9 @@ from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
     Ceilings,
-    Collection,
-    Dangling,
     Defaults,
+    ForgottenTasksConfig,
+    GcConfig,
     PluginConfig,
     plugin_config,
 )
@@ -98,12 +98,12 @@ def test_every_key_is_read() -> None:
             properties=(("TasksMax", "16"),),
         ),
         ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9),
-        collection=Collection(
+        gc=GcConfig(
             enabled=False,
             interval=1800.0,
             image_age=5400.0,
             tasks=False,
-            dangling=Dangling(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
+            forgotten_tasks=ForgottenTasksConfig(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
         ),
     )
 
@@ -138,7 +138,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"network": {"lab": {"bridge": "a/b"}}}, "network.lab.bridge is 'a/b'"),
         ({"network": {"lab": {"masquerade": "no"}}}, "network.lab.masquerade is 'no'"),
         ({"stats_interval": 1}, "stats_interval is 1: expected a string"),
-        ({"stats_interval": "1"}, "stats_interval: '1' is no duration: expected a number and a unit, such as 30s"),
+        ({"stats_interval": "1"}, "stats_interval: '1' is not a duration: expected a number and a unit, such as 30s"),
         ({"stats_interval": "1ms"}, "stats_interval is '1ms': expected at least 0.1 seconds"),
         ({"disable_log_collection": "no"}, "disable_log_collection is 'no'"),
         ({"allowed_properties": ["User"]}, "allowed_properties is 'User': expected some of AllowedCPUs,"),
@@ -166,7 +166,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"ceilings": {"image_mb": "1G"}}, "ceilings.image_mb is '1G'"),
         ({"gc": {"enabled": "x"}}, "gc.enabled is 'x'"),
         ({"gc": {"interval": "0s"}}, "gc.interval is '0s': expected at least 1 seconds"),
-        ({"gc": {"image_age": "1 day"}}, "gc.image_age: '1 day' is no duration"),
+        ({"gc": {"image_age": "1 day"}}, "gc.image_age: '1 day' is not a duration"),
         ({"gc": {"dangling_tasks": {"creation_grace": "1s"}}}, "gc.dangling_tasks.creation_grace is '1s': expected at"),
         ({"gc": {"dangling_tasks": {"periode": "1s"}}}, "gc.dangling_tasks.periode is not a known key"),
         ({"gc": []}, "gc is []: expected a table"),

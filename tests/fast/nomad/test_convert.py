@@ -138,16 +138,16 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
     [
         (
             lambda task: task.MergeFrom(wire.TaskConfig(user="root")),
-            "asks for user 'root': every task runs as a user of its own",
+            "sets user 'root': every task runs as a user of its own",
         ),
-        (lambda task: task.mounts.add(task_path="/data"), "asks for a volume_mount (/data)"),
+        (lambda task: task.mounts.add(task_path="/data"), "has a volume_mount (/data)"),
         (
             lambda task: task.MergeFrom(
                 wire.TaskConfig(env={"CSI_ENDPOINT": "unix:///csi/csi.sock"}, mounts=[wire.Mount(task_path="/csi")])
             ),
             "has a csi_plugin block: a unikernel has no socket that Nomad could call",
         ),
-        (lambda task: task.devices.add(host_path="/dev/nvidia0"), "asks for a device (/dev/nvidia0)"),
+        (lambda task: task.devices.add(host_path="/dev/nvidia0"), "has a device (/dev/nvidia0)"),
         (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=GROUP)), 'mode = "host"'),
         (lambda task: task.dns.servers.append("1.1.1.1"), "in a group with network.dns"),
         (lambda task: task.dns.SetInParent(), "in a group with network.dns"),
@@ -251,8 +251,8 @@ def test_an_image_must_lie_below_what_nomad_brought_or_the_operator_offers() -> 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"unikernel": "a\0b"}, "config.unikernel 'a\\x00b' is no path: it contains a NUL byte."),
-        ({"block": {"d": {"source": "\0"}}}, "config.block \"d\".source '\\x00' is no path"),
+        ({"unikernel": "a\0b"}, "config.unikernel 'a\\x00b' is not a path: it contains a NUL byte."),
+        ({"block": {"d": {"source": "\0"}}}, "config.block \"d\".source '\\x00' is not a path"),
     ],
 )
 def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> None:

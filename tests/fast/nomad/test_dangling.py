@@ -11,13 +11,13 @@ from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config.plugin import Dangling
-from solo5_systemd.nomad.gc.forgotten import DanglingTasks
+from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
+from solo5_systemd.nomad.gc.forgotten import ForgottenTasks
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind
 
 LOST = TaskName("lost")
-NOW = Dangling(creation_grace=0.0)
+NOW = ForgottenTasksConfig(creation_grace=0.0)
 
 
 def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
@@ -26,8 +26,8 @@ def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = Uni
     return replace(running(LOST, kind=kind).state, log_fields=fields)
 
 
-def sweeper(nomad: Agent) -> DanglingTasks:
-    return DanglingTasks(nomad.driver.session, nomad.driver.tasks)
+def sweeper(nomad: Agent) -> ForgottenTasks:
+    return ForgottenTasks(nomad.driver.session, nomad.driver.tasks)
 
 
 def lives(machine: Machine) -> bool:
@@ -42,15 +42,15 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
         await nomad.start(task_config())
         machine.units.put(stranger(kind=kind))
         sweep = sweeper(nomad)
-        await sweep.sweep(Dangling(creation_grace=0.02))
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.02))
         assert lives(machine), "it was seen for the first time"
-        await sweep.sweep(Dangling(creation_grace=3600))
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
         assert lives(machine)
         await sweep.sweep(NOW)
         assert not lives(machine)
         assert len(machine.units.loaded) == 1, "the agent's own runs on"
     [record] = [r for r in caplog.records if "lost" in r.getMessage()]
-    assert record.getMessage() == "Task lost is ended: Nomad's agent does not know it."
+    assert record.getMessage() == "forgotten task lost stopped: Nomad's agent has no such task"
     assert record.levelno == logging.WARNING
     assert machine.relay.drained == [LOST]
 
@@ -71,7 +71,7 @@ async def test_one_in_whose_place_another_runs_is_ended_at_once(machine: Machine
     async with agent() as nomad:
         await nomad.start(task_config())
         machine.units.put(stranger("web", ALLOCATION))
-        await sweeper(nomad).sweep(Dangling(creation_grace=3600))
+        await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
     assert not lives(machine)
 
 
@@ -80,11 +80,11 @@ async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
         await nomad.start(task_config())
         sweep = sweeper(nomad)
         machine.units.put(stranger())
-        await sweep.sweep(Dangling(creation_grace=3600))
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
         machine.units.vanish(stranger().unit)
-        await sweep.sweep(Dangling(creation_grace=3600))
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
         machine.units.put(stranger())
-        await sweep.sweep(Dangling(creation_grace=0.001))
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.001))
     assert lives(machine)
 
 
@@ -97,7 +97,7 @@ async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: p
             await sweep.sweep(replace(NOW, dry_run=True))
     assert lives(machine)
     assert [r.getMessage() for r in caplog.records if "lost" in r.getMessage()] == [
-        "Task lost would be ended: Nomad's agent does not know it."
+        "forgotten task lost would be stopped: Nomad's agent has no such task"
     ]
 
 
@@ -123,7 +123,7 @@ async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(mach
     async with agent() as nomad, Background(nomad.start(task_config())):
         await machine.steps.hanging.wait()
         machine.units.put(stranger("web", ALLOCATION))
-        await sweeper(nomad).sweep(Dangling(creation_grace=3600))
+        await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
         assert not lives(machine)
         (name,) = nomad.driver.tasks.claims().names
         assert name.startswith("web-3fa85f64-"), "what is being started is claimed"
@@ -132,6 +132,6 @@ async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(mach
 
 async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
     async with agent() as nomad:
-        async with nomad.driver.tasks._turn(task_config().id):
+        async with nomad.driver.tasks._lock(task_config().id):
             assert len(nomad.driver.tasks.claims().names) == 1
         assert not nomad.driver.tasks.claims().names

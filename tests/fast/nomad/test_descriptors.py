@@ -10,14 +10,14 @@ import resource, subprocess, sys
 NOFILE = resource.RLIMIT_NOFILE
 resource.setrlimit(NOFILE, (64, 512))
 from solo5_systemd.nomad import process
-process.raise_limit()
+process.raise_nofile_limit()
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 inherited = resource.prlimit(child.pid, NOFILE)
-process.restore_limit(child.pid)
+process.restore_nofile_limit(child.pid)
 print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
 child.communicate()
 try:
-    process.restore_limit(child.pid)
+    process.restore_nofile_limit(child.pid)
 except ProcessLookupError:
     print("ended")
 """

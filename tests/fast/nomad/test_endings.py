@@ -8,10 +8,10 @@ import pytest
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.scope.parent import Scopes
-from solo5_systemd.nomad.wait import Endings
+from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.nomad.wait import ExitWaiter
 from solo5_systemd.workload import UnitKind
 
 STATE = DriverState(
@@ -20,7 +20,7 @@ STATE = DriverState(
 )  # fmt: skip
 
 
-class CutOff(Session):
+class CutOff(EngineSession):
     async def engine(self) -> NoReturn:
         raise HostError("the connection to the system bus broke.")
 
@@ -32,5 +32,5 @@ async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):
-        assert await Endings(session, Scopes())._look(STATE, 1, None) is None
+        assert await ExitWaiter(session, ScopeChildren())._try_wait(STATE, 1, None) is None
     assert len(caplog.records) == warnings

@@ -7,16 +7,16 @@ from tests.fakes.background import Background, yields
 from tests.fakes.clock import passed, taken
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.stream import KEPT, PATIENCE, SETTLING, Events
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.stream import BUFFER_EVENTS, DELIVERY_TIMEOUT_S, SETTLE_TIMEOUT_S, EventStream
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()
 
 
 async def test_an_event_says_whose_it_is_and_when() -> None:
-    events = Events()
-    events.publish(TASK, Announcement(message="Frozen", annotations={"a": "b"}))
+    events = EventStream()
+    events.publish(TASK, TaskEvent(message="Frozen", annotations={"a": "b"}))
     event = await anext(events.stream())
     assert (event.task_id, event.alloc_id, event.task_name) == (TASK_ID, ALLOCATION, "web")
     assert (event.message, dict(event.annotations)) == ("Frozen", {"a": "b"})
@@ -24,41 +24,43 @@ async def test_an_event_says_whose_it_is_and_when() -> None:
 
 
 async def test_events_are_kept_for_a_listener_to_come_and_then_arrive_as_they_happen() -> None:
-    events = Events()
+    events = EventStream()
     for text in "ab":
-        events.publish(TASK, Announcement(message=text))
+        events.publish(TASK, TaskEvent(message=text))
     stream = events.stream()
     assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
     async with Background(_next(stream)) as waiting:
         assert not waiting.done()
-        events.publish(TASK, Announcement(message="c"))
+        events.publish(TASK, TaskEvent(message="c"))
         assert await waiting == "c"
 
 
 async def test_no_more_are_kept_than_are_worth_it_and_those_the_latest() -> None:
-    events = Events()
-    for number in range(KEPT + 2):
-        events.publish(TASK, Announcement(message=str(number)))
+    events = EventStream()
+    for number in range(BUFFER_EVENTS + 2):
+        events.publish(TASK, TaskEvent(message=str(number)))
     stream = events.stream()
-    assert [(await anext(stream)).message for _ in range(KEPT)] == [str(number) for number in range(2, KEPT + 2)]
+    assert [(await anext(stream)).message for _ in range(BUFFER_EVENTS)] == [
+        str(number) for number in range(2, BUFFER_EVENTS + 2)
+    ]
 
 
 async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() -> None:
-    events = Events()
+    events = EventStream()
     first, second = events.stream(), events.stream()
     async with Background(_next(first)) as earlier, Background(_next(second)) as later:
-        events.publish(TASK, Announcement(message="a"))
+        events.publish(TASK, TaskEvent(message="a"))
         assert await later == "a"
-        events.publish(TASK, Announcement(message="b"))
+        events.publish(TASK, TaskEvent(message="b"))
         await yields()
         assert not earlier.done()
         assert (await anext(second)).message == "b"
 
 
 async def test_what_a_stream_that_broke_was_sent_is_told_to_the_next_listener() -> None:
-    events = Events()
+    events = EventStream()
     for text in "ab":
-        events.publish(TASK, Announcement(message=text))
+        events.publish(TASK, TaskEvent(message=text))
     broken = events.stream()
     assert (await anext(broken)).message == "a"
     await broken.aclose()
@@ -67,8 +69,8 @@ async def test_what_a_stream_that_broke_was_sent_is_told_to_the_next_listener() 
 
 
 async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> None:
-    events = Events()
-    events.publish(TASK, Announcement(message="a"))
+    events = EventStream()
+    events.publish(TASK, TaskEvent(message="a"))
     async with Background(_all(events.stream())):
         pass
     assert (await anext(events.stream())).message == "a"
@@ -76,18 +78,18 @@ async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> Non
 
 @pytest.mark.leaps
 async def test_what_the_stream_has_outlived_is_told_once() -> None:
-    events = Events()
-    events.publish(TASK, Announcement(message="a"))
+    events = EventStream()
+    events.publish(TASK, TaskEvent(message="a"))
     async with Background(_all(events.stream())):
-        await passed(2 * SETTLING)
-    events.publish(TASK, Announcement(message="b"))
+        await passed(2 * SETTLE_TIMEOUT_S)
+    events.publish(TASK, TaskEvent(message="b"))
     assert (await anext(events.stream())).message == "b"
 
 
 async def test_the_last_of_a_task_waits_until_its_listener_has_it() -> None:
-    events = Events()
+    events = EventStream()
     stream = events.stream()
-    async with Background(_next(stream)) as first, Background(events.conclude(TASK, Announcement(message="a"))) as end:
+    async with Background(_next(stream)) as first, Background(events.publish_last(TASK, TaskEvent(message="a"))) as end:
         await first
         assert not end.done(), "it is on its way"
         async with Background(_next(stream)):
@@ -95,23 +97,23 @@ async def test_the_last_of_a_task_waits_until_its_listener_has_it() -> None:
 
 
 async def test_the_last_of_a_task_waits_for_no_listener_that_is_not_there() -> None:
-    events = Events()
-    await events.conclude(TASK, Announcement(message="a"))
+    events = EventStream()
+    await events.publish_last(TASK, TaskEvent(message="a"))
     broken = events.stream()
     assert (await anext(broken)).message == "a"
     await broken.aclose()
-    await events.conclude(TASK, Announcement(message="b"))
+    await events.publish_last(TASK, TaskEvent(message="b"))
     stream = events.stream()
     assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
 
 
 @pytest.mark.leaps
 async def test_the_last_of_a_task_does_not_wait_for_ever() -> None:
-    events = Events()
-    events.publish(TASK, Announcement(message="a"))
+    events = EventStream()
+    events.publish(TASK, TaskEvent(message="a"))
     stream = events.stream()
     await anext(stream)
-    assert await taken(events.conclude(TASK, Announcement(message="b"))) == pytest.approx(PATIENCE)
+    assert await taken(events.publish_last(TASK, TaskEvent(message="b"))) == pytest.approx(DELIVERY_TIMEOUT_S)
 
 
 async def _all(stream: AsyncIterator[wire.DriverTaskEvent]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.nomad.task.exit_result import announcement, exit_error, exit_result
+from solo5_systemd.nomad.task.exit_result import exit_error, exit_event, exit_result
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]
@@ -59,7 +59,7 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
     outcome = Outcome(
         ending=Ending.OUT_OF_MEMORY, signal=9, sentence="OOM-killed", futile="too small", memory_peak=67108864
     )
-    told = announcement(outcome)
+    told = exit_event(outcome)
     assert told.message == "OOM-killed; a retry cannot help: too small"
     assert told.annotations == {
         "outcome": "out-of-memory",
@@ -72,6 +72,6 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
 
 
 def test_what_is_unknown_is_absent_from_an_announcement() -> None:
-    told = announcement(Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3"))
+    told = exit_event(Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3"))
     assert told.message == "The guest exited with 3"
     assert told.annotations == {"outcome": "exited", "exit_code": "3", "retry": "true"}

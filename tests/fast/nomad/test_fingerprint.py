@@ -15,9 +15,9 @@ from solo5_systemd.nomad.fingerprint import (
     UNHEALTHY,
     Fingerprint,
     disabled,
+    failed,
     fingerprint,
     response,
-    unreachable,
 )
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings import Settings, parse_settings
@@ -74,7 +74,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"tenders": ()}, "solo5-hvt: not found. Install Solo5 (opam install solo5), and put"),
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
-        ({"kernel": replace(GOOD.kernel, dropping_chains=None)}, "nftables: cannot be asked. Load the kernel module"),
+        ({"kernel": replace(GOOD.kernel, dropping_chains=None)}, "nftables: cannot be queried. Load the kernel module"),
         ({"controllers": None}, "cgroups: version 1. Limits of tasks do not hold: boot with systemd.unified"),
         ({"controllers": ("cpu", "cpuset")}, "cgroups: version 2 without memory, pids. Limits of tasks do not hold"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),
@@ -149,7 +149,7 @@ def test_only_the_networks_that_jobs_may_join_are_offered() -> None:
 
 def test_a_driver_that_is_switched_off_or_cannot_look_says_why() -> None:
     assert disabled("off") == Fingerprint(attributes={}, health=UNDETECTED, description="off")
-    away = unreachable("no bus", VERSION)
+    away = failed("no bus", VERSION)
     assert (away.health, away.description, away.attributes) == (UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"})
 
 

@@ -13,14 +13,14 @@ from tests.fast.nomad.values import TASK_ID
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.config.ready import Endpoint, OnLoss, Watched
+from solo5_systemd.nomad.config.ready import Endpoint, OnLoss, ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.workload import UnitKind
 
 STATES = Path(__file__).parent / "states"
-RULE = Watched(
+RULE = ReadinessProbe(
     endpoint=Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=80),
     interval=10.0,
     on_loss=OnLoss.RESTART,
@@ -55,7 +55,7 @@ def test_what_is_asked_of_a_guest_that_is_ready_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("version, ready", [(1, None), (2, RULE)])
-def test_what_each_version_stored_is_read_by_this_one(version: int, ready: Watched | None) -> None:
+def test_what_each_version_stored_is_read_by_this_one(version: int, ready: ReadinessProbe | None) -> None:
     assert decode((STATES / f"v{version}.json").read_bytes()) == replace(state(), ready=ready)
 
 
@@ -87,7 +87,7 @@ def damaged(**changes: object) -> bytes:
         (b"[" * 100_000, "it is not JSON"),
         (b"null", "driver_state is None: expected a table"),
         (b"{}", "driver_state.version is missing"),
-        (damaged(version=VERSION + 1), f"is of version {VERSION + 1}: expected at most {VERSION}, which this driver"),
+        (damaged(version=VERSION + 1), f"has version {VERSION + 1}: expected at most {VERSION}."),
         (damaged(ready=["x"]), "driver_state.ready is ['x']: expected a table"),
         (damaged(ready={"protocol": "tcp"}), "driver_state.ready.address is missing"),
         (damaged(version=0), "driver_state.version is 0"),

@@ -36,8 +36,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.PERIOD", 0.001)
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.SICK_PERIOD", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:
@@ -126,7 +126,7 @@ async def test_a_look_that_fails_as_nobody_foresaw_loses_no_driver(
     [
         ({"enabled": False}, "disabled: plugin.solo5.config.enabled is false"),
         ({"enabled": "no"}, "plugin.solo5.config.enabled is 'no': expected true or false."),
-        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: 'soon' is no duration"),
+        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: 'soon' is not a duration"),
     ],
 )
 async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says_why(

@@ -12,7 +12,7 @@ from tests.fast.nomad.values import packed, task_config
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config.plugin import Collection, Dangling, PluginConfig
+from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
@@ -29,7 +29,7 @@ def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Periods that are over at once."""
-    monkeypatch.setattr("solo5_systemd.nomad.gc.loops.FOLLOW_PERIOD", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.gc.loops.CPUSET_INTERVAL_S", 0)
 
 
 async def begun(nomad: Agent) -> None:
@@ -118,7 +118,7 @@ async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it
 ) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        nomad.driver.config = PluginConfig(collection=Collection(enabled=enabled, interval=0, image_age=60))
+        nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=0, image_age=60))
         await begun(nomad)
         await yields(200)
     assert ("collect images" in machine.steps.taken) is enabled
@@ -129,7 +129,7 @@ async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it
 async def test_a_collection_that_fails_is_tried_again(machine: Machine) -> None:
     machine.steps.errors["collect images"] = HostError("the disk is sick.")
     async with agent() as nomad:
-        nomad.driver.config = PluginConfig(collection=Collection(interval=0))
+        nomad.driver.config = PluginConfig(gc=GcConfig(interval=0))
         await begun(nomad)
         await yields(200)
         assert machine.steps.taken.count("collect images") > 1
@@ -142,7 +142,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
     """Whether it collects or not, and long before the first collection."""
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
     async with agent() as nomad:
-        nomad.driver.config = PluginConfig(collection=Collection(enabled=enabled, interval=3600))
+        nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
         await begun(nomad)
         await yields(100)
     assert machine.steps.taken.count("reclaim disks") == 1
@@ -160,8 +160,8 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
     machine.relay.silent = {TaskName("gone"): 1000.0}
     async with agent() as nomad:
         await nomad.start(task_config())
-        dangling = Dangling(enabled=enabled, period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(collection=Collection(dangling=dangling))
+        forgotten = ForgottenTasksConfig(enabled=enabled, period=0, creation_grace=0)
+        nomad.driver.config = PluginConfig(gc=GcConfig(forgotten_tasks=forgotten))
         own = next(iter(machine.units.loaded.values()))
         machine.units.put(replace(own, task=TaskName("lost"), unit="solo5-task-lost.service", invocation="f" * 32))
         async with aclosing(nomad.driver.fingerprints()) as listening:
@@ -170,15 +170,15 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
         lives = {state.task for state in machine.units.loaded.values() if not state.over}
     assert lives == {own.task} | (set() if enabled else {TaskName("lost")})
     assert ("gone" in machine.relay.drained) is enabled
-    assert ("The console of task gone, which is long gone, is let go." in caplog.messages) is enabled
+    assert ("closed the log FIFOs of task gone, which has been removed" in caplog.messages) is enabled
 
 
 async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> None:
     """Another may have taken its place, whose tasks this one never hears of."""
     async with agent() as nomad:
         await nomad.start(task_config())
-        dangling = Dangling(period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(collection=Collection(dangling=dangling))
+        forgotten = ForgottenTasksConfig(period=0, creation_grace=0)
+        nomad.driver.config = PluginConfig(gc=GcConfig(forgotten_tasks=forgotten))
         await begun(nomad)
         await yields(50)
         own = next(iter(machine.units.loaded.values()))
@@ -196,11 +196,11 @@ async def test_housekeeping_goes_on_after_a_fault_of_its_own(
 ) -> None:
     machine.steps.errors["collect images"] = ValueError("a fault")
     async with agent() as nomad:
-        nomad.driver.config = PluginConfig(collection=Collection(interval=0))
+        nomad.driver.config = PluginConfig(gc=GcConfig(interval=0))
         await begun(nomad)
         await yields(200)
         assert machine.steps.taken.count("collect images") > 1
-    assert "unused images: an internal error." in caplog.messages
+    assert "gc of images failed: internal error" in caplog.messages
 
 
 # --- networks ------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from tests.fast.nomad.values import ALLOCATION, task_config
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.config.plugin import Collection, PluginConfig
+from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
 from solo5_systemd.nomad.task import postmortem
-from solo5_systemd.nomad.task.postmortem import remove_gone
+from solo5_systemd.nomad.task.postmortem import remove_orphaned
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
-KEEPING = PluginConfig(collection=Collection(tasks=False))
+KEEPING = PluginConfig(gc=GcConfig(tasks=False))
 
 
 async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") -> str:
@@ -70,6 +70,6 @@ async def test_kept_task_goes_with_its_allocation(machine: Machine, gone: bool) 
         await nomad.start(running)
         if gone:
             machine.directories.missing.add("/alloc")
-        await remove_gone(nomad.driver.session)
+        await remove_orphaned(nomad.driver.session)
         left = {task_service(name_of(running.id))} | (set() if gone else {unit})
         assert machine.units.loaded.keys() == left, "one that runs is not judged here"

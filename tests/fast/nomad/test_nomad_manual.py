@@ -14,8 +14,8 @@ from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
 from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.start_progress import SLOW
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.start_progress import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings import Settings
@@ -73,21 +73,21 @@ TWO_NICS = Reservation(
 )
 EVENTS = [
     messages.started("solo5-task-web.service", "4058f4bd"),
-    messages.slow("reserving addresses", SLOW[0]),
+    messages.slow_start("reserving addresses", SLOW_START_S[0]),
     messages.ready("tcp 10.89.0.2:80 answers", 1.2),
-    messages.lost("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
-    messages.regained("tcp 10.89.0.2:80 answers", 12),
-    messages.repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
-    messages.gap(12),
-    messages.without_effect("SIGHUP"),
-    messages.leased([LEASE]),
-    *messages.unreached([Publish(host_port=80, port=80)], None),
-    *messages.unreached([], TWO_NICS),
+    messages.not_ready("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
+    messages.ready_again("tcp 10.89.0.2:80 answers", 12),
+    messages.network_repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
+    messages.lines_dropped(12),
+    messages.signal_not_sent("SIGHUP"),
+    messages.leases_attached([LEASE]),
+    *messages.port_limits([Publish(host_port=80, port=80)], None),
+    *messages.port_limits([], TWO_NICS),
 ]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.message.partition(" ")[0])
-def test_every_event_is_shown_as_it_is(event: Announcement) -> None:
+def test_every_event_is_shown_as_it_is(event: TaskEvent) -> None:
     shown = re.sub(r"-849f3877-cf0163c1b450|(?<=4058f4bd)[0-9a-f]+", "", section("Events"))
     assert f"`{event.message}`" in shown
 

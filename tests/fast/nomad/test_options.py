@@ -13,8 +13,8 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.task import (
-    DEEPEST,
-    LONGEST,
+    CONFIG_MAX_BYTES,
+    DEPTH_MAX,
     DiskOptions,
     NicOptions,
     PortLabel,
@@ -147,10 +147,13 @@ def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(keys: dict[str
         (b"\x80\x80", "config cannot be decoded from msgpack: unpack(b) received extra data."),
         (b"\xdf\xff\xff\xff\xff", "config cannot be decoded from msgpack: 4294967295 exceeds"),
         (b"\xc1", "config cannot be decoded from msgpack: FormatError."),
-        (b"\x91" * (DEEPEST + 1) + b"\xc0", f"it is more than {DEEPEST} levels deep."),
-        (b"\x81\xa1a" * 900 + b"\xc0", f"it is more than {DEEPEST} levels deep."),
+        (b"\x91" * (DEPTH_MAX + 1) + b"\xc0", f"it is more than {DEPTH_MAX} levels deep."),
+        (b"\x81\xa1a" * 900 + b"\xc0", f"it is more than {DEPTH_MAX} levels deep."),
         (b"\x91" * 100_000, "config cannot be decoded from msgpack: StackError."),
-        (b"\x00" * (LONGEST + 1), f"config is {LONGEST + 1} bytes long: expected at most {LONGEST}."),
+        (
+            b"\x00" * (CONFIG_MAX_BYTES + 1),
+            f"config is {CONFIG_MAX_BYTES + 1} bytes long: expected at most {CONFIG_MAX_BYTES}.",
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
 )

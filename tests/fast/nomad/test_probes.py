@@ -53,31 +53,31 @@ def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
 
 async def test_a_port_that_is_listened_on_answers() -> None:
     with socket.create_server((str(HERE), 0)) as server:
-        assert await probe.problem(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
+        assert await probe.failure(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
 
 
 async def test_a_port_that_nobody_listens_on_says_so(closed: Endpoint) -> None:
-    assert await probe.problem(closed, 1) == "connection refused"
+    assert await probe.failure(closed, 1) == "connection refused"
 
 
 async def test_a_datagram_that_is_echoed_is_an_answer() -> None:
     async with answering(lambda data: data) as port:
-        assert await probe.problem(at(Protocol.UDP, port), 1) == ""
+        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
 
 
 async def test_another_answer_than_the_echo_is_none() -> None:
     async with answering(lambda data: b"who are you?") as port:
-        assert await probe.problem(at(Protocol.UDP, port), 1) == "its answer is no echo"
+        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
 
 
 async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
     async with answering(lambda _: b"") as port:
-        assert await probe.problem(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
+        assert await probe.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
 
 
 async def test_an_unreachable_network_is_told_in_the_kernels_words() -> None:
     nowhere = Endpoint(protocol=Protocol.UDP, address=IPv4Address("255.255.255.255"), port=7)
-    assert await probe.problem(nowhere, 1) == "permission denied"
+    assert await probe.failure(nowhere, 1) == "permission denied"
 
 
 class Journal:
@@ -123,21 +123,21 @@ class Journal:
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     made = Journal()
     monkeypatch.setattr(probe, "JournalReader", made.open)
-    monkeypatch.setattr(probe, "LOOK", 0)
+    monkeypatch.setattr(probe, "POLL_INTERVAL_S", 0)
     return made
 
 
 async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
     for text in ("booting", "listening on 80", "listening on 81"):
         journal.say(text)
-    assert await probe.line(UNIT, 0, "listening", "guests") == "listening on 80"
+    assert await probe.first_line(UNIT, 0, "listening", "guests") == "listening on 80"
     assert journal.namespace == "guests"
     assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
     assert journal.closed
 
 
 async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
-    async with Background(probe.line(UNIT, 0, "^here$")) as waiting:
+    async with Background(probe.first_line(UNIT, 0, "^here$")) as waiting:
         journal.say("there")
         await yields()
         assert not waiting.done()
@@ -148,11 +148,11 @@ async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
 async def test_what_an_earlier_run_said_does_not_count(journal: Journal) -> None:
     journal.say("old", realtime=9)
     journal.say("old and new", realtime=10)
-    assert await probe.line(UNIT, 10, "old") == "old and new"
+    assert await probe.first_line(UNIT, 10, "old") == "old and new"
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
-    for number in range(10 * probe.SLICE):
+    for number in range(10 * probe.BATCH_LINES):
         journal.say(str(number))
     turns = 0
 
@@ -164,11 +164,11 @@ async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
 
     async with Background(others()):
         turns = 0
-        await probe.line(UNIT, 0, f"^{10 * probe.SLICE - 1}$")
+        await probe.first_line(UNIT, 0, f"^{10 * probe.BATCH_LINES - 1}$")
     assert turns >= 9
 
 
 async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> None:
-    async with Background(probe.line(UNIT, 0, "never")):
+    async with Background(probe.first_line(UNIT, 0, "never")):
         pass
     assert journal.closed

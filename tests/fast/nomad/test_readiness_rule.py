@@ -14,38 +14,36 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Protocol, Reservation
 from solo5_systemd.nomad.config.ready import (
-    LONGEST_PATTERN,
-    TIMES,
-    Change,
+    PATTERN_MAX,
+    ConsoleLine,
     Endpoint,
-    Line,
+    GuestPort,
     OnLoss,
-    Port,
-    Pulse,
+    ReadinessProbe,
     Rule,
-    Watched,
-    rule,
-    watched,
+    parse_probe,
+    parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.readiness.pulse import LOST_AFTER, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 
-HTTP = Port(protocol=Protocol.TCP, name="http")
+HTTP = GuestPort(protocol=Protocol.TCP, name="http")
 
 
 def read(**keys: object) -> Rule:
-    return rule(Fields(keys, "config.ready"))
+    return parse_rule(Fields(keys, "config.ready"))
 
 
 @pytest.mark.parametrize(
     "keys, expected",
     [
-        ({"console": "^up"}, Rule(by=Line(pattern="^up"))),
-        ({"tcp": "http"}, Rule(by=HTTP)),
-        ({"udp": "53", "interval": "1m"}, Rule(by=Port(protocol=Protocol.UDP, name="53"), interval=60.0)),
+        ({"console": "^up"}, Rule(condition=ConsoleLine(pattern="^up"))),
+        ({"tcp": "http"}, Rule(condition=HTTP)),
+        ({"udp": "53", "interval": "1m"}, Rule(condition=GuestPort(protocol=Protocol.UDP, name="53"), interval=60.0)),
         (
             {"tcp": "http", "deadline": "5s", "interval": "250ms", "on_loss": "restart"},
-            Rule(by=HTTP, deadline=5.0, interval=0.25, on_loss=OnLoss.RESTART),
+            Rule(condition=HTTP, deadline=5.0, interval=0.25, on_loss=OnLoss.RESTART),
         ),
     ],
 )
@@ -62,7 +60,7 @@ def test_a_rule_is_what_the_job_says(keys: dict[str, str], expected: Rule) -> No
         ({"tcp": "65536"}, "config.ready.tcp: port 65536 does not exist"),
         ({"udp": ""}, "config.ready.udp is '': expected a label"),
         ({"console": ""}, "config.ready.console is ''"),
-        ({"console": "x" * (LONGEST_PATTERN + 1)}, "config.ready.console is 'xxx"),
+        ({"console": "x" * (PATTERN_MAX + 1)}, "config.ready.console is 'xxx"),
         ({"tcp": "http", "deadline": "11m"}, "config.ready.deadline is '11m': expected from 1s to 600s"),
         ({"tcp": "http", "interval": "1ms"}, "config.ready.interval is '1ms': expected from 0.1s to 3600s"),
         ({"tcp": "http", "on_loss": "panic"}, "config.ready.on_loss is 'panic': expected one of"),
@@ -79,7 +77,7 @@ def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(keys: dict[str, s
 # --- where the guest is asked --------------------------------------------------------------------------------
 
 
-def endpoint(asked: Port, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
+def endpoint(asked: GuestPort, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
     job = task_config(port("http", 25001, 80), port("echo", 7), **config)
     options = task_options(job.msgpack_driver_config)
     leases = [LEASE, LEASE.__class__(**{**vars(LEASE), "nic": DeviceName("lab"), "ipv4": LEASE.ipv4 + 1})]
@@ -91,7 +89,7 @@ def endpoint(asked: Port, nics: tuple[str, ...] = ("service",), **config: Any) -
     "name, number", [("http", 80), ("echo", 7), ("8080", 8080)], ids=["mapped", "same number", "the guest's own"]
 )
 def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int) -> None:
-    asked = Port(protocol=Protocol.TCP, name=name)
+    asked = GuestPort(protocol=Protocol.TCP, name=name)
     assert endpoint(asked) == Endpoint(protocol=Protocol.TCP, address=LEASE.ipv4.ip, port=number)
 
 
@@ -107,7 +105,7 @@ def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
 @pytest.mark.parametrize("name", ["dns", "²"], ids=["a word", "a digit that is no number"])
 def test_a_label_that_the_group_does_not_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"config.ready.tcp names '{name}': expected one of .*http, echo"):
-        endpoint(Port(protocol=Protocol.TCP, name=name))
+        endpoint(GuestPort(protocol=Protocol.TCP, name=name))
 
 
 def test_a_guest_without_an_address_cannot_be_asked() -> None:
@@ -118,7 +116,7 @@ def test_a_guest_without_an_address_cannot_be_asked() -> None:
 # --- afterwards ----------------------------------------------------------------------------------------------
 
 WATCHED = st.builds(
-    Watched,
+    ReadinessProbe,
     endpoint=st.builds(
         Endpoint,
         protocol=st.sampled_from(Protocol),
@@ -131,28 +129,28 @@ WATCHED = st.builds(
 
 
 @given(WATCHED)
-def test_what_is_watched_survives_the_handle(asked: Watched) -> None:
-    assert watched(Fields(asked.plain())) == asked
+def test_what_is_watched_survives_the_handle(asked: ReadinessProbe) -> None:
+    assert parse_probe(Fields(asked.plain())) == asked
 
 
 @pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
 def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
-    asked = Watched(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
+    asked = ReadinessProbe(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
     with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
-        watched(Fields({**asked.plain(), **change}, "driver_state.ready"))
+        parse_probe(Fields({**asked.plain(), **change}, "driver_state.ready"))
 
 
 def beats(answers: str) -> list[Change | None]:
     pulse = Pulse()
-    return [pulse.beat(answered=answer == "+") for answer in answers]
+    return [pulse.count(answered=answer == "+") for answer in answers]
 
 
 def test_changes_alone_are_told_and_one_missed_answer_is_none() -> None:
     assert beats("+-+--+") == [None] * 6
-    assert beats("-" * (TIMES + 5)).count(Change.LOST) == 1
-    assert beats("-" * TIMES + "++") == [*[None] * (TIMES - 1), Change.LOST, Change.REGAINED, None]
+    assert beats("-" * (LOST_AFTER + 5)).count(Change.LOST) == 1
+    assert beats("-" * LOST_AFTER + "++") == [*[None] * (LOST_AFTER - 1), Change.LOST, Change.REGAINED, None]
 
 
 def test_the_option_is_the_rule() -> None:
-    assert task_options(packed(unikernel="a", ready={"tcp": "http", "console": None})).ready == Rule(by=HTTP)
+    assert task_options(packed(unikernel="a", ready={"tcp": "http", "console": None})).ready == Rule(condition=HTTP)
     assert task_options(packed(unikernel="a", ready=None)).ready is None

@@ -6,7 +6,7 @@ from tests.fast.nomad.test_handle import state
 
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.nomad.handle import adopt
+from solo5_systemd.nomad.handle import verify
 
 RUNNING, ENDED = running(), ended()
 STORED = replace(state(), invocation=RUNNING.invocation)
@@ -14,23 +14,23 @@ STORED = replace(state(), invocation=RUNNING.invocation)
 
 @pytest.mark.parametrize("found", [RUNNING, ENDED], ids=["running", "ended"])
 def test_the_same_run_in_the_same_boot_is_adopted(found: Task) -> None:
-    assert adopt(STORED, STORED.boot, found) is found
+    assert verify(STORED, STORED.boot, found) is found
 
 
 @pytest.mark.parametrize(
     "boot, found, words",
     [
-        ("another", RUNNING, "task web ended with the host's last boot."),
-        (STORED.boot, None, "systemd has no unit solo5-task-web.service, nor how it ended."),
+        ("another", RUNNING, "task web ended with the previous boot of the host."),
+        (STORED.boot, None, "does not exist: systemd has no unit solo5-task-web.service."),
         (
             STORED.boot,
             replace(RUNNING, state=replace(RUNNING.state, invocation="f" * 32)),
-            f"solo5-task-web.service is another run now ({'f' * 32}; expected {RUNNING.invocation}).",
+            f"solo5-task-web.service is another invocation ({'f' * 32}; expected {RUNNING.invocation}).",
         ),
         (STORED.boot, replace(RUNNING, state=replace(RUNNING.state, invocation="")), "(none; expected"),
     ],
 )
 def test_anything_else_is_gone_and_says_why(boot: str, found: Task | None, words: str) -> None:
     with pytest.raises(NoSuchTaskError) as caught:
-        adopt(STORED, boot, found)
+        verify(STORED, boot, found)
     assert words in str(caught.value)

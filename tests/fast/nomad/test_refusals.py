@@ -17,7 +17,7 @@ from solo5_systemd.errors import (
     StoreFullError,
     TakenError,
 )
-from solo5_systemd.nomad.errors import explain
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 
 TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}
@@ -33,7 +33,7 @@ NEVER: set[type[Solo5Error]] = {
 
 @pytest.mark.parametrize("error", sorted(TRY_AGAIN | NEVER, key=str))
 def test_only_what_can_pass_is_worth_another_try(error: type[Solo5Error]) -> None:
-    failure = explain(error("port 80 is taken.", "Choose another."))
+    failure = to_failure(error("port 80 is taken.", "Choose another."))
     assert failure is not None
     assert failure.message == "port 80 is taken. Choose another."
     assert failure.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -45,4 +45,4 @@ def test_every_class_of_error_is_judged() -> None:
 
 
 def test_what_nobody_foresaw_is_explained_by_nobody() -> None:
-    assert explain(ValueError("oops")) is None
+    assert to_failure(ValueError("oops")) is None

@@ -3,20 +3,20 @@
 import pytest
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, TakenError
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.scope.protocol import Begins, Enters, Said, decode, encode
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.scope.protocol import ReportLine, ScopeEntered, StepBegun, decode, encode
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Begins(doing="reserving addresses"),
-        Announcement(message="NIC service has “10.89.0.2”\nand more", annotations={"nic.service.mac": "02:00"}),
-        Announcement(message="plain"),
-        Enters(invocation="ab" * 16, control_group="/solo5.slice/a.scope"),
+        StepBegun(doing="reserving addresses"),
+        TaskEvent(message="NIC service has “10.89.0.2”\nand more", annotations={"nic.service.mac": "02:00"}),
+        TaskEvent(message="plain"),
+        ScopeEntered(invocation="ab" * 16, control_group="/solo5.slice/a.scope"),
     ],
 )
-def test_a_step_is_one_line_and_arrives_as_it_was(said: Said) -> None:
+def test_a_step_is_one_line_and_arrives_as_it_was(said: ReportLine) -> None:
     line = encode(said)
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert decode(line) == said
@@ -44,5 +44,5 @@ def test_an_error_arrives_with_its_class(kind: type[TakenError]) -> None:
     ],
 )
 def test_anything_else_is_a_failure_that_nobody_foresaw(line: bytes) -> None:
-    with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
+    with pytest.raises(HostError, match="ended without a valid report"):
         decode(line)

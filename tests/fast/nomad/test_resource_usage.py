@@ -8,7 +8,7 @@ from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopologyCore as Core
-from solo5_systemd.nomad.stats.message import mhz_per_core, tell_usage
+from solo5_systemd.nomad.stats.message import fill_usage, mhz_per_core
 
 _Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
 CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)
@@ -19,8 +19,8 @@ NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=
 def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
     told = wire.TaskResourceUsage()
     if before is not None:
-        tell_usage(told, None, before, mhz)
-    tell_usage(told, before, now, mhz)
+        fill_usage(told, None, before, mhz)
+    fill_usage(told, before, now, mhz)
     return told
 
 

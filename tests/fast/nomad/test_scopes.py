@@ -18,34 +18,34 @@ from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.nomad.config.ready import Line, Rule
-from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.config.ready import ConsoleLine, Rule
+from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope.parent import LONGEST_LINE, Scopes
-from solo5_systemd.nomad.scope.protocol import Begins, Said, encode
+from solo5_systemd.nomad.scope.parent import REPORT_LINE_MAX, ScopeChildren
+from solo5_systemd.nomad.scope.protocol import ReportLine, StepBegun, encode
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import UnitKind, Workload
 
 WEB = TaskName("web")
 SETTINGS = Settings(tender_paths=("/opt/tenders",))
 WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
-RULE = Rule(by=Line(pattern="ready"))
+RULE = Rule(condition=ConsoleLine(pattern="ready"))
 
 
 class Heard:
     """An audience, and what it heard."""
 
     def __init__(self) -> None:
-        self.said: asyncio.Queue[Said] = asyncio.Queue()
+        self.said: asyncio.Queue[ReportLine] = asyncio.Queue()
 
-    def on_step(self, doing: str) -> None:
-        self.said.put_nowait(Begins(doing=doing))
+    def on_step(self, step: str) -> None:
+        self.said.put_nowait(StepBegun(doing=step))
 
-    def tell(self, announcement: Announcement) -> None:
-        self.said.put_nowait(announcement)
+    def publish(self, event: TaskEvent) -> None:
+        self.said.put_nowait(event)
 
 
-async def start(scopes: Scopes, engine: Runtime, audience: Heard | None = None) -> Started:
+async def start(scopes: ScopeChildren, engine: Runtime, audience: Heard | None = None) -> Started:
     return await scopes.start(engine, SETTINGS, WORKLOAD, RULE, audience or Heard())
 
 
@@ -59,7 +59,7 @@ def engine(machine: Machine) -> Runtime:
 )
 async def test_the_end_of_a_child_is_known(engine: Runtime, child: Becomes, does: str, status: int) -> None:
     child(f"enter(); {does}")
-    scopes = Scopes()
+    scopes = ScopeChildren()
     await start(scopes, engine)
     assert await scopes.wait(WEB) == status
     assert await scopes.wait(WEB) == status
@@ -76,7 +76,7 @@ async def test_the_child_is_given_settings_and_workload_and_nothing_else_of_ours
         "open(here + '/streams', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))\n"
         "enter()"
     )
-    scopes = Scopes()
+    scopes = ScopeChildren()
     await start(scopes, engine)
     await scopes.wait(WEB)
     assert pickle.loads((tmp_path / "workload").read_bytes()) == (SETTINGS, WORKLOAD, RULE)
@@ -87,11 +87,11 @@ async def test_the_child_is_given_settings_and_workload_and_nothing_else_of_ours
 async def test_what_the_child_reports_is_heard_as_it_comes(
     machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
-    steps: list[Said] = [Begins(doing="reserving"), Announcement(message="NIC a", annotations={"a": "b"})]
+    steps: list[ReportLine] = [StepBegun(doing="reserving"), TaskEvent(message="NIC a", annotations={"a": "b"})]
     says = "; ".join(f"say({encode(each)!r})" for each in steps)
     child(f"{says}\nwhile not os.path.exists(here + '/go'): time.sleep(0.01)\nenter()")
     machine.networks.held[WEB] = Reservation(task=WEB)
-    audience, scopes = Heard(), Scopes()
+    audience, scopes = Heard(), ScopeChildren()
     async with asyncio.TaskGroup() as group:
         starting = group.create_task(start(scopes, engine, audience))
         assert [await audience.said.get() for _ in steps] == steps
@@ -106,7 +106,7 @@ async def test_what_the_child_reports_is_heard_as_it_comes(
 @pytest.mark.parametrize("before", ["", f"say({encode(ENTERED)!r}); "])
 async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: Becomes, before: str) -> None:
     child(f"{before}say({encode(TakenError('port 80 is taken.', 'Choose another.'))!r})")
-    scopes = Scopes()
+    scopes = ScopeChildren()
     with pytest.raises(TakenError, match="port 80 is taken. Choose another."):
         await start(scopes, engine)
     assert await scopes.wait(WEB) is None
@@ -114,7 +114,11 @@ async def test_an_error_of_the_child_is_the_starts_own(engine: Runtime, child: B
 
 @pytest.mark.parametrize(
     "does",
-    ["say(b'oops')", f"say(b' ' * {2 * LONGEST_LINE})", f"say({encode(Begins(doing='x'))!r}); os.kill(os.getpid(), 9)"],
+    [
+        "say(b'oops')",
+        f"say(b' ' * {2 * REPORT_LINE_MAX})",
+        f"say({encode(StepBegun(doing='x'))!r}); os.kill(os.getpid(), 9)",
+    ],
     ids=["nonsense", "no end", "killed before it could"],
 )
 async def test_a_child_that_does_not_say_that_it_executes_the_tender_has_failed_and_nothing_of_it_is_left(
@@ -122,8 +126,8 @@ async def test_a_child_that_does_not_say_that_it_executes_the_tender_has_failed_
 ) -> None:
     child(does)
     machine.networks.held[WEB] = Reservation(task=WEB)
-    with pytest.raises(HostError, match="failed in a way that nobody foresaw"):
-        await start(Scopes(), engine)
+    with pytest.raises(HostError, match="ended without a valid report"):
+        await start(ScopeChildren(), engine)
     assert machine.holds == (set(), set())
 
 
@@ -131,7 +135,7 @@ async def test_a_start_that_is_called_off_kills_its_child_and_leaves_nothing(
     machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
     child("open(here + '/pid', 'w').write(str(os.getpid()))\ntime.sleep(60)")
-    async with Background(start(Scopes(), engine)) as starting:
+    async with Background(start(ScopeChildren(), engine)) as starting:
         pid = await _written(tmp_path / "pid")
     assert starting.cancelled()
     assert not _lives(int(pid))
@@ -159,11 +163,11 @@ async def test_a_child_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
-        await start(Scopes(), engine)
+        await start(ScopeChildren(), engine)
 
 
 async def test_what_is_no_child_has_no_end_here() -> None:
-    scopes = Scopes()
+    scopes = ScopeChildren()
     assert await scopes.wait(WEB) is None
     scopes.forget(WEB)
 

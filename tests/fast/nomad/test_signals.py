@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad.task.signals import Freezing, action, is_kill, name, stop_signal
+from solo5_systemd.nomad.task.signals import FreezerAction, action, is_kill, name, stop_signal
 from solo5_systemd.workload import StopSignal
 
 
@@ -11,10 +11,11 @@ from solo5_systemd.workload import StopSignal
     "text, meant",
     [
         ("SIGINT", 2), ("INT", 2), ("sigterm", 15), ("Term", 15), (" SIGKILL ", 9), ("15", 15), ("9", 9),
-        ("SIGSTOP", Freezing.FREEZE), ("19", Freezing.FREEZE), ("cont", Freezing.THAW), ("18", Freezing.THAW),
+        ("SIGSTOP", FreezerAction.FREEZE), ("19", FreezerAction.FREEZE),
+        ("cont", FreezerAction.THAW), ("18", FreezerAction.THAW),
     ],
 )  # fmt: skip
-def test_a_signal_is_understood_in_every_spelling(text: str, meant: int | Freezing) -> None:
+def test_a_signal_is_understood_in_every_spelling(text: str, meant: int | FreezerAction) -> None:
     assert action(text) == meant
 
 

@@ -17,9 +17,9 @@ from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.start_progress import SLOW
+from solo5_systemd.nomad.events.start_progress import SLOW_START_S
 from solo5_systemd.nomad.events.throttle import BURST
-from solo5_systemd.nomad.scope.protocol import Begins, encode
+from solo5_systemd.nomad.scope.protocol import StepBegun, encode
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -34,7 +34,7 @@ async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> No
         await nomad.wait()
         checked, *told = await nomad.messages()
         assert checked.startswith("Preflight passed: app (")
-        assert checked.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB are the guest's; NIC service")
+        assert checked.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB for the guest; NIC service")
         assert told == [
             "NIC service has 10.89.0.2 in network default",
             f"Started {UNIT}, invocation {machine.units.loaded[UNIT].invocation}",
@@ -72,14 +72,16 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
 async def test_a_slow_start_says_which_step_it_is_at(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.events.start_progress.SLOW", [number / 20 for number in range(1, 200)])
+    monkeypatch.setattr(
+        "solo5_systemd.nomad.events.start_progress.SLOW_START_S", [number / 20 for number in range(1, 200)]
+    )
     machine.steps.hang_on = step
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
         said: list[str] = []
-        while not said or not said[-1].endswith(f" s it is still {doing}"):
+        while not said or not said[-1].endswith(f" s still {doing}"):
             said += await nomad.messages()
-        assert said[-1].startswith("The start is slow: after ")
+        assert said[-1].startswith("Slow start: after ")
         machine.steps.go_on.set()
         await starting
 
@@ -88,14 +90,15 @@ async def test_a_slow_start_says_which_step_it_is_at(
 async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        await passed(2 * SLOW[-1])
-        assert not [said for said in await nomad.messages() if "slow" in said]
+        await passed(2 * SLOW_START_S[-1])
+        assert not [said for said in await nomad.messages() if "Slow" in said]
 
 
 def steps() -> str:
     """What a scope's child does: the steps of a service's start."""
     return "\n".join(
-        f"say({encode(said)!r})" for said in (messages.checked(preflight("service")), messages.leased([LEASE]), ENTERED)
+        f"say({encode(said)!r})"
+        for said in (messages.preflight_passed(preflight("service")), messages.leases_attached([LEASE]), ENTERED)
     )
 
 
@@ -116,11 +119,13 @@ async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: B
 async def test_a_scopes_slow_step_is_told_like_a_services(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.events.start_progress.SLOW", [number / 20 for number in range(1, 200)])
-    child(f"say({encode(Begins(doing='attaching its network'))!r}); time.sleep(60)")
+    monkeypatch.setattr(
+        "solo5_systemd.nomad.events.start_progress.SLOW_START_S", [number / 20 for number in range(1, 200)]
+    )
+    child(f"say({encode(StepBegun(doing='attaching its network'))!r}); time.sleep(60)")
     async with agent() as nomad, Background(nomad.start(task_config(unit="scope"))):
         said: list[str] = []
-        while not said or not said[-1].endswith(" s it is still attaching its network"):
+        while not said or not said[-1].endswith(" s still attaching its network"):
             said += await nomad.messages()
 
 
@@ -156,7 +161,7 @@ async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> 
         machine.console.say(entry("Fatal error: exception Not_found"))
         machine.units.end(UNIT, MainCode.EXITED, 2)
         await nomad.wait()
-        assert (await nomad.messages())[-1].endswith(". Last on its console: “Fatal error: exception Not_found”")
+        assert (await nomad.messages())[-1].endswith(". Last console lines: “Fatal error: exception Not_found”")
 
 
 # --- what others tell ----------------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine)
         await nomad.start(task_config())
         machine.relay.told.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()
-        said = "journald left out 12 lines of the console: more than its rate limit lets pass"
+        said = "journald dropped 12 lines of the console: its rate limit was exceeded"
         assert (await nomad.messages())[-1] == said
 
 
@@ -190,7 +195,7 @@ async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await nomad.wait()
         assert await nomad.messages() == [
-            f"Network repaired: rebuilt 99 … and {100 - BURST - 1} more just before",
+            f"Network repaired: rebuilt 99 … and {100 - BURST - 1} earlier events",
             "The guest exited with 0",
         ]
 

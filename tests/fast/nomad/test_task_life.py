@@ -14,7 +14,7 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle
-from solo5_systemd.nomad.logs.fifos import DRAIN_PATIENCE
+from solo5_systemd.nomad.logs.fifos import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
@@ -43,7 +43,7 @@ async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(machi
         assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
         await nomad.destroy()
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        with pytest.raises(NoSuchTaskError, match="is not one of this driver's"):
+        with pytest.raises(NoSuchTaskError, match="expected one that this driver started or recovered"):
             await nomad.wait()
 
 
@@ -158,8 +158,8 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
     trouble: str,
     reason: str,
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.DRAIN_PATIENCE", 0.01)
-    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.ANSWER_PATIENCE", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.RELAY_TIMEOUT_S", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:
@@ -176,7 +176,7 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
         assert ended.result.exit_code == 4
         assert machine.steps.taken[-1] == "drain"
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith(f"Last lines of task {NAME} not delivered to Nomad for")
+    assert warning.startswith(f"last lines of task {NAME} not delivered to Nomad for")
     assert reason in warning
 
 
@@ -187,7 +187,7 @@ async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, 
         machine.relay.unread = count(1)
         async with Background(nomad.wait()) as waiting:
             machine.units.end(UNIT, MainCode.EXITED, 0)
-            await passed(10 * DRAIN_PATIENCE)
+            await passed(10 * DRAIN_TIMEOUT_S)
             assert not waiting.done()
             machine.relay.unread = None
             await waiting
@@ -197,7 +197,7 @@ async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, 
 async def test_last_lines_are_delivered_by_a_relay_that_comes_back(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.RETRY", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.logs.fifos.RETRY_INTERVAL_S", 0)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         machine.steps.errors["drain"] = HostError("the relay is away.")
@@ -259,7 +259,7 @@ async def test_a_signal_that_no_tender_takes_becomes_sigterm_and_the_job_is_told
         await nomad.start(task_config())
         await nomad.stop(signal="SIGUSR1")
         assert (await nomad.wait()).result.signal == 15
-        assert "A tender does not take SIGUSR1 as its end: SIGTERM is sent instead" in await nomad.messages()
+        assert "kill_signal SIGUSR1 does not stop a tender: SIGTERM is sent instead" in await nomad.messages()
 
 
 async def test_a_running_task_is_destroyed_only_by_force(machine: Machine) -> None:

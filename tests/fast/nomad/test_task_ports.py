@@ -158,7 +158,7 @@ def test_services_register_the_nic_that_the_ports_lead_to(
     assert override is not None
     assert (override.addr, dict(override.port_map), override.auto_advertise) == (address, {"http": 80}, False)
     assert guest_address(held) == wire.NetworkOverride(addr=address)
-    assert list(messages.unreached((), held)) == []
+    assert list(messages.port_limits((), held)) == []
 
 
 def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
@@ -166,7 +166,7 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     held = reservation("service", "lab", ports=("lab", "service"))
     assert network_override(held, task, options_of(task)) is None
     assert guest_address(held) is None
-    [event] = messages.unreached((), held)
+    [event] = messages.port_limits((), held)
     assert "ports lead to NICs service, lab," in event.message
 
 

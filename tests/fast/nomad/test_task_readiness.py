@@ -14,7 +14,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.config.ready import Endpoint, OnLoss
-from solo5_systemd.nomad.errors import explain
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import probe, regex
 from solo5_systemd.nomad.workload.task_name import name_of
@@ -54,10 +54,10 @@ class Guest:
 @pytest.fixture
 async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
-    monkeypatch.setattr(probe, "problem", made.problem)
-    monkeypatch.setattr(probe, "line", made.line)
+    monkeypatch.setattr(probe, "failure", made.problem)
+    monkeypatch.setattr(probe, "first_line", made.line)
     monkeypatch.setattr(regex, "check", made.check)
-    monkeypatch.setattr("solo5_systemd.nomad.readiness.watch.AGAIN", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.readiness.watch.PROBE_INTERVAL_S", 0.001)
     return made
 
 
@@ -95,7 +95,7 @@ async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, gu
         answer = await starting
         assert isinstance(answer, wire.StartTaskResponse)
         assert handle.decode(answer.handle.driver_state).ready is None
-        assert any(said.endswith("its console says up and\\x07 running") for said in await nomad.messages())
+        assert any(said.endswith("console line “up and\\x07 running”") for said in await nomad.messages())
 
 
 async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
@@ -107,7 +107,7 @@ async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
             await nomad.start(task(fifos, tcp="http", deadline="1s"))
         assert str(caught.value) == (
             "task was not ready within 1 s: tcp 10.89.0.2:80: connection refused. "
-            "Last on its console: “booting”, “stuck”"
+            "Last console lines: “booting”, “stuck”"
         )
         assert worth_another_try(caught.value)
         assert (machine.holds, machine.relay.held, machine.relay.drained) == (NOTHING, {}, [NAME])
@@ -145,7 +145,7 @@ async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, 
 
 
 def worth_another_try(error: Solo5Error) -> bool:
-    failure = explain(error)
+    failure = to_failure(error)
     assert failure is not None
     return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
 
@@ -264,7 +264,7 @@ async def test_a_loss_that_cannot_be_acted_on_is_found_out_again(
         await ready(nomad, guest, on_loss="restart")
         machine.steps.errors["state"] = HostError("the system bus does not answer.")
         guest.why = "connection refused"
-        while "nothing could be done: the system bus does not answer." not in caplog.text:
+        while "failed, retrying: the system bus does not answer." not in caplog.text:
             await passed(0.1)
         assert not machine.units.loaded[UNIT].over
         del machine.steps.errors["state"]

@@ -57,7 +57,7 @@ async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once
             await nomad.recover(handle)
             await yields(50)
     assert machine.steps.taken.count("sweep disks") == 1
-    assert "Removed the bind mounts of disks in /run/solo5/binds/startx, whose start was killed." in caplog.text
+    assert "removed the bind mounts in /run/solo5/binds/startx, left by an unfinished start" in caplog.text
 
 
 async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver(
@@ -85,7 +85,7 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.registry.REMOVAL_PATIENCE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.registry.REMOVE_TIMEOUT_S", 0)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
@@ -135,7 +135,7 @@ async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: 
 async def test_a_unit_that_is_gone_is_told_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
     machine.units.vanish(UNIT)
     async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError, match="is gone: systemd has no unit"):
+        with pytest.raises(NoSuchTaskError, match="does not exist: systemd has no unit"):
             await nomad.recover(handle)
         with pytest.raises(NoSuchTaskError):
             await nomad.wait()
@@ -146,7 +146,7 @@ async def test_a_unit_that_is_gone_is_told_at_once(machine: Machine, handle: wir
 async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, handle: wire.TaskHandle) -> None:
     machine.units.put(replace(machine.units.loaded[UNIT], invocation="f" * 32))
     async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError, match="is another run now"):
+        with pytest.raises(NoSuchTaskError, match="is another invocation"):
             await nomad.recover(handle)
 
 
@@ -155,7 +155,7 @@ async def test_a_task_of_an_earlier_boot_is_not_adopted(
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.task.registry.boot_id", lambda: "the next one")
     async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError, match="ended with the host's last boot"):
+        with pytest.raises(NoSuchTaskError, match="ended with the previous boot of the host"):
             await nomad.recover(handle)
 
 
@@ -170,7 +170,7 @@ async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandl
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RETRY_INTERVAL_S", 0)
     if step == "state":  # which is asked of one that has ended
         machine.units.end(UNIT, MainCode.EXITED, 0)
     machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
@@ -185,8 +185,8 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
 async def test_an_outage_without_an_end_is_told_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0.05)
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PAUSE", 0.01)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RECOVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RETRY_INTERVAL_S", 0.01)
     machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):
@@ -200,7 +200,7 @@ async def test_an_outage_without_an_end_is_told_once_for_all(
 async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.PATIENCE", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RECOVER_TIMEOUT_S", 0)
     async with agent() as nomad:
         machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):

@@ -33,7 +33,7 @@ async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) 
         await nomad.signal("SIGCONT")
         assert not machine.units.loaded[UNIT].frozen
         told = await nomad.messages()
-    assert told[-2:] == ["Frozen by SIGSTOP: the guest stands still until SIGCONT", "Thawed by SIGCONT"]
+    assert told[-2:] == ["Frozen by SIGSTOP, until SIGCONT", "Thawed by SIGCONT"]
     assert machine.units.sent == []
 
 

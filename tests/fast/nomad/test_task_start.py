@@ -13,7 +13,7 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.errors import explain
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.workload.task_name import name_of
 
@@ -26,7 +26,7 @@ STEPS = (
 
 
 def worth_another_try(error: Solo5Error) -> bool:
-    failure = explain(error)
+    failure = to_failure(error)
     assert failure is not None
     return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
 
@@ -110,7 +110,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(
-        "solo5_systemd.nomad.task.start.PATIENCE", 1
+        "solo5_systemd.nomad.task.start.START_TIMEOUT_S", 1
     )  # a loaded machine takes a while to come to the step
     machine.steps.hang_on = step
     async with agent() as nomad:
@@ -118,7 +118,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
             await nomad.start(fifos.of(task_config()))
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
         assert worth_another_try(caught.value)
-        monkeypatch.setattr("solo5_systemd.nomad.task.start.PATIENCE", 60)
+        monkeypatch.setattr("solo5_systemd.nomad.task.start.START_TIMEOUT_S", 60)
         await nomad.start(fifos.of(task_config()))
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.tasks import running
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.task.claims import Claims, Suspect, unclaimed
+from solo5_systemd.nomad.task.claims import Claims, ForgottenTask, forgotten_tasks
 from solo5_systemd.unit.state import UnitState
 
 HOME = "/var/lib/nomad/alloc"
@@ -20,28 +20,28 @@ def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
 
 
 def test_a_unit_of_this_agents_that_it_does_not_know_is_suspect() -> None:
-    assert unclaimed([unit()], CLAIMS) == (
-        Suspect(task=TaskName("web"), invocation=RUN, reason="Nomad's agent does not know it", certain=False),
+    assert forgotten_tasks([unit()], CLAIMS) == (
+        ForgottenTask(task=TaskName("web"), invocation=RUN, reason="Nomad's agent has no such task", certain=False),
     )
 
 
 def test_one_that_the_same_agents_process_started_is_its_own_though_it_has_no_other_task() -> None:
     claims = Claims(names=(), current={}, directories=(), agent="42.1000")
-    assert len(unclaimed([unit(SOLO5_AGENT="42.1000")], claims)) == 1
-    assert unclaimed([unit(SOLO5_AGENT="42.1001")], claims) == ()
-    assert unclaimed([unit(SOLO5_AGENT="")], replace(claims, agent="")) == ()
+    assert len(forgotten_tasks([unit(SOLO5_AGENT="42.1000")], claims)) == 1
+    assert forgotten_tasks([unit(SOLO5_AGENT="42.1001")], claims) == ()
+    assert forgotten_tasks([unit(SOLO5_AGENT="")], replace(claims, agent="")) == ()
 
 
 def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
     claims = replace(CLAIMS, current={("3fa85f64", "web"): TaskName("next")})
-    assert unclaimed([unit()], claims) == (
-        Suspect(task=TaskName("web"), invocation=RUN, reason="Nomad runs next in its place", certain=True),
+    assert forgotten_tasks([unit()], claims) == (
+        ForgottenTask(task=TaskName("web"), invocation=RUN, reason="Nomad runs task next instead", certain=True),
     )
 
 
 def test_another_task_of_the_same_allocation_takes_nobodys_place() -> None:
     claims = replace(CLAIMS, current={("3fa85f64", "db"): TaskName("next"), ("other", "web"): TaskName("more")})
-    assert [suspect.certain for suspect in unclaimed([unit()], claims)] == [False]
+    assert [suspect.certain for suspect in forgotten_tasks([unit()], claims)] == [False]
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_another_task_of_the_same_allocation_takes_nobodys_place() -> None:
     ids=["its own", "another agent's", "an agent's below", "solo5ctl's", "without a place", "before any task"],
 )
 def test_what_may_be_somebodys_is_not_judged(other: UnitState, claims: Claims) -> None:
-    assert unclaimed([other], claims) == ()
+    assert forgotten_tasks([other], claims) == ()

@@ -310,7 +310,7 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
     agent: Agent, jobs: Jobs, machine: Machine, stranger: list[str], opened: Agent
 ) -> None:
     """Also: a task is a scope where that is the default."""
-    machine.expect("would be ended")
+    machine.expect("would be stopped")
     [alloc] = jobs.run(hcl("scoped-by-default", SLEEPER))
     assert unit(alloc).endswith(".scope")
     wrong = f'{HELLO}\nproperties {{\n  LimitNOFILE = "64"\n}}'
@@ -318,7 +318,8 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
     assert "unit property LimitNOFILE cannot be set for a scope" in refused
     kept = keep(jobs)
     image, lost = unused(), lose(alloc, stranger)
-    eventually(lambda: "Task lost would be ended: Nomad's agent does not know it" in agent.log(), "it is named")
+    named = "forgotten task lost would be stopped: Nomad's agent has no such task"
+    eventually(lambda: named in agent.log(), "it is named")
     assert unit_property(lost, "ActiveState") == "active"
     assert image.exists(), "ten rounds of the collection are over"
     image.unlink()

@@ -85,7 +85,7 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
     """While its collector stands still, Nomad cannot end the allocation. The event of the end is there."""
-    machine.expect("Last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
+    machine.expect("last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
     machine.expect("last lines of task .* not delivered")
     machine.expect("plugin|EOF|Unavailable|rpc error")
     flood = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=1000", "after=3"]' + EVERY_LINE

@@ -50,7 +50,7 @@ def test_scopes_start_that_is_slow_says_which_step_it_is_at(jobs: Jobs) -> None:
     try:
         jobs.submit(hcl("slow", SCOPE + SERVER))
         eventually(lambda: any(each["TaskStates"] for each in allocations("slow")), "its start is under way")
-        happens(allocations("slow")[0]["ID"], "The start is slow: after 5 s it is still reserving addresses")
+        happens(allocations("slow")[0]["ID"], "Slow start: after 5 s still reserving addresses")
     finally:
         ok("systemctl", "kill", "--signal=CONT", NETWORKD)
     running("slow")
@@ -76,7 +76,7 @@ def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> 
 def test_end_is_told_with_the_consoles_last_lines(jobs: Jobs) -> None:
     config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]'
     alloc = ended(jobs.submit(hcl("three", config, kind="batch")))
-    happens(alloc, "The guest exited with 3. Last on its console: ")
+    happens(alloc, "The guest exited with 3. Last console lines: ")
     happens(alloc, "argument 1: 'exit=3'")
 
 
@@ -87,7 +87,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
         for name in ("SIGSTOP", "SIGCONT"):
             ok("nomad", "alloc", "signal", "-s", name, alloc, "guest")
     ok("nomad", "job", "stop", "-detach", "restless")
-    happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} more just before")
+    happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
 
 
 def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:

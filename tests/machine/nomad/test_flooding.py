@@ -153,7 +153,7 @@ def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_
     aborts = ended("aborts")
     happens(aborts, "The guest aborted: Solo5: ABORT: aborter.c")
     ready = ended("ready")
-    happens(ready, "its console says sleeping")
+    happens(ready, "console line “sleeping”")
     says(ready, "solo5_exit(0)")
     [alloc] = jobs.run(hcl("flooder", FLOODER + EVERY_LINE))
     flooder = unit(alloc)

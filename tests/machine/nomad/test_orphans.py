@@ -64,7 +64,7 @@ def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
     """A plugin that dies alone is asked for the same start again; with its agent, for another one."""
-    machine.expect("failed to reattach to plugin|is ended: Nomad runs .* in its place")
+    machine.expect("failed to reattach to plugin|forgotten task .* stopped: Nomad runs task .* instead")
     jobs.submit(hcl("unheard", LATE))
     jobs.submit(hcl("unheard-scope", SCOPE + LATE))
     eventually(lambda: len(units()) == 2 and all(map(is_active, units())), "their units run, and wait to be ready")
@@ -79,13 +79,13 @@ def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place
 
 def replaced(agent: Agent) -> list[tuple[str, str]]:
     """Tasks, and those in their place, by the agent's log."""
-    return re.findall(r"Task (\S+) is ended: Nomad runs (\S+) in its place", agent.log())
+    return re.findall(r"forgotten task (\S+) stopped: Nomad runs task (\S+) instead", agent.log())
 
 
 def test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not(
     agent: Agent, jobs: Jobs, machine: Machine, strangers: Strangers
 ) -> None:
-    machine.expect("is ended: Nomad's agent does not know it")
+    machine.expect("stopped: Nomad's agent has no such task")
     [alloc] = jobs.run(hcl("own", SLEEPER))
     [scope] = jobs.run(hcl("own-scope", SCOPE + SLEEPER))
     own = [unit(alloc), unit(scope)]

@@ -56,7 +56,7 @@ def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) 
     eventually(lambda: deployment("speaks").get("Status") == "successful", "the deployment is over")
     says(alloc, "count 6\n")
     [said] = [event for event in events(alloc) if "Ready after" in event]
-    assert said.endswith("its console says count 6")
+    assert said.endswith("console line “count 6”")
 
 
 def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> None:
@@ -65,7 +65,7 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     said = refusal(alloc)
     assert "was not ready within 2 s: tcp 10." in said
     assert "81: connection refused" in said
-    assert "Last on its console: " in said
+    assert "Last console lines: " in said
     assert "“count " in said
     eventually(lambda: deployment("late").get("Status") == "failed", "the deployment is over")
     assert services() == []
@@ -88,7 +88,7 @@ def test_scope_is_ready_by_what_it_says_first(jobs: Jobs) -> None:
     [alloc] = jobs.run(
         hcl("scoped", f'{SLEEPER}\nunit = "scope"' + ready('console = "^sleeping$"', 'deadline = "10s"'))
     )
-    assert any("its console says sleeping" in event for event in events(alloc))
+    assert any("console line “sleeping”" in event for event in events(alloc))
 
 
 def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:
@@ -143,7 +143,7 @@ def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:
     first = unit(alloc)
     invocation = unit_property(first, "InvocationID")
     with cut_off(first):
-        happens(alloc, "its restart policy decides")
+        happens(alloc, "its restart policy applies")
         happens(alloc, "Stopped because it was no longer ready (tcp 10.")
         eventually(lambda: task(alloc)["Restarts"] == 1, "it is started again")
     eventually(lambda: task(alloc)["State"] == "running", "and is ready again")

@@ -45,7 +45,7 @@ def gone(unit_name: str) -> None:
 def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
     agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
 ) -> None:
-    machine.expect("recover|ended with the host's last boot|reattach|restore")
+    machine.expect("recover|ended with the previous boot of the host|reattach|restore")
     [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
     says(alloc, "count 3")
     before, said = unit(alloc), logs(alloc)
@@ -65,7 +65,7 @@ def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
 def test_a_unit_of_the_same_name_and_another_boot_is_not_adopted(
     agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
 ) -> None:
-    machine.expect("recover|ended with the host's last boot|reattach|restore")
+    machine.expect("recover|ended with the previous boot of the host|reattach|restore")
     [alloc] = jobs.run(hcl("stale", COUNTING, group=NEVER_AGAIN))
     stale = unit(alloc)
     agent.stop()

@@ -139,7 +139,7 @@ def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jo
 def test_task_that_was_removed_while_nobody_looked_is_started_once_more(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
-    machine.expect("error recovering task|failed to recover|gone")
+    machine.expect("error recovering task|failed to recover|does not exist")
     [alloc] = jobs.run(hcl("removed", f'unikernel = "{GUESTS}/sleeper.spt"'))
     name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
     agent.stop()

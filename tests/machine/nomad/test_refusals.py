@@ -39,7 +39,7 @@ REFUSED = {
         job(f'{SLEEPER}\nproperties {{\n  TasksMax = "infinity"\n}}'),
         r"config\.properties\.TasksMax is 'infinity': expected no more than '16'",
     ),
-    "a user": (job(SLEEPER, task='user = "nobody"'), r"asks for user 'nobody'"),
+    "a user": (job(SLEEPER, task='user = "nobody"'), r"sets user 'nobody'"),
     "a resolver": (
         job(SLEEPER, group=TWO_STARTS + 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'),
         r"no resolv\.conf",

@@ -131,7 +131,7 @@ def test_a_running_allocation_survives(
 ) -> None:
     machine.expect("D-Bus|bus|Failed with result|Main process exited")
     machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
-    machine.expect("cannot be watched for now|service name .* not known")
+    machine.expect("wait for task .* failed, retrying|service name .* not known")
     guest.notices_nothing()
     disturb(agent)
     guest.notices_nothing()

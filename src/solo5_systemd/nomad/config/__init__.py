@@ -1,1 +1,1 @@
-"""The plugin's configuration and a task's options: their schema, decoded and checked."""
+"""The plugin configuration and the task options: schema, decoding, checks."""

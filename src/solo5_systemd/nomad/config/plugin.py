@@ -1,4 +1,4 @@
-"""What an operator says in `plugin "solo5" { config { … } }`: one value, checked as a whole, with no effect."""
+"""The plugin configuration, `plugin "solo5" { config { … } }`, decoded and checked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,14 +29,14 @@ TIGHTENING = (
     "SystemCallFilter",
     "TasksMax",
 )
-"""Unit properties that a job may set unless the operator says otherwise: none of them takes from other tasks.
+"""The default of `allowed_properties`: limits that cannot harm other tasks.
 
-Not the limits of devices: PID 1 looks at the path, and takes any name of a device for it."""
+Limits of devices are not among them, since PID 1 would open any path that a job names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What holds where a job does not say."""
+    """The `defaults` block: values of task options that a job does not set."""
 
     tender: Target | None = None
     unit: UnitKind = UnitKind.SERVICE
@@ -47,12 +47,12 @@ class Defaults:
 
 
 IMAGE_MB = 256
-"""Unikernels have a few MiB, and some fifty: what is larger costs the node's disk and time for nothing."""
+"""The default ceiling of an image's size. Unikernels have a few MiB, the largest some fifty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What no job may exceed; None: no ceiling."""
+    """The `ceilings` block: the most that a job may ask for; None: no ceiling."""
 
     memory_mb: int | None = None
     nics: int | None = None
@@ -62,14 +62,14 @@ class Ceilings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dangling:
-    """What is done about tasks that Nomad has forgotten: times in seconds.
+class ForgottenTasksConfig:
+    """The `dangling_tasks` block, after `dangling_containers` of Nomad's docker driver. Times are in seconds.
 
     Attributes:
-        enabled: they are looked for.
-        period: so often.
-        creation_grace: for so long the driver must not have known a task before it is ended.
-        dry_run: they are told of, and not ended.
+        enabled: stop forgotten tasks.
+        period: between two searches.
+        creation_grace: how long a task must have been forgotten before it is stopped.
+        dry_run: log them only.
     """
 
     enabled: bool = True
@@ -79,43 +79,46 @@ class Dangling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collection:
-    """Garbage collection: times in seconds.
+class GcConfig:
+    """The `gc` block. Times are in seconds.
 
     Attributes:
-        enabled: unused images are removed.
-        interval: between two looks at images.
-        image_age: for so long a removed image was not used.
-        tasks: DestroyTask removes the outcome of an ended service; False: it stays until `solo5ctl rm` or `gc`.
-        dangling: tasks that Nomad has forgotten.
+        enabled: remove unused images.
+        interval: between two garbage collections.
+        image_age: how long an image must have been unused before it is removed.
+        tasks: True: DestroyTask removes ended services; False: they are retained until `solo5ctl rm` or `gc`.
+        forgotten_tasks: the `dangling_tasks` block.
     """
 
     enabled: bool = True
     interval: float = 3600.0
     image_age: float = 86400.0
     tasks: bool = True
-    dangling: Dangling = field(default_factory=Dangling)
+    forgotten_tasks: ForgottenTasksConfig = field(default_factory=ForgottenTasksConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PluginConfig:
-    """The whole configuration.
+    """The plugin configuration.
 
     Attributes:
-        enabled: the driver offers itself at all.
-        image_paths: directories below which a job may name an image, besides its own.
-        block_paths: the same for the files and devices behind disks.
-        tender_paths: where tenders are looked for; empty: as /etc/solo5 says.
-        image_store_mb: what all stored images may take of the disk; None: as /etc/solo5 says.
-        log_namespace: the journal namespace of consoles; empty: as /etc/solo5 says.
-        networks: those that a job may join; empty: any.
-        network_settings: networks that are defined here, as tables of /etc/solo5/*.toml.
-        stats_interval: seconds; samples of a task are at least so far apart.
-        disable_log_collection: no console reaches Nomad's log files.
+        enabled: False: the driver is undetected.
+        image_paths: directories that may have a job's image, besides the allocation's.
+        block_paths: the same for the files and devices of disks.
+        tender_paths: directories that may have tenders; empty: those of /etc/solo5.
+        image_store_mb: the most that the image store may take of the disk; None: as in /etc/solo5.
+        log_namespace: the journal namespace of consoles; empty: that of /etc/solo5.
+        networks: the networks that a job may join; empty: any.
+        network_settings: the networks that are defined here, as tables of /etc/solo5/*.toml.
+        stats_interval: the least seconds between two samples of a task.
+        disable_log_collection: forward no console to Nomad's log files.
         allowed_properties: unit properties that a job may set.
-        allowed_units: types of unit that a task may be; a scope has no sandbox of systemd's.
-        allowed_tenders: tenders that a task may run under; empty: any.
-        allow_missing_controllers: the node is healthy though cgroup v2 lacks a controller, and limits do not hold.
+        allowed_units: unit types that a job may choose; a scope has no sandbox by systemd.
+        allowed_tenders: tenders that a job may choose; empty: any.
+        defaults: the `defaults` block.
+        ceilings: the `ceilings` block.
+        gc: the `gc` block.
+        allow_missing_controllers: healthy even if cgroup v2 lacks a controller, and limits have no effect.
     """
 
     enabled: bool = True
@@ -133,15 +136,15 @@ class PluginConfig:
     allowed_tenders: tuple[Target, ...] = ()
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
-    collection: Collection = field(default_factory=Collection)
+    gc: GcConfig = field(default_factory=GcConfig)
     allow_missing_controllers: bool = False
 
 
 def plugin_config(data: bytes) -> PluginConfig:
-    """Decode the plugin's configuration.
+    """Decode the plugin configuration.
 
     Raises:
-        SettingsError: a key has a wrong value; the sentence has its path.
+        SettingsError: a key is unknown, or its value is wrong; the sentence has the key's path.
     """
     fields = unpack(data, WHERE, SettingsError)
     fields.allow(
@@ -166,7 +169,7 @@ def plugin_config(data: bytes) -> PluginConfig:
         allowed_tenders=choices(fields, "allowed_tenders", Target),
         defaults=_defaults(fields.table("defaults")),
         ceilings=_ceilings(fields.table("ceilings")),
-        collection=_collection(fields.table("gc")),
+        gc=_gc(fields.table("gc")),
         allow_missing_controllers=fields.boolean("allow_missing_controllers", default=False),
     )
     _check_defaults(config, fields.table("defaults"))
@@ -184,7 +187,7 @@ def _check_defaults(config: PluginConfig, fields: Fields) -> None:
 
 @contextmanager
 def _under(fields: Fields, key: str) -> Iterator[None]:
-    """Put the key's path before what is wrong with its value."""
+    """Put a key's path in front of the errors of its value."""
     try:
         yield
     except InvalidRequestError as error:
@@ -205,7 +208,7 @@ def _networks(fields: Fields) -> tuple[NetworkName, ...]:
 
 
 def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
-    """Checked as the tables of /etc/solo5/*.toml are, which is what they become."""
+    """Return the networks, checked like the tables of a settings file, to which they are written."""
     tables = fields.table("network")
     plain = {name: _network(tables.table(name)) for name in tables}
     parse_settings({"network": plain}, WHERE)
@@ -252,20 +255,20 @@ def _ceilings(fields: Fields) -> Ceilings:
     return Ceilings(**set_ones)
 
 
-def _collection(fields: Fields) -> Collection:
+def _gc(fields: Fields) -> GcConfig:
     fields.allow("enabled", "interval", "image_age", "tasks", "dangling_tasks")
-    return Collection(
+    return GcConfig(
         enabled=fields.boolean("enabled", default=True),
         interval=_duration(fields, "interval", 3600.0, least=1.0),
         image_age=_duration(fields, "image_age", 86400.0, least=60.0),
         tasks=fields.boolean("tasks", default=True),
-        dangling=_dangling(fields.table("dangling_tasks")),
+        forgotten_tasks=_forgotten_tasks(fields.table("dangling_tasks")),
     )
 
 
-def _dangling(fields: Fields) -> Dangling:
+def _forgotten_tasks(fields: Fields) -> ForgottenTasksConfig:
     fields.allow("enabled", "period", "creation_grace", "dry_run")
-    return Dangling(
+    return ForgottenTasksConfig(
         enabled=fields.boolean("enabled", default=True),
         period=_duration(fields, "period", 60.0, least=1.0),
         creation_grace=_duration(fields, "creation_grace", 300.0, least=10.0),

@@ -1,4 +1,4 @@
-"""When a task is ready, in a job's words and as what is asked of the guest; and when it is so no longer."""
+"""The `ready` block of a job: the condition of readiness, and the probe that goes on after it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,26 +15,23 @@ from solo5_systemd.nomad.config.values import choice, seconds
 if TYPE_CHECKING:
     from solo5_systemd.engine.task import Preflight
 
-LONGEST_PATTERN = 500
-"""Characters of a pattern: it is to find a line, not to hold one."""
+PATTERN_MAX = 500
+"""Characters of a pattern."""
 
-LONGEST_DEADLINE = 600.0
-"""Seconds. Nomad cannot call a start off: nobody could stop the job for so long."""
-
-TIMES = 3
-"""Answers that are missing one after the other until a task counts as no longer ready: one is lost on any network."""
+DEADLINE_MAX_S = 600.0
+"""Seconds. Nomad cannot cancel StartTask, so a job cannot be stopped before the deadline of its start."""
 
 
 class OnLoss(StrEnum):
-    """What becomes of a task that is no longer ready."""
+    """The reaction to a loss: a task event, or also a stop, after which Nomad's restart policy applies."""
 
     EVENT = "event"
     RESTART = "restart"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """A line of the guest's console that this pattern is found in."""
+class ConsoleLine:
+    """The condition that a line of the guest's console matches a pattern."""
 
     pattern: str
 
@@ -43,8 +40,8 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Port:
-    """A port of the guest that answers; by the label that it has in the group, or by its number."""
+class GuestPort:
+    """The condition that a port of the guest answers. `name`: a label of the group's ports, or the guest's own port."""
 
     protocol: Protocol
     name: str
@@ -52,7 +49,7 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the guest is asked: TCP by a connection, UDP by a datagram that it is to echo."""
+    """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo."""
 
     protocol: Protocol
     address: IPv4Address
@@ -67,28 +64,34 @@ class Rule:
     """A job's `ready` block.
 
     Attributes:
-        by: what is waited for.
-        deadline: seconds that the start waits for it.
-        interval: seconds between two questions afterwards.
-        on_loss: what happens when answers stop coming.
+        condition: what makes the task ready.
+        deadline: seconds until a start without readiness fails.
+        interval: seconds between two probes of a ready task.
+        on_loss: the reaction to a loss.
     """
 
-    by: Line | Port
+    condition: ConsoleLine | GuestPort
     deadline: float = 30.0
     interval: float = 10.0
     on_loss: OnLoss = OnLoss.EVENT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """What is asked of a task that is ready, and has to be known to a driver that takes it up again."""
+class ReadinessProbe:
+    """The recurring probe of a ready task. It is part of the handle, so that a recovered task is probed again.
+
+    Attributes:
+        endpoint: its target.
+        interval: seconds between two probes.
+        on_loss: the reaction to a loss.
+    """
 
     endpoint: Endpoint
     interval: float
     on_loss: OnLoss
 
     def plain(self) -> Mapping[str, object]:
-        """For the task's handle, which is JSON."""
+        """Return the probe as JSON for the task's handle; `parse_probe` reads it."""
         return {
             "protocol": self.endpoint.protocol.value,
             "address": str(self.endpoint.address),
@@ -98,13 +101,13 @@ class Watched:
         }
 
 
-def watched(fields: Fields) -> Watched:
-    """Read what `Watched.plain` made of it.
+def parse_probe(fields: Fields) -> ReadinessProbe:
+    """Parse the result of `ReadinessProbe.plain`.
 
     Raises:
-        InvalidRequestError: it is damaged.
+        InvalidRequestError: a field is missing or malformed.
     """
-    return Watched(
+    return ReadinessProbe(
         endpoint=Endpoint(
             protocol=fields.parsed("protocol", Protocol),
             address=fields.parsed("address", ipv4_address),
@@ -115,49 +118,47 @@ def watched(fields: Fields) -> Watched:
     )
 
 
-def rule(fields: Fields) -> Rule:
-    """Read a job's `ready` block.
+def parse_rule(fields: Fields) -> Rule:
+    """Parse a job's `ready` block.
 
     Raises:
-        InvalidRequestError: it names no rule or several, or a value is wrong.
+        InvalidRequestError: it has no condition or several, or a value is wrong.
     """
     fields.allow("console", "tcp", "udp", "deadline", "interval", "on_loss")
-    deadline = _seconds(fields, "deadline", Rule.deadline, 1.0, LONGEST_DEADLINE)
+    deadline = _seconds(fields, "deadline", Rule.deadline, 1.0, DEADLINE_MAX_S)
     interval = _seconds(fields, "interval", Rule.interval, 0.1, 3600.0)
     on_loss = choice(fields, "on_loss", OnLoss) or OnLoss.EVENT
-    by = _by(fields)
-    if on_loss is OnLoss.RESTART and isinstance(by, Line):
-        raise fields.wrong("on_loss", on_loss.value, "none beside console: a line that was said stays said")
-    return Rule(by=by, deadline=deadline, interval=interval, on_loss=on_loss)
+    condition = _condition(fields)
+    if on_loss is OnLoss.RESTART and isinstance(condition, ConsoleLine):
+        raise fields.wrong("on_loss", on_loss.value, "none beside console: a printed line cannot be lost again")
+    return Rule(condition=condition, deadline=deadline, interval=interval, on_loss=on_loss)
 
 
-def _by(fields: Fields) -> Line | Port:
-    named = [key for key in ("console", "tcp", "udp") if fields.has(key)]
-    rules = [_line(fields) if key == "console" else _port(fields, Protocol(key)) for key in named]
-    if len(rules) != 1:
+def _condition(fields: Fields) -> ConsoleLine | GuestPort:
+    present = [key for key in ("console", "tcp", "udp") if fields.has(key)]
+    conditions = [_line(fields) if key == "console" else _port(fields, Protocol(key)) for key in present]
+    if len(conditions) != 1:
         raise InvalidRequestError(
-            f"{fields.where} names {' and '.join(named) or 'no rule'}: "
+            f"{fields.where} names {' and '.join(present) or 'no rule'}: "
             'expected exactly one of console = "REGEX", tcp = "PORT", udp = "PORT".'
         )
-    return rules[0]
+    return conditions[0]
 
 
-def _line(fields: Fields) -> Line:
+def _line(fields: Fields) -> ConsoleLine:
     pattern = fields.text("console")
-    if not 0 < len(pattern) <= LONGEST_PATTERN or any(each in pattern for each in "\0\n"):
-        raise fields.wrong(
-            "console", pattern, f"a regular expression of one line with 1 to {LONGEST_PATTERN} characters"
-        )
-    return Line(pattern=pattern)
+    if not 0 < len(pattern) <= PATTERN_MAX or any(each in pattern for each in "\0\n"):
+        raise fields.wrong("console", pattern, f"a regular expression of one line with 1 to {PATTERN_MAX} characters")
+    return ConsoleLine(pattern=pattern)
 
 
-def _port(fields: Fields, protocol: Protocol) -> Port:
+def _port(fields: Fields, protocol: Protocol) -> GuestPort:
     name = fields.text(protocol)
     if name.isascii() and name.isdigit():
         fields.parsed(protocol, lambda text: port_number(int(text)))
     elif not name:
         raise fields.wrong(protocol, name, "a label of the group's ports, or the guest's own port")
-    return Port(protocol=protocol, name=name)
+    return GuestPort(protocol=protocol, name=name)
 
 
 def _seconds(fields: Fields, key: str, default: float, least: float, most: float) -> float:
@@ -167,37 +168,23 @@ def _seconds(fields: Fields, key: str, default: float, least: float, most: float
     return value
 
 
-def refuse(rule: Rule | None, preflight: "Preflight") -> None:
-    """Find out what is wrong with a rule now that the image has told what it is.
+def check_manifest(rule: Rule | None, preflight: "Preflight") -> None:
+    """Check a rule against the image's manifest, before anything is reserved.
 
     Raises:
-        InvalidRequestError: it has no NIC, and a port is to answer.
+        InvalidRequestError: the rule names a port, and the image has no NIC.
     """
-    if rule is not None and isinstance(rule.by, Port) and not preflight.manifest.names(DeviceKind.NET_BASIC):
-        raise no_nic(rule.by)
+    if (
+        rule is not None
+        and isinstance(rule.condition, GuestPort)
+        and not preflight.manifest.names(DeviceKind.NET_BASIC)
+    ):
+        raise no_nic_error(rule.condition)
 
 
-def no_nic(port: Port) -> InvalidRequestError:
+def no_nic_error(port: GuestPort) -> InvalidRequestError:
+    """Return the error of a `ready` port of a guest without an address."""
     return InvalidRequestError(
         f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
         'Wait for a line of its console: ready { console = "…" }',
     )
-
-
-class Change(StrEnum):
-    LOST = "lost"
-    REGAINED = "regained"
-
-
-class Pulse:
-    """A task that is ready, beat by beat."""
-
-    def __init__(self) -> None:
-        self._missed = 0
-
-    def beat(self, *, answered: bool) -> Change | None:
-        """Count an answer or its absence; what has changed by it."""
-        before, self._missed = self._missed, 0 if answered else self._missed + 1
-        if answered:
-            return Change.REGAINED if before >= TIMES else None
-        return Change.LOST if self._missed == TIMES else None

@@ -1,16 +1,13 @@
-"""What an operator may write in `plugin "solo5" { config { … } }`, and a job in `task { config { … } }`.
+"""The schemas of the plugin configuration and of the task options, in Nomad's schema language (hashicorp/hcl2, hcldec).
 
-`config` and `options` read what comes of it: a key stands here and there, and in docs/nomad.md.
+The values are decoded in `config.plugin` and `config.task`, and documented in docs/nomad.md. The builders keep three
+rules of the agent; breaking one fails every task, or the agent itself: a type is never empty, a block always has
+something nested, and nothing has the type `any`.
 """
 
 from collections.abc import Mapping
 
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
-
-# Nomad's schema language: how the HCL of a configuration becomes a value (hashicorp/hcl2, hcldec).
-#
-# Three rules of the agent are kept by these builders, since breaking them fails every task or the agent itself:
-# a type is never empty, a block always has something nested, and nothing is of type `any`.
 
 TEXT = "string"
 TEXTS = "list(string)"
@@ -19,29 +16,32 @@ BOOLEAN = "bool"
 
 
 def attribute(name: str, type_: str, *, required: bool = False) -> Spec:
+    """Return the spec of an attribute, `name = value`."""
     return Spec(Attr=Attr(name=name, type=type_, required=required))
 
 
 def assignments(name: str) -> Spec:
-    """A block of free keys with text values, `name { a = "b" }`; unlike an attribute it may be written either way."""
+    """Return the spec of a block with any keys and text values. HCL: `name { a = "b" }` or `name = { a = "b" }`."""
     return Spec(block_attrs=BlockAttrs(name=name, type=TEXT))
 
 
 def block(name: str, nested: Spec) -> Spec:
-    """At most one block; null where it is absent."""
+    """Return the spec of at most one block; its value is null if it is absent."""
     return Spec(block_value=Block(name=name, nested=nested))
 
 
 def labelled(name: str, label: str, nested: Spec) -> Spec:
-    """Any number of blocks `name "LABEL" { … }`, by their labels."""
+    """Return the spec of any number of blocks `name "LABEL" { … }`, by label."""
     return Spec(block_map=BlockMap(name=name, labels=[label], nested=nested))
 
 
 def table(fields: Mapping[str, Spec]) -> Spec:
+    """Return the spec of an object with these fields."""
     return Spec(object=Object(attributes=fields))
 
 
 def plugin_schema() -> Spec:
+    """Return the schema of `plugin "solo5" { config { … } }`."""
     return table(
         {
             "enabled": attribute("enabled", BOOLEAN),
@@ -66,6 +66,7 @@ def plugin_schema() -> Spec:
 
 
 def task_schema() -> Spec:
+    """Return the schema of `task { config { … } }`."""
     return table(
         {
             "unikernel": attribute("unikernel", TEXT, required=True),
@@ -128,12 +129,12 @@ def _gc() -> Spec:
             "interval": attribute("interval", TEXT),
             "image_age": attribute("image_age", TEXT),
             "tasks": attribute("tasks", BOOLEAN),
-            "dangling_tasks": block("dangling_tasks", _dangling()),
+            "dangling_tasks": block("dangling_tasks", _forgotten_tasks()),
         }
     )
 
 
-def _dangling() -> Spec:
+def _forgotten_tasks() -> Spec:
     return table(
         {
             "enabled": attribute("enabled", BOOLEAN),

@@ -1,7 +1,7 @@
-"""What a job says in `task { config { … } }`, decoded from the msgpack that Nomad makes of it.
+"""The task options, `task { config { … } }`, decoded from Nomad's msgpack.
 
-Every key of `schema.task_schema` is there, with nil for what the job left out (hashicorp/hcl2, hcldec). A number may be
-an int, a float or a text: go-cty writes whatever it can write exactly.
+Every key of `schema.task_schema` is present, with nil if the job does not set it (hashicorp/hcl2, hcldec). A number may
+be an int, a float or a text: go-cty chooses the one that is exact.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
-from solo5_systemd.nomad.config.ready import Rule, rule
+from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.values import Logging, choice
 from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.workload import UnitKind
@@ -23,7 +23,7 @@ from solo5_systemd.workload import UnitKind
 
 @dataclass(frozen=True, kw_only=True)
 class PortLabel:
-    """A port of the group's `network`, by its label; `protocols`: those that are published."""
+    """A port of the group's `network` by its label, and the protocols to publish it for."""
 
     label: str
     protocols: tuple[Protocol, ...] = (Protocol.TCP, Protocol.UDP)
@@ -31,6 +31,8 @@ class PortLabel:
 
 @dataclass(frozen=True, kw_only=True)
 class NicOptions:
+    """A `nic` block; None: the default network, or an address that is assigned."""
+
     nic: DeviceName
     network: NetworkName | None = None
     ip: IPv4Address | None = None
@@ -40,6 +42,8 @@ class NicOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskOptions:
+    """A `block` block. `sector_size`: in bytes; None: the default."""
+
     disk: DeviceName
     source: str
     sector_size: int | None = None
@@ -47,11 +51,11 @@ class DiskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """The task's `config`; None: the job does not say, and the plugin's default holds.
+    """The task options. None: not set by the job, so that the plugin's default applies.
 
     Attributes:
-        ports: those to publish; None: all that the group has.
-        ready: when a start counts as done; None: as soon as the unit runs.
+        ports: the ports to publish; None: all of the group.
+        ready: the condition of readiness; None: the task is ready when its unit runs.
     """
 
     unikernel: str
@@ -69,52 +73,57 @@ class TaskOptions:
     ready: Rule | None = None
 
 
-LONGEST = 1 << 20
-"""Bytes of a configuration: half of what Linux takes for a command line; no other call is answered meanwhile."""
+CONFIG_MAX_BYTES = 1 << 20
+"""Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
 
-DEEPEST = 32
+DEPTH_MAX = 32
 """Levels of a configuration; the schema has four."""
 
 
 def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Fields:
-    """The top of a configuration, without what was left out.
+    """Return the top level of a configuration, without keys that are nil.
+
+    Args:
+        data: a msgpack map.
+        where: the path of the configuration, for errors.
+        error: the class of errors.
 
     Raises:
-        Solo5Error: (of class `error`) it is no msgpack map, too long or too deep.
+        Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep.
         DependencyError: msgpack is missing.
     """
-    if len(data) > LONGEST:
-        raise error(f"{where} is {len(data)} bytes long: expected at most {LONGEST}.")
+    if len(data) > CONFIG_MAX_BYTES:
+        raise error(f"{where} is {len(data)} bytes long: expected at most {CONFIG_MAX_BYTES}.")
     try:
         import msgpack
-    except ImportError as lacking:
+    except ImportError as missing:
         from solo5_systemd.dependencies import blamed
 
-        raise blamed(lacking) from lacking
+        raise blamed(missing) from missing
     try:
         document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
-        return Fields(_said(document, DEEPEST), where, error=error)
-    except (ValueError, msgpack.exceptions.UnpackException) as broken:
-        why = str(broken).rstrip(".") or type(broken).__name__
-        raise error(f"{where} cannot be decoded from msgpack: {why}.") from broken
+        return Fields(_without_nil(document, DEPTH_MAX), where, error=error)
+    except (ValueError, msgpack.exceptions.UnpackException) as malformed:
+        why = str(malformed).rstrip(".") or type(malformed).__name__
+        raise error(f"{where} cannot be decoded from msgpack: {why}.") from malformed
 
 
-def _said(value: object, depth: int) -> object:
-    """A value without its nils: to leave a key out and to set it to null are one."""
+def _without_nil(value: object, depth: int) -> object:
+    """Return a value without nil members: HCL's null is the same as an absent key."""
     if not depth:
-        raise ValueError(f"it is more than {DEEPEST} levels deep")
+        raise ValueError(f"it is more than {DEPTH_MAX} levels deep")
     if isinstance(value, Mapping):
-        return {key: _said(item, depth - 1) for key, item in value.items() if item is not None}
+        return {key: _without_nil(item, depth - 1) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_said(item, depth - 1) for item in value]
+        return [_without_nil(item, depth - 1) for item in value]
     return value
 
 
 def task_options(data: bytes) -> TaskOptions:
-    """Decode a task's `config`.
+    """Decode the task options.
 
     Raises:
-        InvalidRequestError: a key is unknown, missing or of a wrong value; the sentence has its path.
+        InvalidRequestError: a key is unknown or missing, or its value is wrong; the sentence has the key's path.
     """
     fields = unpack(data, "config")
     fields.allow(
@@ -148,15 +157,15 @@ def task_options(data: bytes) -> TaskOptions:
         cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
         properties=assignments(fields, "properties"),
         labels=_labels(fields),
-        ready=rule(fields.table("ready")) if fields.has("ready") else None,
+        ready=parse_rule(fields.table("ready")) if fields.has("ready") else None,
     )
 
 
 def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
-    """A block of free keys with text values.
+    """Return the pairs of a block with any keys and text values.
 
     Raises:
-        Solo5Error: a value is no text.
+        Solo5Error: a value is not a text.
     """
     table = fields.table(key)
     return tuple((name, table.text(name)) for name in table)
@@ -211,7 +220,7 @@ def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:
 
 
 def _port(fields: Fields, text: str) -> PortLabel:
-    """`LABEL`, which is both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
+    """Parse `LABEL`, for both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
     label, slash, protocol = text.partition("/")
     if not label or (slash and protocol not in tuple(Protocol)):
         expected = 'labels of the group\'s ports, alone or with /tcp or /udp, such as ports = ["http", "dns/udp"]'

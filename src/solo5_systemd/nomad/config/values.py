@@ -1,4 +1,4 @@
-"""Options that have a few words to choose from."""
+"""Values of options: enumerations and durations."""
 
 import re
 from enum import StrEnum
@@ -10,17 +10,17 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Logging(StrEnum):
-    """Where a console goes besides the journal: to Nomad's log files, or nowhere."""
+    """The console's destination besides the journal: Nomad's log files, or none."""
 
     NOMAD = "nomad"
     JOURNALD = "journald"
 
 
 def choice(fields: Fields, key: str, words: type[E]) -> E | None:
-    """One of the words; None where none is given.
+    """Return the value of an enumerated option; None if it is not set.
 
     Raises:
-        Solo5Error: another word.
+        Solo5Error: it is not one of the words.
     """
     if not fields.has(key):
         return None
@@ -28,10 +28,10 @@ def choice(fields: Fields, key: str, words: type[E]) -> E | None:
 
 
 def choices(fields: Fields, key: str, words: type[E]) -> tuple[E, ...]:
-    """Return some of the words; none where none is given.
+    """Return the values of an option that is a list of enumerated words; empty if it is not set.
 
     Raises:
-        Solo5Error: another word.
+        Solo5Error: one of them is not one of the words.
     """
     such_as = f'{key} = ["{next(iter(words))}"]'
     return tuple(_word(fields, key, text, words, such_as) for text in fields.texts(key, ()))
@@ -45,20 +45,21 @@ def _word(fields: Fields, key: str, text: str, words: type[E], such_as: str) -> 
         raise fields.wrong(key, text, f"one of {known}, such as {such_as}") from error
 
 
-# Go's durations, which Nomad's users write everywhere: `30s`, `1h30m`, `250ms` (package time, ParseDuration).
-
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST = 100
+_DURATION_MAX = 100
+"""Characters of a duration."""
+
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
 
 def seconds(text: str) -> float:
-    """The duration in seconds.
+    """Return a Go duration in seconds, such as `30s`, `1h30m`, `250ms` (package time, ParseDuration).
 
     Raises:
-        ValueError: it is none, or negative; says what was expected.
+        ValueError: it is malformed or negative; the message has the expected form.
     """
-    parts = list(_PART.finditer(text)) if len(text) <= _LONGEST else []  # digits without a unit take their square
+    # The bound: the search is quadratic in a run of digits without a unit.
+    parts = list(_PART.finditer(text)) if len(text) <= _DURATION_MAX else []
     if not parts or "".join(part[0] for part in parts) != text:
-        raise ValueError(f"{text!r} is no duration: expected a number and a unit, such as 30s, 5m or 24h")
+        raise ValueError(f"{text!r} is not a duration: expected a number and a unit, such as 30s, 5m or 24h")
     return sum(float(part[1]) * _UNITS[part[2]] for part in parts)

@@ -1,4 +1,4 @@
-"""What a task's events say: one line each, for whoever reads `nomad alloc status`."""
+"""Texts of task events, one line each, as `nomad alloc status` shows them."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,28 +12,28 @@ from solo5_systemd.text import bounded
 from solo5_systemd.workload import Publish
 
 LAST_LINES = 5
-"""Lines of a console that an event quotes."""
+"""Console lines that an event quotes."""
 
-LONGEST_LINE = 120
-"""Characters of each."""
+QUOTED_LINE_MAX = 120
+"""Characters of a quoted line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Announcement:
-    """An event: the sentence that people read, and the same for programs."""
+class TaskEvent:
+    """A task event: a sentence for people, and the same facts as annotations for programs."""
 
     message: str
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def checked(preflight: Preflight) -> Announcement:
-    """Nothing is made yet, and nothing stands in the way."""
+def preflight_passed(preflight: Preflight) -> TaskEvent:
+    """Return the event of a passed preflight: image, tender, guest memory and devices."""
     tender, devices = preflight.tender, ", ".join(map(str, preflight.manifest.devices)) or "no devices"
-    return Announcement(
+    return TaskEvent(
         message=(
             f"Preflight passed: {posixpath.basename(preflight.image)} ({preflight.sha256[:12]}) for "
             f"{tender.target} {tender.version}, ABI {tender.abi_version}; "
-            f"{preflight.guest_memory} of {preflight.memory} MiB are the guest's; {devices}"
+            f"{preflight.guest_memory} of {preflight.memory} MiB for the guest; {devices}"
         ),
         annotations={
             "image": preflight.image,
@@ -46,10 +46,10 @@ def checked(preflight: Preflight) -> Announcement:
     )
 
 
-def leased(leases: Sequence[Lease]) -> Announcement:
-    """All NICs in one event: Nomad keeps ten of a task."""
-    told = (f"NIC {lease.nic} has {lease.ipv4.ip} in network {lease.network}" for lease in leases)
-    return Announcement(message="; ".join(told), annotations=dict(chain.from_iterable(map(_lease, leases))))
+def leases_attached(leases: Sequence[Lease]) -> TaskEvent:
+    """Return one event for the leases of all NICs, since Nomad keeps only ten events of a task."""
+    sentences = (f"NIC {lease.nic} has {lease.ipv4.ip} in network {lease.network}" for lease in leases)
+    return TaskEvent(message="; ".join(sentences), annotations=dict(chain.from_iterable(map(_lease, leases))))
 
 
 def _lease(lease: Lease) -> Iterable[tuple[str, str]]:
@@ -57,82 +57,95 @@ def _lease(lease: Lease) -> Iterable[tuple[str, str]]:
     return ((f"nic.{lease.nic}.{key}", value) for key, value in facts.items())
 
 
-def started(unit: str, invocation: str) -> Announcement:
-    return Announcement(
+def started(unit: str, invocation: str) -> TaskEvent:
+    """Return the event of a started unit, with systemd's invocation ID."""
+    return TaskEvent(
         message=f"Started {unit}, invocation {invocation or 'unknown'}",
         annotations={"unit": unit, "invocation": invocation},
     )
 
 
-def unreached(publishes: Sequence[Publish], reservation: Reservation | None) -> Iterator[Announcement]:
-    """Yield what a job's ports cannot be used for."""
+def port_limits(publishes: Sequence[Publish], reservation: Reservation | None) -> Iterator[TaskEvent]:
+    """Yield an event for each use of the job's ports that this task cannot offer."""
     if publishes and reservation is None:
-        yield Announcement(message="No port is published: the image has no NIC")
+        yield TaskEvent(message="No port is published: the image has no NIC")
     nics = published_nics(reservation) if reservation is not None else ()
     if len(nics) > 1:
-        named = ", ".join(nics)
-        yield Announcement(
-            message=f'No address for address_mode = "driver": ports lead to NICs {named}, and Nomad has one for all'
+        listed = ", ".join(nics)
+        yield TaskEvent(
+            message=(
+                f'No address for address_mode = "driver": ports lead to NICs {listed}, '
+                "and Nomad registers one address for all ports of a task"
+            )
         )
 
 
-def slow(doing: str, seconds: float) -> Announcement:
-    return Announcement(
-        message=f"The start is slow: after {seconds:.0f} s it is still {doing}", annotations={"step": doing}
-    )
+def slow_start(step: str, seconds: float) -> TaskEvent:
+    """Return the event of a start that is still at a step after some seconds."""
+    return TaskEvent(message=f"Slow start: after {seconds:.0f} s still {step}", annotations={"step": step})
 
 
-def ready(what: str, seconds: float) -> Announcement:
-    return Announcement(message=f"Ready after {seconds:.1f} s: {what}", annotations={"ready": "true"})
+def ready(evidence: str, seconds: float) -> TaskEvent:
+    """Return the event of a guest that became ready `seconds` after its unit started."""
+    return TaskEvent(message=f"Ready after {seconds:.1f} s: {evidence}", annotations={"ready": "true"})
 
 
-def lost(what: str, why: str, *, restart: bool) -> Announcement:
-    so = "; the task is ended, and its restart policy decides" if restart else ""
-    return Announcement(message=f"No longer ready: {what}: {why}{so}", annotations={"ready": "false"})
+def not_ready(endpoint: str, failure: str, *, restart: bool) -> TaskEvent:
+    """Return the event of a loss; `restart`: the driver stops the task because of it."""
+    consequence = "; the task is stopped, and its restart policy applies" if restart else ""
+    return TaskEvent(message=f"No longer ready: {endpoint}: {failure}{consequence}", annotations={"ready": "false"})
 
 
-def regained(what: str, seconds: float) -> Announcement:
-    return Announcement(message=f"Ready again after {seconds:.0f} s: {what}", annotations={"ready": "true"})
+def ready_again(evidence: str, seconds: float) -> TaskEvent:
+    """Return the event of a guest that is ready `seconds` after its loss."""
+    return TaskEvent(message=f"Ready again after {seconds:.0f} s: {evidence}", annotations={"ready": "true"})
 
 
-def repaired(what: str) -> Announcement:
-    return Announcement(message=f"Network repaired: {what}")
+def network_repaired(what: str) -> TaskEvent:
+    """Return the event of a repair of the task's network by solo5-networkd."""
+    return TaskEvent(message=f"Network repaired: {what}")
 
 
-def without_effect(signal: str) -> Announcement:
-    return Announcement(
+def signal_not_sent(signal: str) -> TaskEvent:
+    """Return the event of a signal that is withheld, since it would kill the tender."""
+    return TaskEvent(
         message=(
-            f"{signal} was not sent: a unikernel has no signal handlers, and its tender would die of it. The task runs "
-            'on unchanged; a template takes effect with change_mode = "restart"'
+            f"{signal} was not sent: a unikernel has no signal handlers, and the signal would kill its tender. "
+            'The task runs on unchanged; a template takes effect with change_mode = "restart"'
         ),
         annotations={"signal_not_sent": signal},
     )
 
 
-def gap(lines: int) -> Announcement:
-    return Announcement(
-        message=f"journald left out {lines} lines of the console: more than its rate limit lets pass",
+def lines_dropped(lines: int) -> TaskEvent:
+    """Return the event of console lines that journald dropped."""
+    return TaskEvent(
+        message=f"journald dropped {lines} lines of the console: its rate limit was exceeded",
         annotations={"lines": str(lines)},
     )
 
 
-def more(last: Announcement, held: int) -> Announcement:
-    """The last of several that came too fast: how many came before it is all that is told of those."""
-    return Announcement(message=f"{last.message} … and {held - 1} more just before", annotations=last.annotations)
+def summary(last: TaskEvent, held: int) -> TaskEvent:
+    """Return the last of `held` throttled events, with the number of the earlier ones."""
+    return TaskEvent(message=f"{last.message} … and {held - 1} earlier events", annotations=last.annotations)
 
 
-def with_last_lines(announcement: Announcement, lines: Sequence[str]) -> Announcement:
-    said = last_lines(lines)
-    message = f"{announcement.message}. {said}" if said else announcement.message
-    return Announcement(message=message, annotations=announcement.annotations)
+def with_last_lines(event: TaskEvent, lines: Sequence[str]) -> TaskEvent:
+    """Return an event whose message also quotes the last console lines, if there are any."""
+    quoted = last_lines(lines)
+    message = f"{event.message}. {quoted}" if quoted else event.message
+    return TaskEvent(message=message, annotations=event.annotations)
 
 
 def last_lines(lines: Sequence[str]) -> str:
-    """The console's end as part of a sentence, empty where nothing was said."""
+    """Return a phrase that quotes the last `LAST_LINES` console lines; empty without lines."""
     quoted = ", ".join(f"“{printable(line)}”" for line in lines[-LAST_LINES:])
-    return f"Last on its console: {quoted}" if quoted else ""
+    return f"Last console lines: {quoted}" if quoted else ""
 
 
 def printable(line: str) -> str:
-    """A line of bounded length that steers no terminal, nor Nomad's tables, where `|` ends a column."""
-    return bounded(line.strip().replace("|", "¦"), LONGEST_LINE)
+    """Return a line of at most `QUOTED_LINE_MAX` characters, without control characters.
+
+    `|` becomes `¦`: it ends a column in the tables of Nomad's command line.
+    """
+    return bounded(line.strip().replace("|", "¦"), QUOTED_LINE_MAX)

@@ -1,4 +1,4 @@
-"""What our own services tell of tasks that run: for their owners, it becomes an event of each."""
+"""D-Bus signals of solo5-networkd and solo5-relay, as task events."""
 
 import asyncio
 import logging
@@ -7,55 +7,58 @@ from contextlib import aclosing
 
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.messages import TaskEvent
 
-AGAIN = 5.0
-"""Seconds until a service is listened to again that could not be."""
+RETRY_INTERVAL_S = 5.0
+"""Seconds until a lost or failed subscription is renewed."""
 
 _log = logging.getLogger(__name__)
 
 
-class Bulletins:
-    """Listens from `begin` on, for ever.
+class ServiceSignals:
+    """The subscriptions to the signals of both services, from `subscribe` until the plugin ends.
 
     Args:
-        session: the machine.
-        tell: tells an event of the task of this name, if it is one of ours.
-        background: where listening goes on.
+        session: the engine.
+        publish: a callback for an event of the task of this name; it ignores the tasks of others.
+        background: the group that runs the subscriptions.
     """
 
     def __init__(
-        self, session: Session, tell: Callable[[TaskName, Announcement], None], background: asyncio.TaskGroup
+        self, session: EngineSession, publish: Callable[[TaskName, TaskEvent], None], background: asyncio.TaskGroup
     ) -> None:
         self._session = session
-        self._tell = tell
+        self._publish = publish
         self._background = background
-        self._begun = False
+        self._subscribed = False
 
-    def begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._background.create_task(_for_ever("solo5-networkd", self._tell_repairs))
-            self._background.create_task(_for_ever("solo5-relay", self._tell_gaps))
+    def subscribe(self) -> None:
+        """Start both subscriptions. Idempotent."""
+        if not self._subscribed:
+            self._subscribed = True
+            self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_repairs))
+            self._background.create_task(_keep_subscribed("solo5-relay", self._publish_dropped_lines))
 
-    async def _tell_repairs(self) -> None:
+    async def _publish_repairs(self) -> None:
         async with aclosing((await self._session.networks()).repairs()) as repairs:
             async for repair in repairs:
                 for name in repair.tasks:
-                    self._tell(name, messages.repaired(repair.what))
+                    self._publish(name, messages.network_repaired(repair.what))
 
-    async def _tell_gaps(self) -> None:
+    async def _publish_dropped_lines(self) -> None:
         async with aclosing((await self._session.relay()).gaps()) as gaps:
             async for gap in gaps:
-                self._tell(gap.task, messages.gap(gap.lines))
+                self._publish(gap.task, messages.lines_dropped(gap.lines))
 
 
-async def _for_ever(service: str, listen: Callable[[], Awaitable[None]]) -> None:
+async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await listen()
         except Solo5Error as error:
-            _log.warning("What %s has to tell of tasks cannot be heard for now: %s", service, error)
-        await asyncio.sleep(AGAIN)
+            _log.warning(
+                "lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, RETRY_INTERVAL_S, error
+            )
+        await asyncio.sleep(RETRY_INTERVAL_S)

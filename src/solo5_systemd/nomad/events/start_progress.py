@@ -1,4 +1,4 @@
-"""How a start is told to Nomad's users, step by step."""
+"""The progress of a start, as task events."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,81 +6,90 @@ from typing import Protocol
 
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.model import Lease
-from solo5_systemd.nomad.config.ready import Rule, refuse
+from solo5_systemd.nomad.config.ready import Rule, check_manifest
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.stream import Events
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.stream import EventStream
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
-# The steps of a start as events tell them: in the same words, whichever process takes them.
+
+class ProgressSink(Protocol):
+    """A receiver of the steps and events of one start. No method blocks."""
+
+    def on_step(self, step: str) -> None:
+        """Note the next step, such as `reserving addresses`; an event names it if it is slow."""
+
+    def publish(self, event: TaskEvent) -> None:
+        """Publish a result of a finished step."""
 
 
-class Audience(Protocol):
-    """Who hears of a start; each call returns at once."""
+class EngineProgress:
+    """`engine.task.StartCallbacks` of one start, as steps and events.
 
-    def on_step(self, doing: str) -> None:
-        """The next step, which is told of if it is slow."""
-
-    def tell(self, announcement: Announcement) -> None:
-        """What has been done."""
-
-
-class Steps:
-    """One start; fulfils `task.StartCallbacks`.
+    A service starts in this process and a scope in a child: both go through here, so that their events are the same.
 
     Args:
-        audience: who hears of it.
-        rule: by which the task is to be ready; it ends the start where the image cannot follow it.
+        sink: the receiver.
+        rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
     """
 
-    def __init__(self, audience: Audience, rule: Rule | None) -> None:
-        self._audience = audience
+    def __init__(self, sink: ProgressSink, rule: Rule | None) -> None:
+        self._sink = sink
         self._rule = rule
 
     def on_step(self, doing: str) -> None:
-        self._audience.on_step(doing)
+        """Pass on the next step."""
+        self._sink.on_step(doing)
 
     def on_preflight(self, preflight: Preflight) -> None:
-        refuse(self._rule, preflight)
-        self._audience.tell(messages.checked(preflight))
+        """Publish the passed preflight.
+
+        Raises:
+            InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
+        """
+        check_manifest(self._rule, preflight)
+        self._sink.publish(messages.preflight_passed(preflight))
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
+        """Publish the task's leases, if it has NICs."""
         if leases:
-            self._audience.tell(messages.leased(leases))
+            self._sink.publish(messages.leases_attached(leases))
 
 
-SLOW = (5.0, 30.0)
-"""Seconds after which a start that is not done says which step it is at."""
+SLOW_START_S = (5.0, 30.0)
+"""Seconds after which an event names the current step of an unfinished start."""
 
 
-class Announcer:
-    """Of one start; fulfils `steps.Audience`. Slow steps are told while it is entered.
+class StartEvents:
+    """The task events of one start; a `ProgressSink`. Warns of a slow start while its context is entered.
 
     Args:
-        events: where it is told.
-        task: whose start.
+        events: the driver's event stream.
+        task: the task that starts.
     """
 
-    def __init__(self, events: Events, task: wire.TaskConfig) -> None:
+    def __init__(self, events: EventStream, task: wire.TaskConfig) -> None:
         self._events = events
         self._task = task
-        self._doing = "connecting to the machine"
+        self._step = "connecting to the system bus"
         self._timers: list[asyncio.TimerHandle] = []
 
-    def __enter__(self) -> "Announcer":
+    def __enter__(self) -> "StartEvents":
         loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(seconds, self._slow, seconds) for seconds in SLOW]
+        self._timers = [loop.call_later(seconds, self._warn, seconds) for seconds in SLOW_START_S]
         return self
 
     def __exit__(self, *_: object) -> None:
         for timer in self._timers:
             timer.cancel()
 
-    def _slow(self, seconds: float) -> None:
-        self.tell(messages.slow(self._doing, seconds))
+    def _warn(self, seconds: float) -> None:
+        self.publish(messages.slow_start(self._step, seconds))
 
-    def on_step(self, doing: str) -> None:
-        self._doing = doing
+    def on_step(self, step: str) -> None:
+        """Set the current step."""
+        self._step = step
 
-    def tell(self, announcement: Announcement) -> None:
-        self._events.publish(self._task, announcement)
+    def publish(self, event: TaskEvent) -> None:
+        """Publish an event of the task."""
+        self._events.publish(self._task, event)

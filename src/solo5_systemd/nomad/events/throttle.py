@@ -1,52 +1,49 @@
-"""How often the same task may be heard: a token bucket, and the last of what did not pass.
-
-What is held back is not lost but summed up, so that the last state is told however often it changed.
-"""
+"""A token bucket for the recurring events of one task. Excess events are summarised by the last of them."""
 
 from dataclasses import dataclass
 
-from solo5_systemd.nomad.events.messages import Announcement, more
+from solo5_systemd.nomad.events.messages import TaskEvent, summary
 
 BURST = 4
-"""Events at once: Nomad keeps ten of a task, and those of its start and end are to stay among them."""
+"""Events at once. Nomad keeps ten of a task, and those of its start and end must stay among them."""
 
-PERIOD = 60.0
-"""Seconds until there may be another."""
+REFILL_INTERVAL_S = 60.0
+"""Seconds until the bucket has one more token."""
 
 
 @dataclass
 class Throttle:
-    """One task's; every time is that of one monotonic clock, in seconds."""
+    """The token bucket of one task. All times are seconds of the same monotonic clock."""
 
     since: float
     tokens: float = BURST
     held: int = 0
-    last: Announcement | None = None
+    last: TaskEvent | None = None
 
-    def offer(self, announcement: Announcement, now: float) -> Announcement | None:
-        """What may be told now: this one, or nothing."""
+    def offer(self, event: TaskEvent, now: float) -> TaskEvent | None:
+        """Return the event if it may be published now; None if it is held back."""
         self._refill(now)
         if self.held == 0 and self.tokens >= 1:
             self.tokens -= 1
-            return announcement
-        self.held, self.last = self.held + 1, announcement
+            return event
+        self.held, self.last = self.held + 1, event
         return None
 
     def due(self, now: float) -> float:
-        """Seconds until what is held back may be told."""
+        """Return the seconds until the held events may be released."""
         self._refill(now)
-        return max(0.0, (1 - self.tokens) * PERIOD)
+        return max(0.0, (1 - self.tokens) * REFILL_INTERVAL_S)
 
-    def release(self, now: float) -> Announcement | None:
-        """What was held back, if anything was: its last, and how many there were."""
+    def release(self, now: float) -> TaskEvent | None:
+        """Return the last held event, with the number of the others; None if none is held."""
         self._refill(now)
         held, last = self.held, self.last
         self.held, self.last = 0, None
         if last is None:
             return None
         self.tokens -= 1
-        return last if held == 1 else more(last, held)
+        return last if held == 1 else summary(last, held)
 
     def _refill(self, now: float) -> None:
-        self.tokens = min(BURST, self.tokens + (now - self.since) / PERIOD)
+        self.tokens = min(BURST, self.tokens + (now - self.since) / REFILL_INTERVAL_S)
         self.since = now

@@ -1,67 +1,67 @@
-"""End what this agent started and has forgotten, once it has been so for long enough."""
+"""Stop forgotten tasks after their grace period."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
-from solo5_systemd.nomad.config.plugin import Dangling
-from solo5_systemd.nomad.engine import Session
-from solo5_systemd.nomad.task.claims import Suspect, unclaimed
-from solo5_systemd.nomad.task.registry import Tasks
+from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.task.claims import ForgottenTask, forgotten_tasks
+from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.unit.state import UnitState
 
 _log = logging.getLogger(__name__)
 
 
-class DanglingTasks:
-    """Looks, and looks again.
+class ForgottenTasks:
+    """The forgotten tasks found so far, by invocation, and since when.
 
     Args:
         session: the engine.
-        tasks: what the driver answers for.
+        tasks: the driver's tasks.
     """
 
-    def __init__(self, session: Session, tasks: Tasks) -> None:
+    def __init__(self, session: EngineSession, tasks: TaskRegistry) -> None:
         self._session = session
         self._tasks = tasks
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    def pause(self) -> None:
-        """What was seen so far does not count: no agent is there to know anything."""
+    def reset(self) -> None:
+        """Restart all grace periods: no agent is connected, so nothing can be concluded."""
         self._since.clear()
 
-    async def sweep(self, wanted: Dangling, *, keep_ended: bool = False) -> None:
-        """End those that are forgotten by proof, or have been unclaimed for the whole grace period.
+    async def sweep(self, config: ForgottenTasksConfig, *, keep_ended: bool = False) -> None:
+        """Stop the tasks that have a successor, or have been forgotten for the whole grace period.
 
         Args:
-            wanted: the operator's choice.
-            keep_ended: tasks that have ended are kept for their outcome.
+            config: the operator's settings.
+            keep_ended: leave ended tasks, which are retained for their outcome.
 
         Raises:
-            HostError: PID 1 cannot be asked.
+            HostError: PID 1 is not reachable.
         """
-        suspects = unclaimed(await self._strangers(keep_ended=keep_ended), self._tasks.claims())
+        found = forgotten_tasks(await self._others(keep_ended=keep_ended), self._tasks.claims())
         now = asyncio.get_running_loop().time()
-        self._since = {each.invocation: self._since.get(each.invocation, now) for each in suspects}
-        self._told &= self._since.keys()
-        for each in suspects:
-            if each.certain or now - self._since[each.invocation] >= wanted.creation_grace:
-                await self._end(each, dry_run=wanted.dry_run)
+        self._since = {each.invocation: self._since.get(each.invocation, now) for each in found}
+        self._logged &= self._since.keys()
+        for each in found:
+            if each.certain or now - self._since[each.invocation] >= config.creation_grace:
+                await self._stop(each, dry_run=config.dry_run)
 
-    async def _strangers(self, *, keep_ended: bool) -> Sequence[UnitState]:
-        """Units are read only where there are others than the driver's own: mostly there are none."""
+    async def _others(self, *, keep_ended: bool) -> Sequence[UnitState]:
+        # Names are one cheap call, and mostly all are the driver's own: only otherwise are the units read.
         engine = await self._session.engine()
         if set(await engine.names(ended=not keep_ended)) <= set(self._tasks.claims().names):
             return ()
         return [unit for unit in await engine.units() if not (keep_ended and unit.over)]
 
-    async def _end(self, suspect: Suspect, *, dry_run: bool) -> None:
-        if suspect.task in self._tasks.claims().names:  # somebody has claimed it while another was being ended
+    async def _stop(self, forgotten: ForgottenTask, *, dry_run: bool) -> None:
+        if forgotten.task in self._tasks.claims().names:  # claimed while another one was being stopped
             return
-        if suspect.invocation not in self._told:
-            self._told.add(suspect.invocation)
-            done = "would be ended" if dry_run else "is ended"
-            _log.warning("Task %s %s: %s.", suspect.task, done, suspect.reason)
+        if forgotten.invocation not in self._logged:
+            self._logged.add(forgotten.invocation)
+            action = "would be stopped" if dry_run else "stopped"
+            _log.warning("forgotten task %s %s: %s", forgotten.task, action, forgotten.reason)
         if not dry_run:
-            await self._tasks.discard(suspect.task)
+            await self._tasks.remove_forgotten(forgotten.task)

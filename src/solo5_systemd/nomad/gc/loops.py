@@ -1,4 +1,4 @@
-"""What the driver does without being asked: follow Nomad's shared cores, and remove what nobody uses or knows."""
+"""Background work of the driver: the CPU set of shared cores, garbage collection, and forgotten tasks."""
 
 import asyncio
 import logging
@@ -7,17 +7,18 @@ from pathlib import PurePosixPath
 
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.engine import Session
-from solo5_systemd.nomad.gc.forgotten import DanglingTasks
-from solo5_systemd.nomad.task.postmortem import remove_gone
-from solo5_systemd.nomad.task.registry import Tasks
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.gc.forgotten import ForgottenTasks
+from solo5_systemd.nomad.task.postmortem import remove_orphaned
+from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.nomad.workload.convert import SHARED_SLICE
 from solo5_systemd.settings_files import RUN, write_networks
 
 NETWORKS = RUN / "nomad.toml"
+"""The networks of the plugin configuration, as a settings file."""
 
-FOLLOW_PERIOD = 2.0
-"""Seconds between two looks at Nomad's shared cores: one small file is read."""
+CPUSET_INTERVAL_S = 2.0
+"""Seconds between two reads of the CPU set of Nomad's shared partition, which is one small file."""
 
 SHARED = "share.slice"
 """Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
@@ -26,118 +27,117 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Three loops, begun once.
+    """The driver's background loops. Each starts once.
 
     Args:
         session: the engine.
-        tasks: what the driver answers for.
-        serving: an agent listens.
-        background: where the loops run.
+        tasks: the driver's tasks.
+        serving: returns whether an agent is connected.
+        background: the group that runs the loops.
     """
 
     def __init__(
-        self, session: Session, tasks: Tasks, serving: Callable[[], bool], background: asyncio.TaskGroup
+        self, session: EngineSession, tasks: TaskRegistry, serving: Callable[[], bool], background: asyncio.TaskGroup
     ) -> None:
         self._serving = serving
         self._session = session
-        self._dangling = DanglingTasks(session, tasks)
+        self._forgotten = ForgottenTasks(session, tasks)
         self._background = background
-        self._begun = False
-        self._swept = False
-        self._reclaimed = False
-        self._shared = ""
+        self._started = False
+        self._mounts_removed = False
+        self._disks_reclaimed = False
+        self._shared_cgroup = ""
         self._cpus = ""
 
-    def begin(self, config: Callable[[], PluginConfig]) -> None:
-        """Begin with the configuration in force, and read it anew whenever a period begins."""
+    def start(self, config: Callable[[], PluginConfig]) -> None:
+        """Write the configured networks, and start the loops, which read the configuration again in each iteration."""
         try:
             write_networks(NETWORKS, config().network_settings)
         except Solo5Error as error:
-            _log.error("The networks of plugin.solo5.config are not defined: %s", error)
-        if not self._begun:
-            self._begun = True
-            self._background.create_task(self._follow_cores())
-            self._background.create_task(self._collect(config))
-            self._background.create_task(self._end_dangling(config))
+            _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
+        if not self._started:
+            self._started = True
+            self._background.create_task(self._follow_cpuset())
+            self._background.create_task(self._collect_garbage(config))
+            self._background.create_task(self._stop_forgotten(config))
 
-    def sweep(self) -> None:
-        """Remove, once, what starts have left that ended with an earlier driver."""
-        if not self._swept:
-            self._swept = True
-            self._background.create_task(_kept_going("bind mounts of disks", self._sweep_disks()))
+    def remove_stale_mounts(self) -> None:
+        """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
+        if not self._mounts_removed:
+            self._mounts_removed = True
+            self._background.create_task(_logged("removal of stale bind mounts", self._remove_mounts()))
 
-    def reclaim(self) -> None:
-        """Take disks back, once, from users that no task has: until then PID 1 may allocate one after a boot."""
-        if not self._reclaimed:
-            self._reclaimed = True
-            self._background.create_task(_kept_going("disks of users that no task has", self._reclaim_disks()))
+    def reclaim_disks(self) -> None:
+        """Take back, once, the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
+        if not self._disks_reclaimed:
+            self._disks_reclaimed = True
+            self._background.create_task(_logged("reclaim of given disks", self._reclaim_disks()))
 
-    def find_cores(self, cpuset_cgroup: str) -> None:
-        """Learn from a task where Nomad's shared partition is; what runs is confined to it within a period.
+    def set_shared_cgroup(self, cpuset_cgroup: str) -> None:
+        """Derive Nomad's shared partition from a task's cgroup; `_follow_cpuset` applies its CPU set.
 
         Args:
-            cpuset_cgroup: of any task, as Nomad names it; one of a task with reserved cores has no shared partition.
+            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
         """
         parent = PurePosixPath(cpuset_cgroup).parent
         if parent.name == SHARED:
-            self._shared = str(parent)
+            self._shared_cgroup = str(parent)
 
-    async def share_cores(self, cpuset_cgroup: str) -> None:
-        """The same, and at once: what is about to start must not run on others' cores."""
-        self.find_cores(cpuset_cgroup)
-        if self._shared:
-            await self._confine()
+    async def confine_to_shared_cores(self, cpuset_cgroup: str) -> None:
+        """Apply the CPU set of the shared partition at once, before a task starts, so that it uses no reserved core."""
+        self.set_shared_cgroup(cpuset_cgroup)
+        if self._shared_cgroup:
+            await self._apply_cpuset()
 
-    async def _confine(self) -> None:
+    async def _apply_cpuset(self) -> None:
         engine = await self._session.engine()
-        cpus = await engine.shared_cpus(self._shared)
+        cpus = await engine.shared_cpus(self._shared_cgroup)
         if cpus and cpus != self._cpus:
             await engine.confine_slice(SHARED_SLICE, cpus)
             self._cpus = cpus
 
-    async def _follow_cores(self) -> None:
+    async def _follow_cpuset(self) -> None:
         while True:
-            await asyncio.sleep(FOLLOW_PERIOD)
-            if self._shared:
-                await _kept_going("Nomad's shared cores", self._confine())
+            await asyncio.sleep(CPUSET_INTERVAL_S)
+            if self._shared_cgroup:
+                await _logged("update of the shared CPU set", self._apply_cpuset())
 
-    async def _collect(self, config: Callable[[], PluginConfig]) -> None:
+    async def _collect_garbage(self, config: Callable[[], PluginConfig]) -> None:
         while True:
-            wanted = config().collection
-            await asyncio.sleep(wanted.interval)
-            if wanted.enabled:
-                await _kept_going("unused images", self._collect_images(wanted.image_age))
-                await _kept_going("users of tasks that are gone", self._collect_users())
-                await _kept_going("disks of users that no task has", self._reclaim_disks())
-            if wanted.enabled and not wanted.tasks:
-                await _kept_going("ended tasks", remove_gone(self._session))
+            gc = config().gc
+            await asyncio.sleep(gc.interval)
+            if gc.enabled:
+                await _logged("gc of images", self._collect_images(gc.image_age))
+                await _logged("gc of users", self._collect_users())
+                await _logged("reclaim of given disks", self._reclaim_disks())
+            if gc.enabled and not gc.tasks:
+                await _logged("gc of retained tasks", remove_orphaned(self._session))
 
-    async def _end_dangling(self, config: Callable[[], PluginConfig]) -> None:
-        """Only for an agent: a plugin that lost its own knows nothing of what another has started since."""
+    async def _stop_forgotten(self, config: Callable[[], PluginConfig]) -> None:
         while True:
-            collection = config().collection
-            wanted = collection.dangling
-            await asyncio.sleep(wanted.period)
+            gc = config().gc
+            await asyncio.sleep(gc.forgotten_tasks.period)
             if not self._serving():
-                self._dangling.pause()
-            elif wanted.enabled:
-                await _kept_going(
-                    "tasks that Nomad has forgotten", self._dangling.sweep(wanted, keep_ended=not collection.tasks)
+                # Without its agent a plugin has no record of the tasks that another plugin has started since.
+                self._forgotten.reset()
+            elif gc.forgotten_tasks.enabled:
+                await _logged(
+                    "gc of forgotten tasks", self._forgotten.sweep(gc.forgotten_tasks, keep_ended=not gc.tasks)
                 )
-                await _kept_going("consoles of tasks long gone", self._close_consoles())
+                await _logged("gc of consoles", self._close_consoles())
 
     async def _close_consoles(self) -> None:
         for task in await (await self._session.engine()).collect_consoles():
-            _log.info("The console of task %s, which is long gone, is let go.", task)
+            _log.info("closed the log FIFOs of task %s, which has been removed", task)
 
-    async def _sweep_disks(self) -> None:
+    async def _remove_mounts(self) -> None:
         for path in await (await self._session.engine()).sweep_disks():
-            _log.info("Removed the bind mounts of disks in %s, whose start was killed.", path)
+            _log.info("removed the bind mounts in %s, left by an unfinished start", path)
 
     async def _collect_users(self) -> None:
         freed = await (await self._session.engine()).collect_users()
         if freed:
-            _log.info("Freed the users of tasks %s, whose units are gone.", ", ".join(freed))
+            _log.info("freed the users of tasks %s, which have been removed", ", ".join(freed))
 
     async def _reclaim_disks(self) -> None:
         for sentence in await (await self._session.engine()).reclaim_disks():
@@ -146,14 +146,14 @@ class Housekeeping:
     async def _collect_images(self, age: float) -> None:
         removed = await (await self._session.engine()).collect_images(min_age=age)
         if removed:
-            _log.info("Removed %d stored images that no task had used for %.0f s.", len(removed), age)
+            _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
 
 
-async def _kept_going(what: str, doing: Awaitable[None]) -> None:
-    """A failure is told, and the next period tries again."""
+async def _logged(what: str, work: Awaitable[None]) -> None:
+    """Await some work, and log its failure."""
     try:
-        await doing
+        await work
     except Solo5Error as error:
-        _log.warning("%s: %s", what, error)
-    except Exception:  # noqa: BLE001 - housekeeping must not end the plugin, and with it everybody's watch
-        _log.exception("%s: an internal error.", what)
+        _log.warning("%s failed: %s", what, error)
+    except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+        _log.exception("%s failed: internal error", what)

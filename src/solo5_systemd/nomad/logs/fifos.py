@@ -1,7 +1,7 @@
-"""A task's console on its way to `nomad alloc logs`: Nomad's FIFOs, handed to the relay.
+"""Nomad's log FIFOs of a task, which are handed to solo5-relay.
 
-logmon ends for good once it sees a FIFO closed, so whoever holds the write ends must outlive this process: the relay
-does. A FIFO that is never opened leaves logmon waiting, so both are opened even where nothing is to be written.
+logmon stops for good at a FIFO's end of file. The relay holds the write ends, so they outlive this process. logmon also
+blocks in open(2) until a writer has opened its FIFO, so both FIFOs are opened even if nothing will be written.
 """
 
 import asyncio
@@ -20,40 +20,59 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 if TYPE_CHECKING:
-    from solo5_systemd.nomad.engine import Session
+    from solo5_systemd.nomad.engine import EngineSession
 
 
-# Open a FIFO for writing that somebody else made, in a directory where others may write too.
+READER_TIMEOUT_S = 5.0
+"""Seconds until a FIFO without a reader is an error."""
 
-PATIENCE = 5.0
-"""Seconds that its reader may take to come."""
+OPEN_INTERVAL_S = 0.01
+"""Seconds between two attempts to open a FIFO."""
 
-_PAUSE = 0.01
+NO_FILE = ("", "/dev/null")
+"""Paths of a task whose logs Nomad does not collect."""
+
+DRAIN_TIMEOUT_S = 15.0
+"""Seconds without progress of a drain, after which the task's end is reported all the same. Longer than the relay's own
+wait for journald, so that the relay can still answer if journald does not."""
+
+RELAY_TIMEOUT_S = 60.0
+"""Seconds until journald and the relay have answered for the first time. The relay reads the journal up to its end
+before that, which takes longer on a busy machine; its watchdog ends one that hangs."""
+
+RETRY_INTERVAL_S = 0.2
+"""Seconds between two attempts while the relay or the bus is not reachable."""
+
+NO_ANSWER = "journald or solo5-relay does not answer."
+NOT_READ = "its log FIFO is full and not read. The relay writes them when it is read."
+
+_log = logging.getLogger(__name__)
 
 
-async def open_fifo(path: str, root: str = "", patience: float = PATIENCE) -> int:
-    """Wait for a reader, and open the write end, which does not block and belongs to the caller.
+async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT_S) -> int:
+    """Wait for a FIFO's reader, and return a non-blocking file descriptor of the write end, which the caller owns.
 
-    No symbolic link below `root` is followed, and what is checked to be a FIFO is what is opened.
+    The directory may be writable by others: no symbolic link below `root` is followed, and the check for a FIFO is
+    made on the very file that is opened.
 
     Args:
-        path: the FIFO's.
-        root: a directory that no task can replace; empty, or one that `path` is not below: the FIFO's own directory.
-        patience: seconds that the reader has.
+        path: the FIFO's path.
+        root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
+        timeout_s: seconds to wait for the reader.
 
     Raises:
-        HostError: there is none, it is something else, or nobody reads it.
+        HostError: the file does not exist, is not a FIFO, or has no reader.
     """
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout_s
     while (fd := _open(path, root)) is None:
         if asyncio.get_running_loop().time() >= end:
-            raise HostError(f"nobody reads {path}: expected a reader within {patience:.0f} seconds.")
-        await asyncio.sleep(_PAUSE)
+            raise HostError(f"{path} has no reader: expected one within {timeout_s:.0f} seconds.")
+        await asyncio.sleep(OPEN_INTERVAL_S)
     return fd
 
 
 def _open(path: str, root: str) -> int | None:
-    """Return None where it has no reader yet."""
+    """Return a file descriptor; None if the FIFO has no reader yet (ENXIO)."""
     place = PurePath(path)
     trusted = PurePath(root) if root and place.is_relative_to(root) else place.parent
     *directories, name = place.relative_to(trusted).parts
@@ -65,7 +84,7 @@ def _open(path: str, root: str) -> int | None:
             held.append(os.open(directory, flags, dir_fd=held[-1]))
         held.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held[-1]))
         if not stat.S_ISFIFO(os.fstat(held[-1]).st_mode):
-            raise HostError(f"{path} is no FIFO: expected one that is read at its other end.")
+            raise HostError(f"{path} is not a FIFO: expected one with a reader at its other end.")
         return os.open(f"/proc/self/fd/{held[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:
@@ -76,29 +95,8 @@ def _open(path: str, root: str) -> int | None:
             os.close(fd)
 
 
-NOWHERE = ("", "/dev/null")
-
-DRAIN_PATIENCE = 15.0
-"""Seconds without progress of a task's last lines on their way to Nomad, after which its end is told all the same. More
-than `journal.sync.PATIENCE`: the relay is called even where journald does not answer."""
-
-ANSWER_PATIENCE = 60.0
-"""Seconds until journald and the relay have answered for the first time. The relay reads the journal up to its end
-before that, which takes longer on a busy machine; its watchdog ends one that hangs."""
-
-SILENT = "journald or solo5-relay does not answer."
-UNREAD = "its log FIFO is full and not read. The relay writes them when it is read."
-
-RETRY = 0.2
-"""Seconds between two attempts while relay or bus are away."""
-
-_log = logging.getLogger(__name__)
-
-
 @asynccontextmanager
 async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
-    from solo5_systemd.nomad.logs.fifos import open_fifo
-
     ends: list[int] = []
     try:
         ends.append(await open_fifo(task.stdout_path, task.alloc_dir))
@@ -110,48 +108,63 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
 
 
 async def connect(
-    session: "Session", task: wire.TaskConfig, name: TaskName, unit: str, since: int, wanted: Logging, namespace: str
+    session: "EngineSession",
+    task: wire.TaskConfig,
+    name: TaskName,
+    unit: str,
+    since: int,
+    destination: Logging,
+    namespace: str,
 ) -> None:
-    """Have the console forwarded from `since` (microseconds since the epoch) on, from a journal namespace.
+    """Hand a task's FIFOs to the relay, which forwards the console from `since` on.
+
+    Args:
+        session: the relay.
+        task: the task's configuration, with the paths of its FIFOs.
+        name: the task's name.
+        unit: its unit.
+        since: microseconds since the epoch.
+        destination: of the console; other than NOMAD, nothing is forwarded.
+        namespace: the journal namespace of the console.
 
     Raises:
         HostError: a FIFO has no reader, or the relay does not answer.
     """
-    if wanted is not Logging.NOMAD:
-        await dismiss(task)  # with disable_log_collection there are neither readers nor FIFOs
-    elif task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
+    if destination is not Logging.NOMAD:
+        await unblock_readers(task)  # with disable_log_collection there are neither readers nor FIFOs
+    elif task.stdout_path not in NO_FILE and task.stderr_path not in NO_FILE:
         async with _write_ends(task) as (stdout, stderr):
             await (await session.relay()).forward(name, unit, since, stdout, stderr, namespace=namespace)
 
 
-async def dismiss(task: wire.TaskConfig) -> None:
-    """Open and close both FIFOs, where there are any: their readers wait for that, and Nomad seconds for these."""
-    if task.stdout_path not in NOWHERE and task.stderr_path not in NOWHERE:
+async def unblock_readers(task: wire.TaskConfig) -> None:
+    """Open and close both FIFOs, if there are any, so that logmon's open(2) returns; the client waits for that."""
+    if task.stdout_path not in NO_FILE and task.stderr_path not in NO_FILE:
         with suppress(HostError):
             async with _write_ends(task):
                 pass
 
 
-async def let_go(session: "Session", name: TaskName, wanted: Logging) -> None:
-    """Deliver the last lines of a task that has ended, and close Nomad's FIFOs; a failure is logged."""
-    if wanted is not Logging.NOMAD:
+async def drain(session: "EngineSession", name: TaskName, destination: Logging) -> None:
+    """Have the relay write the last lines of an ended task, and close its FIFOs; a failure is logged."""
+    if destination is not Logging.NOMAD:
         return
-    why, patience = SILENT, ANSWER_PATIENCE
+    why, timeout_s = NO_ANSWER, RELAY_TIMEOUT_S
     now = asyncio.get_running_loop().time
     delivered: int | None = None
     try:
-        async with asyncio.timeout(patience) as limit:
+        async with asyncio.timeout(timeout_s) as limit:
             while True:
-                try:  # no other caller would repeat it, and the relay would keep the console
+                try:  # retried, since nothing else would make the relay close these FIFOs
                     before, delivered = delivered, await (await session.relay()).drain(name)
                 except Solo5Error as error:
                     why = str(error)
                 else:
                     if delivered is None:
                         return
-                    if why != UNREAD or delivered != before:
-                        why, patience = UNREAD, DRAIN_PATIENCE
-                        limit.reschedule(now() + DRAIN_PATIENCE)
-                await asyncio.sleep(RETRY)
+                    if why != NOT_READ or delivered != before:
+                        why, timeout_s = NOT_READ, DRAIN_TIMEOUT_S
+                        limit.reschedule(now() + DRAIN_TIMEOUT_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
     except TimeoutError:
-        _log.warning("Last lines of task %s not delivered to Nomad for %.0f s: %s", name, patience, why)
+        _log.warning("last lines of task %s not delivered to Nomad for %.0f s: %s", name, timeout_s, why)

@@ -1,7 +1,4 @@
-"""Consoles of recovered tasks: led to Nomad's FIFOs again where the relay has lost these, and left alone where not.
-
-Nobody waits for it but a task's end: a task that runs is recovered, whoever reads its console.
-"""
+"""Reattach the log FIFOs of recovered tasks, if the relay no longer holds them."""
 
 import asyncio
 import logging
@@ -9,63 +6,69 @@ import logging
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.logs import fifos
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
-AT_ONCE = 4
-"""So many at a time: a FIFO without a reader takes its time, and an agent that comes back wants to be answered."""
+CONCURRENCY = 4
+"""Tasks at once: a FIFO without a reader takes its whole timeout, and a returning agent needs answers meanwhile."""
 
-FRESH = 10.0
-"""Seconds for which the relay's answer serves all who are recovered."""
+CACHE_TIMEOUT_S = 10.0
+"""Seconds for which one answer of the relay serves all recovered tasks."""
 
 _log = logging.getLogger(__name__)
 
 
-class Reconnecting:
-    """Leads consoles back.
+class LogReattacher:
+    """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does.
 
     Args:
         session: the relay.
-        background: it is done there.
+        background: the group that runs the work.
     """
 
-    def __init__(self, session: Session, background: asyncio.TaskGroup) -> None:
+    def __init__(self, session: EngineSession, background: asyncio.TaskGroup) -> None:
         self._session = session
         self._background = background
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._asking = asyncio.Lock()
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._querying = asyncio.Lock()
         self._held: frozenset[TaskName] = frozenset()
-        self._stale = 0.0
+        self._expires = 0.0
 
     def begin(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> "asyncio.Task[None]":
-        """Done when the console is where it belongs, or cannot be; what fails is no error, since the journal has it."""
-        return self._background.create_task(self._reconnect(config, state, running=running))
+        """Start to reattach a task's FIFOs. A failure is only logged, since the journal has the whole console.
 
-    async def _reconnect(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
-        async with self._turns:
+        Args:
+            config: the task's configuration, with the paths of its FIFOs.
+            state: the task's handle.
+            running: False: it has ended.
+        """
+        return self._background.create_task(self._reattach(config, state, running=running))
+
+    async def _reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
+        async with self._slots:
             try:
                 if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
-                    where = state.log_namespace
+                    namespace = state.log_namespace
                     await fifos.connect(
-                        self._session, config, state.task, state.unit, state.started, state.logging, where
+                        self._session, config, state.task, state.unit, state.started, state.logging, namespace
                     )
             except Solo5Error as error:
-                _log.info("The console of task %s is not led to Nomad again: %s", state.task, error)
-            except Exception:  # noqa: BLE001 - one task's console must not end the plugin, and with it all watches
-                _log.exception("The console of task %s is not led to Nomad again.", state.task)
+                _log.info("log FIFOs of task %s not reattached: %s", state.task, error)
+            except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+                _log.exception("log FIFOs of task %s not reattached: internal error", state.task)
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
-        """Of a task that has ended the relay may have delivered everything, and forgotten it."""
+        # The relay may have delivered all of an ended task, and then no longer holds its FIFOs rightly.
         relay = await self._session.relay()
         return (running or await relay.has_record(task)) and task not in await self._holds()
 
     async def _holds(self) -> frozenset[TaskName]:
-        """The relay lets go only of what has ended, and when this driver tells it to."""
-        async with self._asking:
+        # A cached answer is safe: the relay closes the FIFOs of ended tasks only, when this driver drains them.
+        async with self._querying:
             now = asyncio.get_running_loop().time()
-            if now >= self._stale:
+            if now >= self._expires:
                 self._held = await (await self._session.relay()).open_tasks()
-                self._stale = now + FRESH
+                self._expires = now + CACHE_TIMEOUT_S
             return self._held

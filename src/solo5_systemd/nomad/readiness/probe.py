@@ -1,4 +1,4 @@
-"""Is the guest ready? Each probe is one question with a time-out of its own, and holds nobody else up."""
+"""Readiness probes: a TCP connection, a UDP echo, a pattern on the console. Each has a timeout and blocks nothing."""
 
 import asyncio
 import os
@@ -13,79 +13,79 @@ from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint
 from solo5_systemd.nomad.readiness import regex
 
-LOOK = 0.05
-"""Seconds between two looks into the journal."""
+POLL_INTERVAL_S = 0.05
+"""Seconds between two polls of the journal."""
 
-SLICE = 32
-"""Lines of one look: a flood is read in many, with others' work in between."""
+BATCH_LINES = 32
+"""Lines of one batch. The event loop runs other work between two batches, also under a flood."""
 
-LONGEST = 4096
+LINE_MAX_BYTES = 4096
 """Bytes of a line that are searched."""
 
 
-async def problem(endpoint: Endpoint, patience: float) -> str:
-    """Why the guest does not answer, in a few words; empty where it does.
+async def failure(endpoint: Endpoint, timeout_s: float) -> str:
+    """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered.
 
     Args:
-        endpoint: where it is asked.
-        patience: seconds that it has.
+        endpoint: the target.
+        timeout_s: seconds until a probe without an answer fails.
     """
-    ask = _connects if endpoint.protocol is Protocol.TCP else _echoes
+    probe = _connect if endpoint.protocol is Protocol.TCP else _echo
     try:
-        async with asyncio.timeout(patience):
-            return await ask(endpoint)
+        async with asyncio.timeout(timeout_s):
+            return await probe(endpoint)
     except TimeoutError:
-        return f"no answer within {patience:g} s"
+        return f"no answer within {timeout_s:g} s"
     except OSError as error:
         return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-async def _connects(endpoint: Endpoint) -> str:
-    with _socket(socket.SOCK_STREAM) as asking:
-        await asyncio.get_running_loop().sock_connect(asking, (str(endpoint.address), endpoint.port))
+async def _connect(endpoint: Endpoint) -> str:
+    with _socket(socket.SOCK_STREAM) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
     return ""
 
 
-async def _echoes(endpoint: Endpoint) -> str:
-    """Another answer than the echo belongs to an earlier question, or to another protocol."""
-    loop, said = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
-    with _socket(socket.SOCK_DGRAM) as asking:
-        await loop.sock_connect(asking, (str(endpoint.address), endpoint.port))
-        await loop.sock_sendall(asking, said)
-        heard = await loop.sock_recv(asking, 2 * len(said))
-    return "" if heard == said else "its answer is no echo"
+async def _echo(endpoint: Endpoint) -> str:
+    # The nonce tells this echo from that of an earlier probe, and from other protocols.
+    loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
+    with _socket(socket.SOCK_DGRAM) as sock:
+        await loop.sock_connect(sock, (str(endpoint.address), endpoint.port))
+        await loop.sock_sendall(sock, request)
+        response = await loop.sock_recv(sock, 2 * len(request))
+    return "" if response == request else "the response is not an echo"
 
 
 def _socket(kind: socket.SocketKind) -> socket.socket:
     return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
 
 
-async def line(unit: str, since: int, pattern: str, namespace: str = "") -> str:
-    """Return the first line of a guest's console in which a pattern is found.
+async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -> str:
+    """Return the first line of a guest's console that matches a pattern; wait for it.
 
     Args:
-        unit: the task's.
-        since: microseconds since the epoch; lines of this time or later count.
-        pattern: a regular expression that `grep.check` accepts.
-        namespace: of the journal that has the console; empty: the host's.
+        unit: the task's unit.
+        since: microseconds since the epoch; earlier lines are ignored.
+        pattern: a regular expression that `regex.check` accepts.
+        namespace: the journal namespace of the console; empty: the host's journal.
 
     Raises:
         HostError: the journal cannot be read.
-        InvalidRequestError: the search took too long.
+        InvalidRequestError: the search exceeded its limit of processor time.
     """
     async with aclosing(_console(unit, since, namespace)) as lines:
         return (await regex.first_match(pattern, lines)).decode("utf-8", "replace").strip()
 
 
 async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list[bytes], None]:
-    """Yield the lines of a guest's console, as far as they are searched."""
+    """Yield the lines of a guest's console in batches, each line cut to `LINE_MAX_BYTES`."""
     with closing(JournalReader(console_matches(unit, Stream.STDOUT), namespace)) as journal:
         journal.watch()
         lines = journal.lines_from(since)
         while True:
             journal.refresh()
-            seen = list(islice(lines, SLICE))
-            yield [each.data.removesuffix(b"\n")[:LONGEST] for each in seen]
-            if len(seen) < SLICE:
+            batch = list(islice(lines, BATCH_LINES))
+            yield [each.data.removesuffix(b"\n")[:LINE_MAX_BYTES] for each in batch]
+            if len(batch) < BATCH_LINES:
                 lines = iter(journal.next, None)
-            await asyncio.sleep(0 if len(seen) == SLICE else LOOK)
+            await asyncio.sleep(0 if len(batch) == BATCH_LINES else POLL_INTERVAL_S)

@@ -1,8 +1,8 @@
-"""Search lines for a job's pattern with grep(1), in a process that has a limit of processor time.
+"""Search lines for a job's pattern with grep(1), in a process with a limit of processor time.
 
-Some patterns take hours on some lines, and libpcre2's own limits leave out possessive repetition. This process
-therefore compiles and searches none. grep runs without privileges, since pattern and lines are hostile, and at the
-lowest priority; the kernel ends it where it exceeds a limit.
+Some patterns take hours on some lines, and libpcre2's own limits do not cover possessive repetition. So this process
+itself compiles and searches none. grep runs without privileges, since pattern and lines are hostile, and at the lowest
+priority; the kernel kills it if it exceeds a limit.
 """
 
 import asyncio
@@ -21,12 +21,14 @@ PRLIMIT = "/usr/bin/prlimit"
 SETPRIV = "/usr/bin/setpriv"
 
 CPU_LIMIT_S = 5
-"""Seconds of processor time for all lines of one start: a million of them, with a pattern that is meant to be found."""
+"""Seconds of processor time for all lines of one start: enough for a million lines and a reasonable pattern."""
 
 MEMORY_LIMIT = 256 << 20
 """Bytes of address space."""
 
 CHECK_TIMEOUT_S = 60.0
+"""Seconds until grep has compiled a pattern."""
+
 LOWEST_PRIORITY = 19
 
 _NOBODY = "65534"
@@ -42,7 +44,7 @@ async def check(pattern: str) -> None:
     """Compile a pattern.
 
     Raises:
-        InvalidRequestError: it is no regular expression, or takes too long to compile.
+        InvalidRequestError: it is not a regular expression, or takes too long to compile.
         HostError: grep cannot be executed.
     """
     try:
@@ -61,11 +63,11 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
 
     Args:
         pattern: the regular expression.
-        lines: batches of lines, without what ended them; waits where there is none yet.
+        lines: batches of lines without newlines; waits for new lines.
 
     Raises:
         InvalidRequestError: the search exceeded a limit.
-        HostError: grep cannot be executed, or what `lines` raises.
+        HostError: grep cannot be executed; and the errors of `lines`.
     """
     async with _running(pattern) as process:
         assert process.stdout is not None  # noqa: S101 - a pipe was requested
@@ -74,7 +76,7 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
         try:
             await asyncio.wait((feeding, finding), return_when=asyncio.FIRST_COMPLETED)
             if not finding.done():
-                await feeding  # raises what ended it, unless grep has
+                await feeding  # raises the error of `lines`, if it failed
             found = await finding
         finally:
             feeding.cancel()
@@ -95,7 +97,7 @@ async def _feed(process: Process, lines: AsyncGenerator[Iterable[bytes], None]) 
 
 @asynccontextmanager
 async def _running(pattern: str) -> AsyncIterator[Process]:
-    """Yield grep(1) with its limits; it is killed and reaped in the end."""
+    """Yield grep(1) with its limits; kill and reap it at the end of the block."""
     try:
         process = await asyncio.create_subprocess_exec(
             PRLIMIT, *_limits(), NICE, f"--adjustment={LOWEST_PRIORITY}", SETPRIV, *_privileges(),

@@ -1,6 +1,6 @@
-"""Waits until a task is ready, and watches whether it stays so.
+"""The wait for a task's readiness, and the watch for its loss.
 
-What asks is imported when the first job wants it: Nomad launches the plugin several times only to ask for its name.
+Probes are imported when a job first has a `ready` block: Nomad launches the plugin several times only for its name.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config.ready import Change, Endpoint, Line, OnLoss, Port, Pulse, Rule, Watched
+from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, GuestPort, OnLoss, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.readiness.pulse import Change, Pulse
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
@@ -22,110 +23,115 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.nomad.engine import Session
-    from solo5_systemd.nomad.events.messages import Announcement
+    from solo5_systemd.nomad.engine import EngineSession
+    from solo5_systemd.nomad.events.messages import TaskEvent
     from solo5_systemd.nomad.handle import DriverState
-    from solo5_systemd.nomad.wait import End
+    from solo5_systemd.nomad.wait import TaskEnd
 
-PATIENCE = 2.0
-"""Seconds that an answer may take, where questions are not closer to each other."""
+ANSWER_TIMEOUT_S = 2.0
+"""Seconds until a probe without an answer fails, unless the probe interval is shorter."""
 
-BRIEFEST = 0.5
-"""The least that a guest is given for an answer."""
+ANSWER_TIMEOUT_MIN_S = 0.5
+"""The same at the least, however short the interval is."""
 
-AGAIN = 0.1
-"""Seconds between two questions of a start that waits."""
+PROBE_INTERVAL_S = 0.1
+"""Seconds between two probes during a start."""
 
-LAST_LOOK = 0.5
-"""Seconds that the last line of a guest that has ended may need into the journal."""
+LAST_LINE_TIMEOUT_S = 0.5
+"""Seconds that the last line of an ended guest may take to reach the journal."""
 
 _log = logging.getLogger(__name__)
 
 
-async def check(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Refuse a job's rule that cannot hold, before anything is made.
+async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
+    """Check a `ready` rule before anything is made for the task.
 
     Raises:
-        InvalidRequestError: its pattern is no regular expression, or the group has no such port.
-        HostError: patterns cannot be searched for here.
+        InvalidRequestError: its pattern is not a regular expression, or the group has no such port.
+        HostError: grep cannot be executed.
     """
-    if isinstance(rule.by, Port):
-        ports.ready_port(rule.by, task, options)
+    if isinstance(rule.condition, GuestPort):
+        ports.ready_port(rule.condition, task, options)
         return
     from solo5_systemd.nomad.readiness import regex
 
     try:
-        await regex.check(rule.by.pattern)
+        await regex.check(rule.condition.pattern)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
 
 
-class _Waiting:
-    """What a start waits for; `why` says what was missing when it was last looked at."""
+class _Wait:
+    """The wait for one condition. `failure` is the result of the last probe."""
 
-    def __init__(self, state: "DriverState", wanted: Line | Endpoint) -> None:
+    def __init__(self, state: "DriverState", condition: ConsoleLine | Endpoint) -> None:
         self._state = state
-        self._wanted = wanted
-        self.why = "nothing yet"
+        self._condition = condition
+        self.failure = "no line matched" if isinstance(condition, ConsoleLine) else "not probed"
 
     async def until_ready(self) -> str:
-        """What made it ready."""
+        """Wait until the condition holds, and return the evidence for the task event."""
         from solo5_systemd.nomad.readiness import probe
 
-        if isinstance(self._wanted, Line):
+        if isinstance(self._condition, ConsoleLine):
             state = self._state
-            said = await probe.line(state.unit, state.started, self._wanted.pattern, state.log_namespace)
-            return f"its console says {messages.printable(said)}"
-        while self.why:
-            await asyncio.sleep(AGAIN)
-            self.why = await probe.problem(self._wanted, PATIENCE)
-        return f"{self._wanted} answers"
+            line = await probe.first_line(state.unit, state.started, self._condition.pattern, state.log_namespace)
+            return f"console line “{messages.printable(line)}”"
+        while self.failure:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            self.failure = await probe.failure(self._condition, ANSWER_TIMEOUT_S)
+        return f"{self._condition} answers"
 
 
-async def become(
-    session: "Session", state: "DriverState", wanted: Line | Endpoint, deadline: float, ended: "asyncio.Future[End]"
+async def wait_until_ready(
+    session: "EngineSession",
+    state: "DriverState",
+    condition: ConsoleLine | Endpoint,
+    deadline: float,
+    ended: "asyncio.Future[TaskEnd]",
 ) -> str:
-    """Wait until a task that was just started is ready, and say what made it so.
+    """Wait until a started task is ready, and return the evidence for the task event.
 
     Args:
         session: the engine.
-        state: the task's.
-        wanted: what is waited for.
-        deadline: seconds that it has.
+        state: the task's handle.
+        condition: what makes the task ready.
+        deadline: seconds until the wait fails.
         ended: done when the task has ended.
 
     Raises:
         StartError: the deadline has passed, or the task ended before.
-        InvalidRequestError: it ended in a way that another start does not change, or the search for its pattern took
-            too long.
+        InvalidRequestError: the task ended before in a way that a retry does not change, or the search for the pattern
+            exceeded its limit of processor time.
     """
-    waiting = _Waiting(state, wanted)
-    until = asyncio.ensure_future(waiting.until_ready())
+    wait = _Wait(state, condition)
+    until = asyncio.ensure_future(wait.until_ready())
     try:
         await asyncio.wait((until, ended), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and isinstance(wanted, Line):
-            await asyncio.wait((until,), timeout=LAST_LOOK)
+        if ended.done() and isinstance(condition, ConsoleLine):
+            # PID 1 may report the end before journald has stored the last line.
+            await asyncio.wait((until,), timeout=LAST_LINE_TIMEOUT_S)
         if until.done():
             return until.result()
         if ended.done():
-            raise _ended_before(wanted, ended.result())
-        said = messages.last_lines(await _last_lines(session, state.task))
-        raise StartError(f"task was not ready within {deadline:g} s: {wanted}: {waiting.why}.", said)
+            raise _ended_before(condition, ended.result())
+        last = messages.last_lines(await _last_lines(session, state.task))
+        raise StartError(f"task was not ready within {deadline:g} s: {condition}: {wait.failure}.", last)
     finally:
         until.cancel()
         await asyncio.gather(until, return_exceptions=True)
 
 
-def _ended_before(wanted: Line | Endpoint, end: "End") -> Solo5Error:
+def _ended_before(condition: ConsoleLine | Endpoint, end: "TaskEnd") -> Solo5Error:
     outcome = end.outcome
     error = StartError if outcome.clean or outcome.retry else InvalidRequestError
-    said = messages.last_lines(outcome.last_lines)
-    return error(f"task ended before it was ready ({wanted}): {outcome.sentence}.", said)
+    last = messages.last_lines(outcome.last_lines)
+    return error(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
 
 
-async def _last_lines(session: "Session", name: TaskName) -> list[str]:
-    """Of a guest that still runs; none where they cannot be had, since something else is to be told."""
-    with suppress(Solo5Error):
+async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
+    """Return the last console lines of a running guest; none if they cannot be read."""
+    with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
         engine = await session.engine()
         task = await engine.task(name)
         entries = engine.console(task, follow=False, last=messages.LAST_LINES)
@@ -133,67 +139,70 @@ async def _last_lines(session: "Session", name: TaskName) -> list[str]:
     return []
 
 
-class Keeper:
-    """Watches one task that is ready, until it is cancelled or has had the task ended; `ended_for` then says why.
+class ReadinessWatch:
+    """The watch over one ready task: it probes until it is cancelled, or has stopped the task after a loss.
 
     Args:
         session: the engine.
-        name: the task's.
-        watched: what it is asked.
-        tell: given an event of the task's.
+        name: the task's name.
+        probe: its recurring probe.
+        publish: a callback for the task's events.
+
+    Attributes:
+        stop_reason: why the watch stopped the task; empty if it did not.
     """
 
     def __init__(
-        self, session: "Session", name: TaskName, watched: Watched, tell: "Callable[[Announcement], None]"
+        self, session: "EngineSession", name: TaskName, probe: ReadinessProbe, publish: "Callable[[TaskEvent], None]"
     ) -> None:
         self._session = session
         self._name = name
-        self._watched = watched
-        self._tell = tell
+        self._probe = probe
+        self._publish = publish
         self._pulse = Pulse()
-        self._since = 0.0
-        self.ended_for = ""
+        self._lost_at = 0.0
+        self.stop_reason = ""
 
-    async def keep(self) -> None:
-        """Ask, at the job's interval; changes alone are told."""
+    async def run(self) -> None:
+        """Probe at the job's interval, and handle loss and return."""
         from solo5_systemd.nomad.readiness import probe
 
-        patience = min(PATIENCE, max(BRIEFEST, self._watched.interval))
-        while not self.ended_for:
-            await asyncio.sleep(self._watched.interval)
-            why = await probe.problem(self._watched.endpoint, patience)
+        timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, self._probe.interval))
+        while not self.stop_reason:
+            await asyncio.sleep(self._probe.interval)
+            failure = await probe.failure(self._probe.endpoint, timeout_s)
             try:
-                await self._beat(why)
+                await self._count(failure)
             except Solo5Error as error:
-                self._pulse = Pulse()  # it is found out, and tried, anew
-                _log.warning("Task %s does not answer (%s), and nothing could be done: %s", self._name, why, error)
-            except Exception:  # noqa: BLE001 - one task's watch must not end the plugin, and with it all the others'
-                _log.exception("Whether task %s is ready cannot be told.", self._name)
+                self._pulse = Pulse()  # count again, so that the loss is handled again
+                _log.warning("handling the loss of task %s (%s) failed, retrying: %s", self._name, failure, error)
+            except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+                _log.exception("readiness probe of task %s: internal error", self._name)
 
-    async def _beat(self, why: str) -> None:
+    async def _count(self, failure: str) -> None:
         now = asyncio.get_running_loop().time()
-        match self._pulse.beat(answered=not why):
+        match self._pulse.count(answered=not failure):
             case Change.LOST:
-                self._since = now
-                await self._lost(why)
+                self._lost_at = now
+                await self._handle_loss(failure)
             case Change.REGAINED:
-                self._tell(messages.regained(f"{self._watched.endpoint} answers", now - self._since))
+                self._publish(messages.ready_again(f"{self._probe.endpoint} answers", now - self._lost_at))
             case None:
                 pass
 
-    async def _lost(self, why: str) -> None:
+    async def _handle_loss(self, failure: str) -> None:
         engine = await self._session.engine()
-        if await self._stands_still(engine):
-            self._pulse = Pulse()  # whoever froze it knows that it does not answer
+        if await self._is_frozen(engine):
+            self._pulse = Pulse()  # a frozen guest cannot answer, and that is no loss
             return
-        restart = self._watched.on_loss is OnLoss.RESTART
-        self._tell(messages.lost(str(self._watched.endpoint), why, restart=restart))
+        restart = self._probe.on_loss is OnLoss.RESTART
+        self._publish(messages.not_ready(str(self._probe.endpoint), failure, restart=restart))
         if restart:
-            self.ended_for = f"{self._watched.endpoint}: {why}"
+            self.stop_reason = f"{self._probe.endpoint}: {failure}"
             with suppress(NoSuchTaskError):
                 await engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
 
-    async def _stands_still(self, engine: "Runtime") -> bool:
+    async def _is_frozen(self, engine: "Runtime") -> bool:
         with suppress(NoSuchTaskError):
             return (await engine.task(self._name)).phase is Phase.FROZEN
         return False

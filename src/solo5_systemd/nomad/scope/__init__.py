@@ -1,1 +1,1 @@
-"""Tasks in scopes, whose tenders are children of the plugin."""
+"""Tasks in scopes: their tenders are child processes of the plugin."""

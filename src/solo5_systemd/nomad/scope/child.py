@@ -1,7 +1,7 @@
-"""The process that becomes a scope's tender: started by the driver, in a scope of its own from its first deed on.
+"""The child process that enters a task's scope and executes the tender: `python3 -m … DESCRIPTOR`.
 
-What the driver wants comes on stdin. The descriptor whose number is the one argument tells the driver how far it is:
-lines of `report`. The kernel closes it when the tender is executed, and that is success.
+It reads its input from stdin, and writes its report to the file descriptor. The kernel closes that descriptor when the
+tender is executed (FD_CLOEXEC), by which the driver knows of the success.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import StartCallbacks, StartedScope
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.host.execution import execute
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.start_progress import Steps
-from solo5_systemd.nomad.scope.protocol import Begins, Enters, Said, encode
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.start_progress import EngineProgress
+from solo5_systemd.nomad.scope.protocol import ReportLine, ScopeEntered, StepBegun, encode
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import Workload
 
@@ -27,44 +27,51 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
 
-class Report:
-    """The driver as an audience; one that has died hears nothing, and the task goes on without it."""
+class ReportPipe:
+    """The pipe to the driver; a `ProgressSink`. If the driver has died, lines are dropped, and the start goes on."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def on_step(self, doing: str) -> None:
-        self.say(Begins(doing=doing))
+    def on_step(self, step: str) -> None:
+        """Report the next step."""
+        self.write(StepBegun(doing=step))
 
-    def tell(self, announcement: Announcement) -> None:
-        self.say(announcement)
+    def publish(self, event: TaskEvent) -> None:
+        """Report an event."""
+        self.write(event)
 
-    def say(self, said: Said) -> None:
+    def write(self, line: ReportLine) -> None:
+        """Write a line."""
         with suppress(BrokenPipeError):
-            os.write(self._descriptor, encode(said))
+            os.write(self._descriptor, encode(line))
 
 
 def main() -> None:
-    """Execute the tender, or tell why not."""
+    """Enter the scope and execute the tender, or report the error and exit."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
-    report = Report(descriptor)
+    report = ReportPipe(descriptor)
     settings, workload, rule = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
     try:
-        entered = asyncio.run(_enter(settings, workload, Steps(report, rule)))
-        report.say(Enters(invocation=entered.invocation, control_group=entered.control_group))
+        entered = asyncio.run(_enter(settings, workload, EngineProgress(report, rule)))
+        report.write(ScopeEntered(invocation=entered.invocation, control_group=entered.control_group))
         execute(entered.argv)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
-        report.say(_told(error))
+    except Exception as error:  # noqa: BLE001 - reported to the driver, which logs it
+        report.write(_reported(error))
         sys.exit(Solo5Error.exit_status)
 
 
-def _told(error: Exception) -> Solo5Error:
-    return error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not reached: {error!r}.")
+def _reported(error: Exception) -> Solo5Error:
+    return error if isinstance(error, Solo5Error) else HostError(f"the task's tender was not executed: {error!r}.")
 
 
 def connect(settings: Callable[[], Settings]) -> "AbstractAsyncContextManager[Runtime]":
-    """The engine; a package may have been removed since the driver was launched."""
+    """Connect to the engine.
+
+    Raises:
+        DependencyError: a Python module was removed after the driver was launched.
+    """
     try:
         from solo5_systemd import wiring
     except ImportError as error:

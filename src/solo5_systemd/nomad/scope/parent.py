@@ -1,6 +1,6 @@
-"""Tasks in scopes: their tenders are this process's children, so that it alone can learn how they end.
+"""The tenders of scopes, which are child processes of the driver: only it gets their exit status.
 
-A later driver finds such a task by its unit, can stop it and measure it, and says of its end that it is unknown.
+A later driver process finds such a task by its unit, and can stop and measure it, but its outcome is unknown.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName, task_scope
 from solo5_systemd.nomad.config.ready import Rule
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.start_progress import Audience
-from solo5_systemd.nomad.process import restore_limit
-from solo5_systemd.nomad.scope.protocol import Begins, Enters, decode, unforeseen
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.start_progress import ProgressSink
+from solo5_systemd.nomad.process import restore_nofile_limit
+from solo5_systemd.nomad.scope.protocol import ScopeEntered, StepBegun, decode, no_report
 from solo5_systemd.settings import Settings
 from solo5_systemd.workload import Workload
 
@@ -28,46 +28,46 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
 CHILD = "solo5_systemd.nomad.scope.child"
-LONGEST_LINE = 1 << 16
-"""Bytes of a child's report; the addresses of a manifest's 63 NICs take a third of it."""
+REPORT_LINE_MAX = 1 << 16
+"""Bytes of a line of the report. The addresses of 63 NICs, the most that a manifest has, take a third of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scopes:
-    """The children, by task."""
+class ScopeChildren:
+    """The child processes, by task."""
 
     children: dict[TaskName, Process] = field(default_factory=dict)
 
     async def start(
-        self, engine: "Runtime", settings: Settings, workload: Workload, rule: Rule | None, audience: Audience
+        self, engine: "Runtime", settings: Settings, workload: Workload, rule: Rule | None, sink: ProgressSink
     ) -> Started:
-        """Start a child that enters the task's scope and becomes its tender.
+        """Start a child that enters the task's scope and executes the tender.
 
         Args:
-            engine: to open its console, and to undo what it leaves.
-            settings: those that the driver has.
-            workload: what to run.
-            rule: by which the task is to be ready.
-            audience: who hears of the child's steps.
+            engine: opens the console, and undoes a failed start.
+            settings: the driver's settings.
+            workload: the task.
+            rule: the job's `ready` rule, checked against the manifest.
+            sink: the receiver of the child's progress.
 
         Raises:
-            Solo5Error: it did not; nothing of it is left.
+            Solo5Error: the start failed, and is undone.
         """
         since = time.time_ns() // 1000
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            wanted = pickle.dumps((settings, workload, rule))
-            child = await _spawn(engine, settings.log_namespace, workload, wanted, writing)
+            stdin = pickle.dumps((settings, workload, rule))
+            child = await _spawn(engine, settings.log_namespace, workload, stdin, writing)
         except BaseException:
             os.close(reading)
             raise
         finally:
             os.close(writing)
         try:
-            last = await _heard(reading, audience)
+            last = await _read_report(reading, sink)
             reservation = await engine.reservation(workload.name)
         except BaseException:
-            await asyncio.shield(_give_up(engine, workload.name, child))
+            await asyncio.shield(_undo(engine, workload.name, child))
             raise
         if isinstance(last, Solo5Error):
             await child.wait()
@@ -85,24 +85,25 @@ class Scopes:
         )
 
     async def wait(self, name: TaskName) -> int | None:
-        """The child's exit status, negative for a signal; None where the task is no child of this process."""
+        """Wait for a child, and return its exit status, negative for a signal; None: the task has no child here."""
         child = self.children.get(name)
         return None if child is None else await child.wait()
 
     def forget(self, name: TaskName) -> None:
+        """Drop the child of a removed task."""
         self.children.pop(name, None)
 
 
-async def _give_up(engine: "Runtime", name: TaskName, child: Process) -> None:
-    """End a child that may be a tender already, and undo what it may have made."""
+async def _undo(engine: "Runtime", name: TaskName, child: Process) -> None:
+    """Kill a child, which may already be the tender, and remove what it has made."""
     with suppress(ProcessLookupError):
         child.kill()
     await child.wait()
-    with suppress(Solo5Error):  # what went wrong before is to be told
+    with suppress(Solo5Error):  # the first error is the one to raise
         await engine.discard(name)
 
 
-async def _spawn(engine: "Runtime", log_namespace: str, workload: Workload, wanted: bytes, report: int) -> Process:
+async def _spawn(engine: "Runtime", log_namespace: str, workload: Workload, stdin: bytes, report: int) -> Process:
     stdout, stderr = await engine.open_console(task_scope(workload.name), log_namespace)
     try:
         child = await asyncio.create_subprocess_exec(
@@ -114,38 +115,38 @@ async def _spawn(engine: "Runtime", log_namespace: str, workload: Workload, want
     finally:
         os.close(stdout)
         os.close(stderr)
-    assert child.stdin is not None  # noqa: S101 - it was asked for
+    assert child.stdin is not None  # noqa: S101 - a pipe was requested
     with suppress(ProcessLookupError):
-        restore_limit(child.pid)  # before it has its input, hence before it executes the tender
-    child.stdin.write(wanted)
+        restore_nofile_limit(child.pid)  # before it has its input, hence before it executes the tender
+    child.stdin.write(stdin)
     child.stdin.close()
     return child
 
 
-async def _heard(descriptor: int, audience: Audience) -> Enters | Solo5Error:
-    """Follow a child's report, which ends when it executes the tender, or ends itself; its last words.
+async def _read_report(descriptor: int, sink: ProgressSink) -> ScopeEntered | Solo5Error:
+    """Read a child's report up to end of file, which is the tender's execution or the child's end; return the result.
 
     Raises:
-        HostError: it is not whole.
+        HostError: the report is malformed or incomplete.
     """
-    lines, loop = asyncio.StreamReader(limit=LONGEST_LINE), asyncio.get_running_loop()
+    lines, loop = asyncio.StreamReader(limit=REPORT_LINE_MAX), asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(descriptor, "rb", buffering=0)
     )
-    last: Enters | Solo5Error | None = None
+    last: ScopeEntered | Solo5Error | None = None
     try:
         async for line in lines:
             match decode(line):
-                case Begins(doing=doing):
-                    audience.on_step(doing)
-                case Announcement() as told:
-                    audience.tell(told)
-                case said:
-                    last = said
-    except ValueError as error:  # of a line without an end
-        raise unforeseen() from error
+                case StepBegun(doing=doing):
+                    sink.on_step(doing)
+                case TaskEvent() as event:
+                    sink.publish(event)
+                case result:
+                    last = result
+    except ValueError as error:  # the line exceeds REPORT_LINE_MAX
+        raise no_report() from error
     finally:
         transport.close()
     if last is None:
-        raise unforeseen()
+        raise no_report()
     return last

@@ -1,71 +1,71 @@
-"""What the child that becomes a scope's tender reports to the driver: a line of JSON for each step."""
+"""The report of the child that becomes a scope's tender, to the driver: one line of JSON for each step."""
 
 import json
 from dataclasses import dataclass
 
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import BY_DBUS_NAME, HostError, Solo5Error
-from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.messages import TaskEvent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begins:
-    """The next step."""
+class StepBegun:
+    """The next step begins."""
 
     doing: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enters:
-    """The last one: it is in its scope, and executes the tender. Only an error can follow."""
+class ScopeEntered:
+    """The child is in its scope, and executes the tender next. Only an error can follow."""
 
     invocation: str
     control_group: str
 
 
-Said = Begins | Announcement | Enters | Solo5Error
+ReportLine = StepBegun | TaskEvent | ScopeEntered | Solo5Error
 
 
-def encode(said: Said) -> bytes:
-    """A whole line."""
-    return json.dumps(_document(said)).encode() + b"\n"
+def encode(line: ReportLine) -> bytes:
+    """Return a line as JSON, newline included."""
+    return json.dumps(_document(line)).encode() + b"\n"
 
 
-def _document(said: Said) -> dict[str, object]:
-    match said:
-        case Begins():
-            return {"begins": said.doing}
-        case Announcement():
-            return {"tells": said.message, "annotations": dict(said.annotations)}
-        case Enters():
-            return {"enters": said.control_group, "invocation": said.invocation}
+def _document(line: ReportLine) -> dict[str, object]:
+    match line:
+        case StepBegun():
+            return {"begins": line.doing}
+        case TaskEvent():
+            return {"tells": line.message, "annotations": dict(line.annotations)}
+        case ScopeEntered():
+            return {"enters": line.control_group, "invocation": line.invocation}
         case Solo5Error():
-            return {"fails": said.dbus_name, "sentence": said.sentence, "hint": said.hint}
+            return {"fails": line.dbus_name, "sentence": line.sentence, "hint": line.hint}
 
 
-def decode(line: bytes) -> Said:
-    """Read what `encode` wrote.
+def decode(line: bytes) -> ReportLine:
+    """Parse the result of `encode`.
 
     Raises:
-        HostError: it is something else.
+        HostError: the line is malformed.
     """
     try:
-        return _said(Fields(json_document(line, "the report")))
+        return _report_line(Fields(json_document(line, "the report")))
     except (KeyError, Solo5Error) as error:
-        raise unforeseen() from error
+        raise no_report() from error
 
 
-def _said(fields: Fields) -> Said:
+def _report_line(fields: Fields) -> ReportLine:
     if fields.has("begins"):
-        return Begins(doing=fields.text("begins"))
+        return StepBegun(doing=fields.text("begins"))
     if fields.has("tells"):
         notes = fields.table("annotations")
-        return Announcement(message=fields.text("tells"), annotations={key: notes.text(key) for key in notes})
+        return TaskEvent(message=fields.text("tells"), annotations={key: notes.text(key) for key in notes})
     if fields.has("enters"):
-        return Enters(control_group=fields.text("enters"), invocation=fields.text("invocation"))
+        return ScopeEntered(control_group=fields.text("enters"), invocation=fields.text("invocation"))
     return BY_DBUS_NAME[fields.text("fails")](fields.text("sentence"), fields.text("hint"))
 
 
-def unforeseen() -> HostError:
-    """It ended, or said something, that is no report."""
-    return HostError("the child that was to become the task's tender failed in a way that nobody foresaw.")
+def no_report() -> HostError:
+    """Return the error of a child whose report is malformed or incomplete."""
+    return HostError("the child process of the task's tender ended without a valid report.")

@@ -1,4 +1,4 @@
-"""Samples of a cgroup as Nomad's statistics. What the kernel does not tell is left unmeasured, never zero."""
+"""Samples of a cgroup as Nomad's resource usage. A value that the kernel does not provide is unmeasured, never zero."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -25,11 +25,11 @@ _CPU: _Fields = (
     ("percent", wire.CPUUsage.PERCENT),
     ("total_ticks", wire.CPUUsage.TOTAL_TICKS),
 )
-"""Each field by its name, and as `measured_fields` names it. KERNEL_MAX_USAGE is cgroup v1's."""
+"""Each field by its name, and by its value in `measured_fields`. KERNEL_MAX_USAGE exists in cgroup v1 only."""
 
 
 def mhz_per_core(topology: ClientTopology) -> float:
-    """What one core's worth of time is in MHz, by Nomad's own reckoning (client/lib/numalib, cpustats); 0: unknown."""
+    """Return the MHz of one core as Nomad computes it (client/lib/numalib, cpustats); 0: unknown."""
     if not topology.cores:
         return 0.0
     total = topology.override_total_compute or sum(
@@ -38,24 +38,24 @@ def mhz_per_core(topology: ClientTopology) -> float:
     return total / len(topology.cores)
 
 
-def tell_usage(told: wire.TaskResourceUsage, before: Usage | None, now: Usage, mhz: float) -> None:
-    """Write two samples into Nomad's message; where it stands, since copying messages costs more than filling them.
+def fill_usage(message: wire.TaskResourceUsage, before: Usage | None, now: Usage, mhz: float) -> None:
+    """Fill Nomad's message from two samples; in place, since copying a message costs more than filling it.
 
     Args:
-        told: empty, or filled with the one before.
-        before: the one before; None for the first, which has no processor's share yet.
-        now: this one.
-        mhz: of one core; 0 where Nomad did not say.
+        message: empty, or filled from the previous sample.
+        before: the previous sample; None: there is none, and CPU shares are unmeasured.
+        now: the current sample.
+        mhz: of one core; 0: unknown.
     """
     if before is None or now.memory is not before.memory:
-        _fill(told.memory, _MEMORY, _memory(now.memory))
-    _fill(told.cpu, _CPU, _cpu(before, now, mhz))
+        _fill(message.memory, _MEMORY, _memory(now.memory))
+    _fill(message.cpu, _CPU, _cpu(before, now, mhz))
 
 
 def _fill(message: wire.CPUUsage | wire.MemoryUsage, fields: _Fields, values: Sequence[float | None]) -> None:
-    """Write the values that are known. Nomad looks into the message unasked, so that it is there without any, too."""
+    """Set the measured values."""
     message.Clear()
-    message.SetInParent()
+    message.SetInParent()  # also without values: Nomad dereferences the sub-message unchecked
     measured = []
     for (name, field), value in zip(fields, values, strict=True):
         if value is not None:

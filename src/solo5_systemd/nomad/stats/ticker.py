@@ -1,4 +1,4 @@
-"""Do what recurs at one interval at the same moments for all who want it, by one timer."""
+"""A ticker: callbacks of one interval run together, on one timer."""
 
 import asyncio
 import math
@@ -7,36 +7,40 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_Due: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
+_Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
 
-class Beats:
-    """The whole numbers of each interval, on the loop's clock."""
+class Ticker:
+    """Ticks at the whole multiples of each interval, on the event loop's clock."""
 
     def __init__(self) -> None:
-        self._coming: dict[float, list[_Due]] = {}
+        self._due: dict[float, list[_Waiting]] = {}
 
-    async def next(self, interval: float, deed: Callable[[], T]) -> T:
-        """What a deed returns on the next beat of an interval (seconds), or on the one after where that is very near.
+    async def next(self, interval: float, callback: Callable[[], T]) -> T:
+        """Return the result of a callback at the next tick of an interval, or at the one after if that is very near.
 
-        All deeds of a beat are done before anybody who waits for one goes on. Whoever comes from a beat waits for an
-        interval, whoever comes first for half of one to one and a half.
+        All callbacks of a tick run before any caller resumes. A caller that comes from a tick waits for one interval,
+        any other for half an interval to one and a half.
+
+        Args:
+            interval: seconds.
+            callback: runs in the event loop; its exception is raised here.
         """
         loop = asyncio.get_running_loop()
         when = (math.floor(loop.time() / interval + 0.5) + 1) * interval
-        due = self._coming.get(when)
+        due = self._due.get(when)
         if due is None:
-            due = self._coming[when] = []
-            loop.call_at(when, self._ring, when)
-        done: asyncio.Future[T] = loop.create_future()
-        due.append((done, deed))
-        return await done
+            due = self._due[when] = []
+            loop.call_at(when, self._tick, when)
+        result: asyncio.Future[T] = loop.create_future()
+        due.append((result, callback))
+        return await result
 
-    def _ring(self, when: float) -> None:
-        for done, deed in self._coming.pop(when):
-            if done.cancelled():
+    def _tick(self, when: float) -> None:
+        for result, callback in self._due.pop(when):
+            if result.cancelled():
                 continue
             try:
-                done.set_result(deed())
-            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
-                done.set_exception(error)
+                result.set_result(callback())
+            except Exception as error:  # noqa: BLE001 - it is raised in the caller of `next`
+                result.set_exception(error)

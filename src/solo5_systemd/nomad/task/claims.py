@@ -1,8 +1,9 @@
-"""Which units of Nomad's tasks this agent has forgotten: pure, judged by one look, confirmed by a later one.
+"""Which running units are forgotten tasks: tasks that this agent started and no longer has.
 
-A plugin that is killed between a unit's start and its answer leaves a unit that Nomad never hears of. Such a unit says
-for which allocation it was started, and by which agent. It is this agent's to judge only if the agent's process is the
-same, or its allocations are in the same place: another agent's task, or one of `solo5ctl`, is none of its business.
+A plugin that is killed between a unit's start and its answer to StartTask leaves a unit without a handle in Nomad. Such
+a unit has the allocation and the agent in its log fields. A unit belongs to this agent only if the agent's process is
+the same, or the allocation directory is; tasks of another agent and of `solo5ctl` are left alone. One observation is no
+proof: the caller waits for the grace period, unless the task has a successor.
 """
 
 import posixpath
@@ -15,14 +16,14 @@ from solo5_systemd.unit.state import UnitState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspect:
-    """One.
+class ForgottenTask:
+    """A unit of this agent that the driver has no claim to.
 
     Attributes:
-        task: whose unit it is.
-        invocation: which run.
-        reason: what speaks against it.
-        certain: that is a proof; else it may be a task that is about to be recovered.
+        task: the task's name.
+        invocation: systemd's invocation ID.
+        reason: a phrase for the log.
+        certain: True: it has a successor, which proves it; False: it may still be recovered.
     """
 
     task: TaskName
@@ -33,13 +34,13 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What the driver answers for.
+    """The tasks of this driver.
 
     Attributes:
         names: its tasks, and those that are being started, recovered or destroyed.
-        current: its tasks by allocation (id) and task (name, as the unit has it).
-        directories: where its agent keeps allocations, as far as its tasks have told.
-        agent: the agent's process; empty where that is not known.
+        current: its tasks by allocation ID and task name, the latter as in the unit's log fields.
+        directories: the agent's allocation directories, as known from its tasks.
+        agent: the agent's process, as of `process.agent_id`; empty: unknown.
     """
 
     names: Collection[TaskName]
@@ -48,23 +49,23 @@ class Claims:
     agent: str = ""
 
 
-def unclaimed(units: Iterable[UnitState], claims: Claims) -> tuple[Suspect, ...]:
-    """The units of this agent's that the driver does not answer for."""
-    strangers = (unit for unit in units if unit.task not in claims.names)
-    return tuple(_suspect(unit, claims) for unit in strangers if _is_this_agents(unit, claims))
+def forgotten_tasks(units: Iterable[UnitState], claims: Claims) -> tuple[ForgottenTask, ...]:
+    """Return the units of this agent that the driver does not claim."""
+    others = (unit for unit in units if unit.task not in claims.names)
+    return tuple(_forgotten(unit, claims) for unit in others if _is_this_agents(unit, claims))
 
 
 def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
-    return _home(unit) in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
+    return _directory(unit) in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
 
 
-def _home(unit: UnitState) -> str:
-    """Where the agent that started it keeps its allocations; of a task that is not Nomad's, nobody's place."""
+def _directory(unit: UnitState) -> str:
+    """Return the directory of the unit's agent for allocations; "." for a unit that is not Nomad's."""
     return posixpath.dirname(alloc_dir(unit)) or "."
 
 
-def _suspect(unit: UnitState, claims: Claims) -> Suspect:
-    of = (unit.log_fields.get("NOMAD_ALLOC_ID", ""), unit.log_fields.get("NOMAD_TASK_NAME", ""))
-    successor = claims.current.get(of)
-    reason = f"Nomad runs {successor} in its place" if successor else "Nomad's agent does not know it"
-    return Suspect(task=unit.task, invocation=unit.invocation, reason=reason, certain=successor is not None)
+def _forgotten(unit: UnitState, claims: Claims) -> ForgottenTask:
+    key = (unit.log_fields.get("NOMAD_ALLOC_ID", ""), unit.log_fields.get("NOMAD_TASK_NAME", ""))
+    successor = claims.current.get(key)
+    reason = f"Nomad runs task {successor} instead" if successor else "Nomad's agent has no such task"
+    return ForgottenTask(task=unit.task, invocation=unit.invocation, reason=reason, certain=successor is not None)

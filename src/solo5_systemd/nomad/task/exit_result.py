@@ -1,14 +1,14 @@
-"""How a task ended, as Nomad has it: exit code, signal, whether memory ran out, a message, an event."""
+"""The outcome of a task as Nomad's exit result, exit message and task event."""
 
-from solo5_systemd.nomad.events.messages import Announcement
+from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 
 def exit_result(outcome: Outcome) -> wire.ExitResult:
-    """Zero in all of it is Nomad's success; as other drivers have it, a signal N comes with exit code 128+N.
+    """Return exit code, signal and OOM flag. All zero is Nomad's success; a signal N has exit code 128+N.
 
-    A stop is told alike for both tenders: hvt catches its signal and exits with 1, spt dies of it.
+    A stop has the same result for both tenders: hvt catches the signal and exits with 1, spt is killed by it.
     """
     signal = outcome.signal or 0
     return wire.ExitResult(
@@ -19,16 +19,16 @@ def exit_result(outcome: Outcome) -> wire.ExitResult:
 
 
 def exit_error(outcome: Outcome) -> str:
-    """What is shown as "Exit Message", and counted as a failure where code and signal are zero.
+    """Return Nomad's "Exit Message"; empty if exit code and signal are the whole outcome.
 
-    Empty where code and signal say it all. Nomad asks its restart policy after every failure, and no answer of
-    ours can tell it that a retry is futile: so its operator is told.
+    A message makes it a failure even if both are zero. It states whether a retry is futile, for the operator: Nomad
+    applies its restart policy after every failure, and a driver cannot prevent that.
     """
     return "" if outcome.plain else outcome.verdict
 
 
-def announcement(outcome: Outcome) -> Announcement:
-    """The event that tells of the end; what is unknown is absent from its annotations."""
+def exit_event(outcome: Outcome) -> TaskEvent:
+    """Return the event of the task's end; annotations of unknown values are absent."""
     details: dict[str, object] = {
         "outcome": outcome.ending.value,
         "exit_code": outcome.exit_code,
@@ -39,5 +39,5 @@ def announcement(outcome: Outcome) -> Announcement:
         "memory_peak": outcome.memory_peak,
     }
     annotations = {key: str(value) for key, value in details.items() if value is not None}
-    said = outcome.verdict
-    return Announcement(message=said[:1].upper() + said[1:], annotations=annotations)
+    sentence = outcome.verdict
+    return TaskEvent(message=sentence[:1].upper() + sentence[1:], annotations=annotations)

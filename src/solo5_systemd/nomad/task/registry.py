@@ -1,8 +1,7 @@
-"""The tasks that this driver answers for, by Nomad's task id.
+"""The tasks of this driver by Nomad's task ID: start, recover, wait, stop, signal, destroy.
 
-What is kept here is only what PID 1 cannot know (which id, which allocation) and whose end is being waited for. A
-driver that is started anew is told the rest by RecoverTask; one that knows nothing can still stop and destroy, since a
-task's name follows from its id.
+The registry holds only what PID 1 cannot: task ID, allocation, and the wait for the end. A restarted driver gets the
+rest from RecoverTask. A driver without an entry can still stop and destroy, since a task's name derives from its ID.
 """
 
 import asyncio
@@ -19,23 +18,23 @@ from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import Announcement
-from solo5_systemd.nomad.events.stream import Events
-from solo5_systemd.nomad.handle import DriverState, adopt
+from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.nomad.events.stream import EventStream
+from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import fifos
-from solo5_systemd.nomad.logs.reattach import Reconnecting
+from solo5_systemd.nomad.logs.reattach import LogReattacher
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness.watch import Keeper
-from solo5_systemd.nomad.scope.parent import Scopes
+from solo5_systemd.nomad.readiness.watch import ReadinessWatch
+from solo5_systemd.nomad.scope.parent import ScopeChildren
 from solo5_systemd.nomad.task import exit_result, postmortem, signals
 from solo5_systemd.nomad.task.claims import Claims
-from solo5_systemd.nomad.task.start import Starter, conflict
-from solo5_systemd.nomad.task.unit_cache import Listing
-from solo5_systemd.nomad.wait import End, Endings
+from solo5_systemd.nomad.task.start import TaskStarter, sibling_conflict
+from solo5_systemd.nomad.task.unit_cache import UnitCache
+from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.procfs import boot_id
@@ -43,24 +42,24 @@ from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 
-REMOVAL_PATIENCE = 30.0
-"""Seconds that a removal waits for what it needs and is away."""
+REMOVE_TIMEOUT_S = 30.0
+"""Seconds that a removal is retried while PID 1, the bus or solo5-networkd is not reachable."""
 
-RETRY = 0.5
-"""Seconds between two attempts at it."""
+RETRY_INTERVAL_S = 0.5
+"""Seconds between two attempts."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """One task of ours.
+class TaskEntry:
+    """A task in the registry.
 
     Attributes:
-        config: Nomad's, whole.
-        state: what is stored in its handle.
-        control_group: below the root of the hierarchy.
-        network: the guest's address and ports, None without a NIC.
+        config: Nomad's configuration of the task.
+        state: the driver's state in its handle.
+        control_group: its cgroup, relative to the root of the hierarchy.
+        network: the guest's address and ports; None without a NIC.
         end: done when the task has ended and its last line is delivered.
     """
 
@@ -68,210 +67,225 @@ class Known:
     state: DriverState
     control_group: str
     network: wire.NetworkOverride | None
-    end: "asyncio.Task[End]"
+    end: "asyncio.Task[TaskEnd]"
 
 
-class Tasks:
-    """Start, recover, wait, stop, destroy.
+class TaskRegistry:
+    """All tasks of the driver.
 
     Args:
         session: the engine.
-        events: where tasks' events go.
-        background: what watches tasks until they end lives there.
+        events: the stream for the tasks' events.
+        background: the group that runs the waits for ends.
     """
 
-    def __init__(self, session: Session, events: Events, background: asyncio.TaskGroup) -> None:
-        scopes = Scopes()
+    def __init__(self, session: EngineSession, events: EventStream, background: asyncio.TaskGroup) -> None:
+        scopes = ScopeChildren()
         self._session = session
         self._events = events
         self._background = background
-        self._listing = Listing(session)
-        self._reconnecting = Reconnecting(session, background)
-        self._endings = Endings(session, scopes)
-        self._starter = Starter(session, scopes, self._endings, events, background)
+        self._unit_cache = UnitCache(session)
+        self._log_reattacher = LogReattacher(session, background)
+        self._exit_waiter = ExitWaiter(session, scopes)
+        self._starter = TaskStarter(session, scopes, self._exit_waiter, events, background)
         self._agent = agent_id()
         self._starting: dict[str, wire.TaskConfig] = {}
-        self._known: dict[str, Known] = {}
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._entries: dict[str, TaskEntry] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def known(self, task_id: str) -> Known:
-        """A task that was started or recovered.
+    def entry(self, task_id: str) -> TaskEntry:
+        """Return the entry of a task.
 
         Raises:
-            NoSuchTaskError: it was not, or it is destroyed.
+            NoSuchTaskError: it was neither started nor recovered, or it is destroyed.
         """
-        if task_id not in self._known:
-            raise NoSuchTaskError(f"task {task_id!r} is not one of this driver's: expected a task that it started.")
-        return self._known[task_id]
+        if task_id not in self._entries:
+            raise NoSuchTaskError(f"no task {task_id!r} here: expected one that this driver started or recovered.")
+        return self._entries[task_id]
 
     # --- start and recover ---------------------------------------------------------------------------------------
 
-    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Known:
-        """Start a task; one that this id has started already is returned as it is.
+    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> TaskEntry:
+        """Start a task. Idempotent: an ID that is already started returns its entry.
 
         Raises:
-            Solo5Error: it did not start, and nothing of it is left.
+            Solo5Error: the start failed, and is undone.
         """
-        async with self._turn(config.id):
-            if config.id in self._known:
-                return self._known[config.id]
+        async with self._lock(config.id):
+            if config.id in self._entries:
+                return self._entries[config.id]
             self._starting[config.id] = config
             try:
-                begun = await self._starter.start(config, plugin)
+                started = await self._starter.start(config, plugin)
             except TakenError as error:
-                raise await conflict(self._session, config, self._siblings(config)) or error from None
+                raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
             finally:
                 del self._starting[config.id]
-            return self._watch(config, begun.state, begun.control_group, begun.network, begun.ended)
+            return self._add(config, started.state, started.control_group, started.network, started.ended)
 
     def _siblings(self, config: wire.TaskConfig) -> tuple[wire.TaskConfig, ...]:
         """Return the other tasks of the allocation that run or are being started."""
-        running = (known.config for known in self._known.values() if not known.end.done())
+        running = (entry.config for entry in self._entries.values() if not entry.end.done())
         others = (*running, *self._starting.values())
         return tuple(each for each in others if each.alloc_id == config.alloc_id and each.name != config.name)
 
-    async def recover(self, handle: wire.TaskHandle) -> Known:
-        """Take a task up again that an earlier driver started, whether it runs or has ended.
+    async def recover(self, handle: wire.TaskHandle) -> TaskEntry:
+        """Recover a task that an earlier driver started, running or ended. Idempotent.
 
         Raises:
-            NoSuchTaskError: it is gone.
-            HostError: PID 1 cannot be asked.
+            NoSuchTaskError: its unit does not exist any more.
+            HostError: PID 1 is not reachable.
         """
         config = handle.config
-        async with self._turn(config.id):
-            if config.id in self._known:
-                return self._known[config.id]
+        async with self._lock(config.id):
+            if config.id in self._entries:
+                return self._entries[config.id]
             stored = decode_state(handle.driver_state)
-            task = adopt(stored, boot_id(), await self._listing.task(stored.task))
-            console = self._reconnecting.begin(config, stored, running=task.phase is not Phase.ENDED)
+            task = verify(stored, boot_id(), await self._unit_cache.task(stored.task))
+            reattached = self._log_reattacher.begin(config, stored, running=task.phase is not Phase.ENDED)
             network = ports.guest_address(task.reservation)
-            ended = self._background.create_task(self._end_of_recovered(stored, task, console))
-            return self._watch(config, stored, task.control_group, network, ended)
+            ended = self._background.create_task(self._end_of_recovered(stored, task, reattached))
+            return self._add(config, stored, task.control_group, network, ended)
 
-    async def _end_of_recovered(self, stored: DriverState, seen: Task, console: "asyncio.Task[None]") -> End:
-        """Its last lines are drained to where its console leads by then."""
-        end = await self._endings.end(stored, seen.pid, seen=seen)
-        await console
+    async def _end_of_recovered(self, stored: DriverState, seen: Task, reattached: "asyncio.Task[None]") -> TaskEnd:
+        end = await self._exit_waiter.wait(stored, seen.pid, seen=seen)
+        await reattached  # the drain after this needs the FIFOs
         return end
 
-    def _watch(
+    def _add(
         self,
         config: wire.TaskConfig,
         state: DriverState,
         control_group: str,
         network: wire.NetworkOverride | None,
-        ended: "asyncio.Task[End]",
-    ) -> Known:
-        known = Known(
+        ended: "asyncio.Task[TaskEnd]",
+    ) -> TaskEntry:
+        entry = TaskEntry(
             config=config,
             state=state,
             control_group=control_group,
             network=network,
             end=self._background.create_task(self._until_end(config, state, ended)),
         )
-        self._known[config.id] = known
-        return known
+        self._entries[config.id] = entry
+        return entry
 
-    async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[End]") -> End:
-        keeper = self._keeper(config, state)
-        keeping = self._background.create_task(keeper.keep()) if keeper else None
+    async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> TaskEnd:
+        """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
+        watch = self._readiness_watch(config, state)
+        watching = self._background.create_task(watch.run()) if watch else None
         end = await ended
-        if keeper and keeping:
-            keeping.cancel()
-            end = _explained(end, keeper.ended_for)
-        await fifos.let_go(self._session, state.task, state.logging)
-        await self._events.conclude(config, _announced(end.outcome))
+        if watch and watching:
+            watching.cancel()
+            end = _with_stop_reason(end, watch.stop_reason)
+        await fifos.drain(self._session, state.task, state.logging)
+        await self._events.publish_last(config, _exit_event(end.outcome))
         return end
 
-    def _keeper(self, config: wire.TaskConfig, state: DriverState) -> Keeper | None:
+    def _readiness_watch(self, config: wire.TaskConfig, state: DriverState) -> ReadinessWatch | None:
         if state.ready is None:
             return None
-        return Keeper(self._session, state.task, state.ready, partial(self._events.recur, config))
+        return ReadinessWatch(self._session, state.task, state.ready, partial(self._events.publish_throttled, config))
 
     def claims(self) -> Claims:
-        """What this driver answers for."""
-        configs = [*(known.config for known in self._known.values()), *self._starting.values()]
+        """Return which units are this driver's."""
+        configs = [*(entry.config for entry in self._entries.values()), *self._starting.values()]
         return Claims(
-            names=frozenset(map(name_of, (*self._known, *self._turns))),
+            names=frozenset(map(name_of, (*self._entries, *self._locks))),
             current={(config.alloc_id, name_for_unit(config.name)): name_of(config.id) for config in configs},
             directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
             agent=self._agent,
         )
 
-    # --- look ------------------------------------------------------------------------------------------------------
+    # --- wait ------------------------------------------------------------------------------------------------------
 
-    async def wait(self, task_id: str) -> End:
-        """How the task ended, as soon as it has."""
-        return await asyncio.shield(self.known(task_id).end)
+    async def wait(self, task_id: str) -> TaskEnd:
+        """Wait for a task's end.
 
-    # --- act -------------------------------------------------------------------------------------------------------
+        Raises:
+            NoSuchTaskError: there is no such task.
+        """
+        return await asyncio.shield(self.entry(task_id).end)
 
-    async def stop(self, task_id: str, signal: str, patience: float) -> None:
-        """End a task, known or not; one that is gone has been stopped."""
+    # --- stop, destroy, signal -------------------------------------------------------------------------------------
+
+    async def stop(self, task_id: str, signal: str, timeout_s: float) -> None:
+        """Stop a task, with or without an entry. Idempotent.
+
+        Args:
+            task_id: Nomad's.
+            signal: the job's `kill_signal`; empty: SIGTERM.
+            timeout_s: seconds until the cgroup is killed.
+        """
         if self._is_over(task_id):
             return
-        asked = signals.stop_signal(signal)
-        if asked is None and not signals.is_kill(signal):
-            self._tell(task_id, f"A tender does not take {signal} as its end: SIGTERM is sent instead")
+        stop_signal = signals.stop_signal(signal)
+        if stop_signal is None and not signals.is_kill(signal):
+            self._publish(task_id, f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead")
         engine = await self._session.engine()
-        self._endings.ask(name_of(task_id))
+        self._exit_waiter.stop_requested(name_of(task_id))
         with suppress(NoSuchTaskError):
             await engine.stop_only(
                 name_of(task_id),
-                signal=asked or StopSignal.TERM,
-                timeout_s=0 if signals.is_kill(signal) else patience,
+                signal=stop_signal or StopSignal.TERM,
+                timeout_s=0 if signals.is_kill(signal) else timeout_s,
             )
 
     async def destroy(self, task_id: str, *, force: bool, keep: bool = False) -> None:
-        """Leave nothing of a task, known or not; with `keep`, the outcome of its service.
+        """Remove a task, with or without an entry. Idempotent.
+
+        Args:
+            task_id: Nomad's.
+            force: also if it runs.
+            keep: retain the outcome of a service.
 
         Raises:
-            TakenError: it runs, and `force` was not given.
+            TakenError: it runs, and `force` is not set.
         """
-        async with self._turn(task_id):
-            known = self._known.get(task_id)
+        async with self._lock(task_id):
+            entry = self._entries.get(task_id)
             name = name_of(task_id)
             over = self._is_over(task_id)
             if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await self._remove(name, over=over, keep=keep)
-            if keep and known is not None:
-                try:  # DestroyTask is called once: the rest has to be done whatever becomes of earlier runs
-                    await postmortem.remove_earlier(self._session, known.config, name, self.claims().names)
+            if keep and entry is not None:
+                try:  # DestroyTask is called once: the rest must be done even if this fails
+                    await postmortem.remove_earlier(self._session, entry.config, name, self.claims().names)
                 except HostError as error:
-                    _log.info("Earlier runs of task %s are not removed yet: %s", name, error)
-            self._listing.outdate()
-            self._endings.forget(name)
-            if known is not None:
-                await asyncio.wait((known.end,), timeout=fifos.DRAIN_PATIENCE)
-                del self._known[task_id]
+                    _log.info("earlier runs of task %s not removed: %s", name, error)
+            self._unit_cache.invalidate()
+            self._exit_waiter.forget(name)
+            if entry is not None:
+                await asyncio.wait((entry.end,), timeout=fifos.DRAIN_TIMEOUT_S)
+                del self._entries[task_id]
             else:
-                await fifos.let_go(self._session, name, Logging.NOMAD)
+                await fifos.drain(self._session, name, Logging.NOMAD)
 
     async def _remove(self, name: TaskName, *, over: bool, keep: bool) -> None:
-        """Nomad asks for it once, and ignores a failure: PID 1, bus and network service are waited for."""
+        """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
         now = asyncio.get_running_loop().time
-        until = now() + REMOVAL_PATIENCE
+        until = now() + REMOVE_TIMEOUT_S
         while True:
             try:
                 await (await self._session.engine()).discard(name, over=over, keep=keep)
             except HostError as error:
                 if now() >= until:
                     raise
-                _log.info("What is left of task %s is not removed yet: %s", name, error)
+                _log.info("removal of task %s failed, retrying: %s", name, error)
             else:
                 return
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     def _is_over(self, task_id: str) -> bool:
-        """Its end has been read: nobody else has to. Of one that is unknown, a run may be left that is not the task."""
-        known = self._known.get(task_id)
-        return known is not None and known.end.done() and known.end.result().outcome.ending is not Ending.UNKNOWN
+        """Return whether a task's outcome has been read. After an unknown outcome, its unit may exist all the same."""
+        entry = self._entries.get(task_id)
+        return entry is not None and entry.end.done() and entry.end.result().outcome.ending is not Ending.UNKNOWN
 
-    async def discard(self, name: TaskName) -> None:
-        """Leave nothing of a task that Nomad has forgotten."""
+    async def remove_forgotten(self, name: TaskName) -> None:
+        """Stop and remove a forgotten task."""
         await (await self._session.engine()).discard(name)
-        await fifos.let_go(self._session, name, Logging.NOMAD)
+        await fifos.drain(self._session, name, Logging.NOMAD)
 
     async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):
@@ -279,53 +293,55 @@ class Tasks:
         return False
 
     async def signal(self, task_id: str, signal: str) -> None:
-        """Send a signal, or freeze and thaw; an event names a signal that has no effect.
+        """Send a signal, or freeze or thaw the task; any other signal is only an event.
 
         Raises:
             InvalidRequestError: there is no such signal.
-            NoSuchTaskError: no such task.
+            NoSuchTaskError: there is no such task.
         """
-        name = self.known(task_id).state.task
-        wanted = signals.action(signal)
-        if wanted is None:
-            self.tell(name, messages.without_effect(signals.name(signal)))
+        name = self.entry(task_id).state.task
+        action = signals.action(signal)
+        if action is None:
+            self.publish(name, messages.signal_not_sent(signals.name(signal)))
             return
         engine = await self._session.engine()
-        match wanted:
-            case signals.Freezing.FREEZE:
+        match action:
+            case signals.FreezerAction.FREEZE:
                 await engine.freeze(name)
-                self._tell(task_id, "Frozen by SIGSTOP: the guest stands still until SIGCONT")
-            case signals.Freezing.THAW:
+                self._publish(task_id, "Frozen by SIGSTOP, until SIGCONT")
+            case signals.FreezerAction.THAW:
                 await engine.thaw(name)
-                self._tell(task_id, "Thawed by SIGCONT")
+                self._publish(task_id, "Thawed by SIGCONT")
             case int():
-                await engine.kill(name, wanted)
+                await engine.kill(name, action)
 
-    def _tell(self, task_id: str, message: str) -> None:
-        known = self._known.get(task_id)
-        if known is not None:
-            self._events.recur(known.config, Announcement(message=message))
+    def _publish(self, task_id: str, message: str) -> None:
+        entry = self._entries.get(task_id)
+        if entry is not None:
+            self._events.publish_throttled(entry.config, TaskEvent(message=message))
 
-    def tell(self, name: TaskName, announcement: Announcement) -> None:
-        """Tell what somebody else found out about a task, if it is one of ours that has not ended."""
-        for known in self._known.values():
-            if known.state.task == name and not known.end.done():
-                self._events.recur(known.config, announcement)
+    def publish(self, name: TaskName, event: TaskEvent) -> None:
+        """Publish a throttled event of a task, unless it has ended or is not this driver's."""
+        for entry in self._entries.values():
+            if entry.state.task == name and not entry.end.done():
+                self._events.publish_throttled(entry.config, event)
 
     @asynccontextmanager
-    async def _turn(self, task_id: str) -> AsyncIterator[None]:
-        """One start, recovery or destruction at a time for one task."""
-        lock = self._turns.setdefault(task_id, asyncio.Lock())
+    async def _lock(self, task_id: str) -> AsyncIterator[None]:
+        """Serialise start, recovery and destruction of one task."""
+        lock = self._locks.setdefault(task_id, asyncio.Lock())
         async with lock:
             yield
 
 
-def _explained(end: End, not_ready: str) -> End:
-    """An end that we have brought about is told by its reason."""
-    if not not_ready or end.outcome.ending is not Ending.STOPPED:
+def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:
+    """Return an end whose sentence names the loss by which the driver stopped the task, if it did."""
+    if not stop_reason or end.outcome.ending is not Ending.STOPPED:
         return end
-    return replace(end, outcome=replace(end.outcome, sentence=f"stopped because it was no longer ready ({not_ready})"))
+    return replace(
+        end, outcome=replace(end.outcome, sentence=f"stopped because it was no longer ready ({stop_reason})")
+    )
 
 
-def _announced(outcome: Outcome) -> Announcement:
-    return messages.with_last_lines(exit_result.announcement(outcome), outcome.last_lines)
+def _exit_event(outcome: Outcome) -> TaskEvent:
+    return messages.with_last_lines(exit_result.exit_event(outcome), outcome.last_lines)

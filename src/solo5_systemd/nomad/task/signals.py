@@ -1,4 +1,4 @@
-"""Signals as Nomad's users and templates name them, and what each does to a unikernel."""
+"""Signals by the names that Nomad's users and templates use, and the effect of each on a unikernel."""
 
 import re
 import signal
@@ -9,22 +9,22 @@ from solo5_systemd.workload import StopSignal
 
 SIGKILL = 9
 
-_WORDS = {name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()}
-_WORDS |= {str(int(number)): int(number) for number in signal.valid_signals()}
+_NUMBERS = {name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()}
+_NUMBERS |= {str(int(number)): int(number) for number in signal.valid_signals()}
 
 
-class Freezing(Enum):
-    """What STOP and CONT become: a tender would be stopped while its guest's clock ran on."""
+class FreezerAction(Enum):
+    """The effect of SIGSTOP and SIGCONT: the cgroup freezer, since a stopped tender's guest clock would run on."""
 
     FREEZE = auto()
     THAW = auto()
 
 
-def action(text: str) -> int | Freezing | None:
-    """Return the signal to send, or the freezing that is meant; None: no effect.
+def action(text: str) -> int | FreezerAction | None:
+    """Return the signal to send, or the freezer action; None: nothing is sent.
 
-    A unikernel has no signal handlers, and the default action of any signal but these would kill its tender. Nomad
-    fails a task whose template cannot send its `change_signal`, hence no error.
+    A unikernel has no signal handlers, so the default action of any other signal would kill its tender. That is no
+    error, since Nomad fails a task whose template cannot send its `change_signal`.
 
     Raises:
         InvalidRequestError: there is no such signal.
@@ -34,9 +34,9 @@ def action(text: str) -> int | Freezing | None:
         case 2 | 15 | 9:
             return number
         case 19:
-            return Freezing.FREEZE
+            return FreezerAction.FREEZE
         case 18:
-            return Freezing.THAW
+            return FreezerAction.THAW
         case 0:
             raise InvalidRequestError(
                 f"signal {text!r} does not exist: expected a name or number of signal(7).",
@@ -47,24 +47,25 @@ def action(text: str) -> int | Freezing | None:
 
 
 def name(text: str) -> str:
-    """The name of a signal that exists, however it is written."""
+    """Return the canonical name of an existing signal, such as `SIGHUP` for `1` and `hup`."""
     number = _number(text)
     try:
         return signal.Signals(number).name
-    except ValueError:  # most real-time signals have none
+    except ValueError:  # most real-time signals have no name
         return f"signal {number}"
 
 
 def stop_signal(text: str) -> StopSignal | None:
-    """A task's `kill_signal`; empty is the driver's default, None a signal that would do no good."""
+    """Return a task's `kill_signal`, SIGTERM if it is empty; None: a signal that does not stop a tender cleanly."""
     number = _number(text or "SIGTERM")
     return {2: StopSignal.INT, 15: StopSignal.TERM}.get(number)
 
 
 def is_kill(text: str) -> bool:
+    """Return whether a signal is SIGKILL."""
     return _number(text) == SIGKILL
 
 
 def _number(text: str) -> int:
-    """With or without SIG, in any case, or as a number; 0 for what is no signal."""
-    return _WORDS.get(re.sub("^SIG", "", text.strip().upper()), 0)
+    """Return the number of a signal, given by number or by name in any case, with or without SIG; 0: no such signal."""
+    return _NUMBERS.get(re.sub("^SIG", "", text.strip().upper()), 0)

@@ -1,4 +1,4 @@
-"""The start of a task: console connected, unit started or found there, guest ready; or else nothing is left."""
+"""The start of a task: FIFOs connected, unit started, guest ready. A failed start is undone as a whole."""
 
 import asyncio
 import os
@@ -12,20 +12,20 @@ from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.ready import Endpoint, Line, Rule, Watched
+from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.start_progress import Announcer, Steps
-from solo5_systemd.nomad.events.stream import Events
+from solo5_systemd.nomad.events.start_progress import EngineProgress, StartEvents
+from solo5_systemd.nomad.events.stream import EventStream
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.logs import fifos
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import watch
-from solo5_systemd.nomad.scope.parent import Scopes
-from solo5_systemd.nomad.wait import End, Endings
+from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.procfs import boot_id, is_there
@@ -35,18 +35,20 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
 
-# Other tasks of an allocation that hold a port which a start was refused.
+START_TIMEOUT_S = 120.0
+"""Seconds until the unit runs. The timeouts of the single steps are shorter, and their errors name the step."""
 
 
-async def conflict(
-    session: Session, task: wire.TaskConfig, siblings: Iterable[wire.TaskConfig]
+async def sibling_conflict(
+    session: EngineSession, task: wire.TaskConfig, siblings: Iterable[wire.TaskConfig]
 ) -> InvalidRequestError | None:
-    """Return the error for a port that a sibling holds: no retry gets it while the sibling runs. None: none does.
+    """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
 
-    Leases are read, not units: a sibling that is being started holds its ports before it has a unit.
+    No retry can get such a port while the sibling runs. Lease records are read, not units: a sibling that is being
+    started has its ports before its unit.
     """
     wanted = tuple(ports.publish(task, task_options(task.msgpack_driver_config)))
-    with suppress(HostError):  # the port is taken all the same
+    with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
         engine = await session.engine()
         for sibling in siblings:
             held = await engine.reservation(name_of(sibling.id))
@@ -56,30 +58,26 @@ async def conflict(
     return None
 
 
-PATIENCE = 120.0
-"""Seconds until the unit runs; each step of a start has less, and says what was slow."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A task that has just been started, and is ready.
+class StartedTask:
+    """A task that was just started, and is ready.
 
     Attributes:
-        state: for its handle.
-        control_group: below the root of the hierarchy.
-        network: the guest's address and ports, None without a NIC.
-        ended: done when its unit is over.
+        state: the driver's state for its handle.
+        control_group: its cgroup, relative to the root of the hierarchy.
+        network: the guest's address and ports; None without a NIC.
+        ended: done when its unit has ended.
     """
 
     state: DriverState
     control_group: str
     network: wire.NetworkOverride | None
-    ended: "asyncio.Task[End]"
+    ended: "asyncio.Task[TaskEnd]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wish:
-    """What a job asks for, found to make sense. `images`: where its image may be, the first that exists being meant."""
+class _JobRequest:
+    """A job's task, decoded and checked. `images`: candidate paths of the image; the first that exists is used."""
 
     options: TaskOptions
     workload: Workload
@@ -87,127 +85,138 @@ class _Wish:
     logging: Logging
 
 
-class Starter:
+class TaskStarter:
     """Starts tasks.
 
     Args:
         session: the engine.
-        scopes: where children are kept that become tenders.
-        endings: who waits for ends.
-        events: where it is told how far a start has come.
-        background: where the waiting goes on.
+        scopes: the tenders that are children of this process.
+        exit_waiter: waits for the ends of started tasks.
+        events: the stream for the events of a start.
+        background: the group that runs the waits.
     """
 
     def __init__(
-        self, session: Session, scopes: Scopes, endings: Endings, events: Events, background: asyncio.TaskGroup
+        self,
+        session: EngineSession,
+        scopes: ScopeChildren,
+        exit_waiter: ExitWaiter,
+        events: EventStream,
+        background: asyncio.TaskGroup,
     ) -> None:
         self._session = session
         self._scopes = scopes
-        self._endings = endings
+        self._exit_waiter = exit_waiter
         self._events = events
         self._background = background
 
-    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> Begun:
-        """Start a task, and wait until it is what its job calls ready.
+    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> StartedTask:
+        """Start a task, and wait until it is ready.
 
         Raises:
-            Solo5Error: it did not start, or was not ready in time; nothing of it is left.
+            Solo5Error: it did not start, or was not ready in time. The start is undone.
         """
         try:
-            wish = _wish(config, plugin)
-            if wish.options.ready is not None:
-                await watch.check(wish.options.ready, config, wish.options)
+            request = _job_request(config, plugin)
+            if request.options.ready is not None:
+                await watch.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
-            await fifos.dismiss(config)
+            await fifos.unblock_readers(config)
             raise
-        with Announcer(self._events, config) as progress:
+        with StartEvents(self._events, config) as progress:
             try:
-                async with asyncio.timeout(PATIENCE):
-                    started = await self._start(config, wish, progress)
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    started = await self._start(config, request, progress)
             except TimeoutError as error:
-                raise HostError(f"task {config.name} did not start within {PATIENCE:.0f} seconds.") from error
-            progress.tell(messages.started(started.unit, started.invocation))
-            for limit in messages.unreached(wish.workload.publish, started.reservation):
-                progress.tell(limit)
-            return await self._until_ready(config, wish, started, progress)
+                raise HostError(f"task {config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
+            progress.publish(messages.started(started.unit, started.invocation))
+            for limit in messages.port_limits(request.workload.publish, started.reservation):
+                progress.publish(limit)
+            return await self._until_ready(config, request, started, progress)
 
-    async def _until_ready(self, config: wire.TaskConfig, wish: _Wish, started: Started, progress: Announcer) -> Begun:
-        options, state = wish.options, _state(wish, started)
-        ended = self._background.create_task(self._endings.end(state, started.pid))
+    async def _until_ready(
+        self, config: wire.TaskConfig, request: _JobRequest, started: Started, progress: StartEvents
+    ) -> StartedTask:
+        options, state = request.options, _state(request, started)
+        ended = self._background.create_task(self._exit_waiter.wait(state, started.pid))
         try:
             network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
-                wanted = _wanted(options.ready, config, options, started)
-                progress.on_step(f"waiting for {wanted}")
-                begun = time.monotonic()
-                how = await watch.become(self._session, state, wanted, options.ready.deadline, ended)
-                progress.tell(messages.ready(how, time.monotonic() - begun))
-                state = replace(state, ready=_watched(options.ready, wanted))
+                condition = _condition(options.ready, config, options, started)
+                progress.on_step(f"waiting for {condition}")
+                since = time.monotonic()
+                evidence = await watch.wait_until_ready(self._session, state, condition, options.ready.deadline, ended)
+                progress.publish(messages.ready(evidence, time.monotonic() - since))
+                state = replace(state, ready=_probe(options.ready, condition))
         except BaseException:
             await asyncio.shield(self._undo(state, ended))
             raise
-        return Begun(state=state, control_group=started.control_group, network=network, ended=ended)
+        return StartedTask(state=state, control_group=started.control_group, network=network, ended=ended)
 
-    async def _undo(self, state: DriverState, ended: "asyncio.Task[End]") -> None:
-        """End a task that Nomad will never hear of; but its last lines are to be heard."""
+    async def _undo(self, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> None:
+        """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
         try:
-            with suppress(Solo5Error):  # what went wrong before is to be told
+            with suppress(Solo5Error):  # the first error is the one to raise
                 await (await self._session.engine()).discard(state.task)
-            await asyncio.wait((ended,), timeout=fifos.DRAIN_PATIENCE)
-            await fifos.let_go(self._session, state.task, state.logging)
+            await asyncio.wait((ended,), timeout=fifos.DRAIN_TIMEOUT_S)
+            await fifos.drain(self._session, state.task, state.logging)
         finally:
             ended.cancel()
-            self._endings.forget(state.task)
+            self._exit_waiter.forget(state.task)
 
-    async def _start(self, config: wire.TaskConfig, wish: _Wish, progress: Announcer) -> Started:
-        image = await asyncio.to_thread(_first_there, wish.images, wish.workload.roots)
-        workload = replace(wish.workload, image=image)
+    async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
+        image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
+        workload = replace(request.workload, image=image)
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000
         try:
-            progress.on_step("opening the log files' pipes")
+            progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(engine, config)
-            await fifos.connect(self._session, config, name, unit, since, wish.logging, namespace)
-            return await self._begin(engine, workload, wish.options.ready, since, progress)
+            await fifos.connect(self._session, config, name, unit, since, request.logging, namespace)
+            return await self._begin(engine, workload, request.options.ready, since, progress)
         except BaseException:
-            await asyncio.shield(fifos.let_go(self._session, name, wish.logging))
+            await asyncio.shield(fifos.drain(self._session, name, request.logging))
             raise
 
     async def _log_namespace(self, engine: "Runtime", config: wire.TaskConfig) -> str:
-        """Return the journal namespace of the console, whose journald runs before the relay opens its journal."""
+        """Return the journal namespace of the console, with its journald running: the relay opens that journal next."""
         try:
             return await engine.log_namespace()
         except Solo5Error:
-            await fifos.dismiss(config)
+            await fifos.unblock_readers(config)
             raise
 
     async def _begin(
-        self, engine: "Runtime", workload: Workload, rule: Rule | None, since: int, progress: Announcer
+        self, engine: "Runtime", workload: Workload, rule: Rule | None, since: int, progress: StartEvents
     ) -> Started:
-        """Start the unit, or find it there.
+        """Start the unit, or return the one that exists.
 
-        An id is used for one start only: what has its name already is this very task, started by a driver that died
-        before it could answer.
+        Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
+        that was killed before it answered.
         """
         try:
             if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload, Steps(progress, rule))
-            progress.on_step("starting the process that becomes its tender")
+                return await engine.start(workload, EngineProgress(progress, rule))
+            progress.on_step("starting the tender's process")
             return await self._scopes.start(engine, self._session.settings(), workload, rule, progress)
-        except TakenError as error:  # of the name, or of a port or disk
+        except TakenError as error:  # the name is taken, or a port or a disk
             try:
                 return _started(await engine.task(workload.name), since)
             except NoSuchTaskError:
                 raise error from None
 
 
-def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
-    """Read a job; raises what is wrong with it."""
+def _job_request(config: wire.TaskConfig, plugin: PluginConfig) -> _JobRequest:
+    """Decode and check a job's task.
+
+    Raises:
+        InvalidRequestError: an option or its value is wrong.
+    """
     options = task_options(config.msgpack_driver_config)
     workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
-    return _Wish(
+    return _JobRequest(
         options=options,
         workload=replace(workload, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id()))),
         images=convert.image_candidates(options, config, plugin),
@@ -215,32 +224,36 @@ def _wish(config: wire.TaskConfig, plugin: PluginConfig) -> _Wish:
     )
 
 
-def _state(wish: _Wish, started: Started) -> DriverState:
+def _state(request: _JobRequest, started: Started) -> DriverState:
     return DriverState(
-        task=wish.workload.name,
+        task=request.workload.name,
         unit=started.unit,
         invocation=started.invocation,
         boot=boot_id(),
         started=started.started,
-        kind=wish.workload.kind,
-        logging=wish.logging,
+        kind=request.workload.kind,
+        logging=request.logging,
         log_namespace=started.log_namespace,
     )
 
 
-def _wanted(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Started) -> Line | Endpoint:
-    return rule.by if isinstance(rule.by, Line) else ports.endpoint(rule.by, config, options, started.reservation)
+def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Started) -> ConsoleLine | Endpoint:
+    return (
+        rule.condition
+        if isinstance(rule.condition, ConsoleLine)
+        else ports.endpoint(rule.condition, config, options, started.reservation)
+    )
 
 
-def _watched(rule: Rule, wanted: Line | Endpoint) -> Watched | None:
-    """What is asked from now on; a line that was said stays said."""
-    if isinstance(wanted, Line):
+def _probe(rule: Rule, condition: ConsoleLine | Endpoint) -> ReadinessProbe | None:
+    """Return the recurring probe of a ready task; None after a console line, which cannot be lost."""
+    if isinstance(condition, ConsoleLine):
         return None
-    return Watched(endpoint=wanted, interval=rule.interval, on_loss=rule.on_loss)
+    return ReadinessProbe(endpoint=condition, interval=rule.interval, on_loss=rule.on_loss)
 
 
 def _started(task: Task, since: int) -> Started:
-    """Of a scope systemd does not say since when it runs: not before `since`, hence all that it said is later."""
+    # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
     return Started(
         name=task.name,
         unit=task.unit,
@@ -253,5 +266,5 @@ def _started(task: Task, since: int) -> Started:
     )
 
 
-def _first_there(candidates: Sequence[str], roots: Sequence[str]) -> str:
+def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
     return next((path for path in candidates if is_there(path, roots)), candidates[0])

@@ -1,7 +1,7 @@
-"""One look at all tasks that run, for an agent that comes back and recovers them one after the other.
+"""A short-lived cache of all running tasks, for an agent that comes back and recovers them one after the other.
 
-What was seen may be some seconds old: it proves which run a unit is, and that does not change. Whether the task still
-runs is found out by who watches it from then on. Only a task that was destroyed meanwhile must not be taken up again.
+An entry may be some seconds old. It proves the unit's invocation, which does not change. Whether the task still runs is
+found out by the wait for its end. A destroyed task invalidates the cache, so that it cannot be recovered from it.
 """
 
 import asyncio
@@ -10,65 +10,71 @@ from contextlib import suppress
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.engine import Session
+from solo5_systemd.nomad.engine import EngineSession
 
-FRESH = 10.0
-"""Seconds for which a look holds."""
+CACHE_TIMEOUT_S = 10.0
+"""Seconds until the cache expires."""
 
-PATIENCE = 60.0
-"""Seconds that PID 1 or the bus may be away. A recovery that fails is the end of a task that runs: Nomad ends it."""
+RECOVER_TIMEOUT_S = 60.0
+"""Seconds that PID 1 or the bus may be unreachable. If RecoverTask fails, Nomad ends a task that runs."""
 
-PAUSE = 0.2
+RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts."""
 
 
-class Listing:
-    def __init__(self, session: Session) -> None:
+class UnitCache:
+    """The cached tasks.
+
+    Args:
+        session: the engine.
+    """
+
+    def __init__(self, session: EngineSession) -> None:
         self._session = session
-        self._look: asyncio.Future[dict[TaskName, Task]] | None = None
-        self._stale = 0.0
-        self._away: float | None = None
+        self._running: asyncio.Future[dict[TaskName, Task]] | None = None
+        self._expires = 0.0
+        self._failing_since: float | None = None
 
     async def task(self, name: TaskName) -> Task | None:
-        """The task of this name, None where there is none.
+        """Return a task by name, running or ended; None: PID 1 has no such unit.
 
         Raises:
-            Solo5Error: PID 1 cannot be asked, and could not for so long that it is not worth waiting.
+            Solo5Error: PID 1 has not been reachable for `RECOVER_TIMEOUT_S`.
         """
         now = asyncio.get_running_loop().time
         while True:
             try:
                 found = await self._find(name)
             except Solo5Error:
-                self._away = now() if self._away is None else self._away
-                if now() >= self._away + PATIENCE:
+                self._failing_since = now() if self._failing_since is None else self._failing_since
+                if now() >= self._failing_since + RECOVER_TIMEOUT_S:
                     raise
             else:
-                self._away = None
+                self._failing_since = None
                 return found
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _find(self, name: TaskName) -> Task | None:
         found = (await self._tasks()).get(name)
         if found is not None:
             return found
-        with suppress(NoSuchTaskError):  # it has ended, or is younger than the look
+        with suppress(NoSuchTaskError):  # a task that has ended, or is younger than the cache
             return await (await self._session.engine()).task(name)
         return None
 
-    def outdate(self) -> None:
-        """Something was destroyed: what was seen before does not hold any more."""
-        self._stale = 0.0
+    def invalidate(self) -> None:
+        """Expire the cache, since a task was destroyed."""
+        self._expires = 0.0
 
     async def _tasks(self) -> dict[TaskName, Task]:
         now = asyncio.get_running_loop().time()
-        if self._look is None or now >= self._stale or _failed(self._look):
-            self._look, self._stale = asyncio.ensure_future(self._all()), now + FRESH
-        return await asyncio.shield(self._look)
+        if self._running is None or now >= self._expires or _failed(self._running):
+            self._running, self._expires = asyncio.ensure_future(self._list()), now + CACHE_TIMEOUT_S
+        return await asyncio.shield(self._running)
 
-    async def _all(self) -> dict[TaskName, Task]:
+    async def _list(self) -> dict[TaskName, Task]:
         return await (await self._session.engine()).running()
 
 
-def _failed(look: "asyncio.Future[dict[TaskName, Task]]") -> bool:
-    return look.done() and (look.cancelled() or look.exception() is not None)
+def _failed(future: "asyncio.Future[dict[TaskName, Task]]") -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)

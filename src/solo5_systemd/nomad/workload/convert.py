@@ -1,4 +1,4 @@
-"""Nomad's TaskConfig and a job's options, as the engine's Workload: what can be honoured, or one sentence why not."""
+"""Convert Nomad's TaskConfig and a job's task options to the engine's Workload, or refuse them with one sentence."""
 
 import posixpath
 from collections.abc import Iterator
@@ -21,28 +21,29 @@ from solo5_systemd.unit.properties import INFINITY
 from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
-"""Of tasks without reserved cores: its AllowedCPUs= follows Nomad's shared partition, with one call for all of them."""
+"""The slice of tasks without reserved cores. Its AllowedCPUs= follows Nomad's shared partition, by one call for all."""
 
 RESERVED_SLICE = "solo5-reserved.slice"
+"""The slice of tasks with reserved cores, each of which has an AllowedCPUs= of its own."""
 
 QUIET = "--solo5:quiet"
-"""The word in front of all others by which Solo5's bindings print nothing but aborts."""
+"""The first argument by which Solo5's bindings print only aborts."""
 
 
 def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> Workload:
-    """What to run.
+    """Return the workload of a task.
 
     Args:
-        task: Nomad's.
-        options: the job's `config`, decoded.
-        plugin: the operator's.
-        cores: how many cores this machine has, for hard limits.
+        task: Nomad's configuration of the task.
+        options: the task options, decoded.
+        plugin: the plugin configuration.
+        cores: the host's number of cores, for hard limits.
 
     Raises:
-        InvalidRequestError: the job asks for something that cannot be honoured.
+        InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
     """
     _check_name(task.name)
-    _refuse_what_no_guest_has(task)
+    _refuse_unsupported(task)
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return Workload(
@@ -68,48 +69,48 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
 
 
 def logging_of(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Logging:
-    """Where the console goes; a job with `logs { disabled = true }` has /dev/null for its files."""
+    """Return the console's destination. The log files of a job with `logs { disabled = true }` are /dev/null."""
     if plugin.disable_log_collection or task.stdout_path in ("", "/dev/null"):
         return Logging.JOURNALD
     return options.logging or plugin.defaults.logging
 
 
 def task_directory(task: wire.TaskConfig) -> str:
-    """The task's own directory: `local` and `secrets` are below it."""
+    """Return the task's own directory, which has `local` and `secrets`."""
     return posixpath.join(task.alloc_dir, task.name)
 
 
 def shared_directory(task: wire.TaskConfig) -> str:
-    """The directory that all tasks of the allocation share: NOMAD_ALLOC_DIR."""
+    """Return the directory that all tasks of the allocation share: NOMAD_ALLOC_DIR."""
     return posixpath.join(task.alloc_dir, "alloc")
 
 
 def image_roots(task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
-    """Where a job's image may lie: below what Nomad brought for the task, and below what the operator offers."""
+    """Return the directories that may have the image: the allocation's, and `image_paths`."""
     return (task_directory(task), shared_directory(task), *plugin.image_paths)
 
 
 def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
-    """Where the image may be, the first that exists being meant: a bare name is also one of the operator's images.
+    """Return the candidate paths of the image, of which the first that exists is used.
+
+    A relative path is looked up in the task's directory, then in each of `image_paths`.
 
     Raises:
-        InvalidRequestError: `unikernel` is no path.
+        InvalidRequestError: `unikernel` is not a path.
     """
-    places = () if options.unikernel.startswith("/") else plugin.image_paths
-    offered = (posixpath.normpath(posixpath.join(place, options.unikernel)) for place in places)
-    return (host_path("unikernel", options.unikernel, task), *offered)
+    directories = () if options.unikernel.startswith("/") else plugin.image_paths
+    others = (posixpath.normpath(posixpath.join(directory, options.unikernel)) for directory in directories)
+    return (host_path("unikernel", options.unikernel, task), *others)
 
 
 def cpu_weight(shares: int) -> int:
-    """Nomad's `cpu`, in MHz, as CPUWeight= (1–10000): a tenth, so that two tasks' shares keep their proportion."""
+    """Return CPUWeight= (1–10000) for Nomad's `cpu` in MHz: a tenth, so that the shares of tasks keep their ratio."""
     return max(1, min(10000, round(shares / 10)))
 
 
 def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
-    """Yield what every journal line of the task carries: `journalctl NOMAD_JOB_NAME=web`.
-
-    Nomad refuses nothing but NUL in the names of job, group and task.
-    """
+    """Yield the fields of every journal line of the task, for `journalctl NOMAD_JOB_NAME=web`."""
+    # Nomad refuses only NUL in the names of job, group and task: these are escaped.
     yield "NOMAD_NAMESPACE", name_for_unit(task.namespace)
     yield "NOMAD_JOB_NAME", name_for_unit(task.job_name)
     yield "NOMAD_JOB_ID", name_for_unit(task.job_id)
@@ -120,7 +121,7 @@ def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that Nomad makes a directory of, and that is not one of the allocation's own."""
+    """Refuse a name that is not a file name, since Nomad makes a directory of it in the allocation's directory."""
     if name in ("", ".", "..", "alloc") or "/" in name:
         raise InvalidRequestError(
             f"task name {name!r} leads out of the task's directory: expected a name that is one of a directory.",
@@ -128,10 +129,10 @@ def _check_name(name: str) -> None:
         )
 
 
-def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
+def _refuse_unsupported(task: wire.TaskConfig) -> None:
     if task.user not in ("", USER):
         raise InvalidRequestError(
-            f"task {task.name} asks for user {task.user!r}: every task runs as a user of its own.",
+            f"task {task.name} sets user {task.user!r}: every task runs as a user of its own.",
             "Leave user out.",
         )
     if task.mounts and "CSI_ENDPOINT" in task.env:
@@ -139,11 +140,11 @@ def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
             f"task {task.name} has a csi_plugin block: a unikernel has no socket that Nomad could call.",
             "Run the CSI plugin by a driver for containers.",
         )
-    for what, asked in (("a volume_mount", task.mounts), ("a device", task.devices)):
-        if asked:
-            where = asked[0].task_path or asked[0].host_path
+    for what, entries in (("a volume_mount", task.mounts), ("a device", task.devices)):
+        if entries:
+            where = entries[0].task_path or entries[0].host_path
             raise InvalidRequestError(
-                f"task {task.name} asks for {what} ({where}): a unikernel has no file system to mount it in.",
+                f"task {task.name} has {what} ({where}): a unikernel has no file system to mount it in.",
                 'Give it a disk: config { block "NAME" { source = "…" } }',
             )
     if task.HasField("network_isolation_spec") and task.network_isolation_spec.mode != wire.NetworkIsolationSpec.HOST:
@@ -159,7 +160,7 @@ def _refuse_what_no_guest_has(task: wire.TaskConfig) -> None:
 
 
 def policy(plugin: PluginConfig) -> Policy:
-    """Return what the operator permits."""
+    """Return the operator's limits for a job."""
     ceilings = plugin.ceilings
     return Policy(
         networks=plugin.networks,
@@ -200,10 +201,10 @@ def _memory_max(task: wire.TaskConfig) -> int | None:
 
 
 def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> float | None:
-    """PercentTicks is the task's part of all the machine's processor time."""
-    asked = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
+    """Return the hard limit in cores; None: no limit. PercentTicks is the task's part of the host's processor time."""
+    enabled = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
     part = task.resources.linux_resources.PercentTicks
-    return part * cores if asked and part > 0 else None
+    return part * cores if enabled and part > 0 else None
 
 
 def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
@@ -233,11 +234,11 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
-    """A relative path is the task directory's.
+    """Return a path of the host. A relative path is taken from the task's directory.
 
     Raises:
-        InvalidRequestError: it is no path.
+        InvalidRequestError: it contains NUL.
     """
     if "\0" in path:
-        raise InvalidRequestError(f"config.{what} {path!r} is no path: it contains a NUL byte.")
+        raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))

@@ -1,4 +1,4 @@
-"""Ports of a job: what a task publishes, where it is ready, and the address that its services register."""
+"""The ports of a job: those that a task publishes, that of its `ready` rule, and the address that services register."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
-from solo5_systemd.nomad.config.ready import Endpoint, Port, no_nic
+from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.workload import Publish
@@ -32,15 +32,15 @@ def wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[Device
 
 
 def lists_none(options: TaskOptions) -> bool:
-    """Return whether the job leaves it to the driver which ports are published."""
+    """Return whether the job lists no port at all, so that the driver publishes all labels."""
     return options.ports is None and not any(nic.ports for nic in options.nics)
 
 
 def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
-    """Yield what the task publishes.
+    """Yield the published ports of the task.
 
     Raises:
-        InvalidRequestError: a label that neither group nor task has.
+        InvalidRequestError: neither the group nor the task has such a label.
     """
     implied = lists_none(options)
     for nic, label in wanted(task, options):
@@ -56,11 +56,11 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
             )
 
 
-def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
+def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
     """Return the NIC and the guest's port of a `ready` rule; None: the primary NIC.
 
     Raises:
-        InvalidRequestError: a label that neither group nor task has.
+        InvalidRequestError: neither the group nor the task has such a label.
     """
     if port.name.isascii() and port.name.isdigit():
         return None, int(port.name)
@@ -68,21 +68,21 @@ def ready_port(port: Port, task: wire.TaskConfig, options: TaskOptions) -> tuple
     return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))
 
 
-def endpoint(port: Port, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
+def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
     """Return the address and port of a `ready` rule.
 
     Raises:
         InvalidRequestError: the guest has no address, or neither group nor task has such a label.
     """
     if reservation is None or not reservation.leases:
-        raise no_nic(port)
+        raise no_nic_error(port)
     nic, number = ready_port(port, task, options)
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
     return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
 
 
 def guest_port(port: wire.PortMapping) -> int:
-    """Return `to`, or the host's own number where it is not set (0, or -1 for "the same")."""
+    """Return `to`, or the host's port if it is not set (0, or -1 for "the same")."""
     return port.to if port.to > 0 else port.value
 
 
@@ -91,7 +91,7 @@ def network_override(
 ) -> wire.NetworkOverride | None:
     """Return the guest's address and ports for services with `address_mode = "driver"`; None without such an address.
 
-    It is not advertised by itself: other hosts reach the guest by the host's ports, not by its address here.
+    It is not auto-advertised: other hosts reach the guest by the host's ports, not by its address on this host.
     """
     address = guest_address(reservation)
     if address is not None:
@@ -101,10 +101,10 @@ def network_override(
 
 
 def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
-    """Return the address of the NIC that the task's ports lead to; the client keeps the ports of a recovered task.
+    """Return the address of the NIC with the published ports; the client keeps the ports of a recovered task.
 
-    Nomad registers one address for all ports of a task. None where ports lead to several NICs: whichever it were, a
-    service of the other NIC's port would be registered where it does not listen.
+    None if several NICs have published ports: Nomad registers one address for all ports of a task, so that the services
+    of one NIC would be registered at the address of another.
     """
     nics = published_nics(reservation) if reservation is not None else ()
     if reservation is None or not reservation.leases or len(nics) > 1:
@@ -114,7 +114,7 @@ def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | Non
 
 
 def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:
-    """Return the NICs that published ports lead to, in the order of their leases."""
+    """Return the NICs that have published ports, in the order of their leases."""
     reached = {port.nic for port in reservation.ports}
     return tuple(lease.nic for lease in reservation.leases if lease.nic in reached)
 
@@ -122,13 +122,13 @@ def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:
 def taken_by_sibling(
     task: wire.TaskConfig, publishes: Sequence[Publish], held: Sequence[PortRequest], sibling: str
 ) -> InvalidRequestError | None:
-    """Return why a task cannot start beside another one of its allocation; None where no port is in both.
+    """Return the error of a port that another task of the allocation has published; None: they share no port.
 
     Args:
-        task: the one that starts.
+        task: the task that starts.
         publishes: its ports.
-        held: the ports of the other one.
-        sibling: the other one's name in the job.
+        held: the ports of the other task.
+        sibling: the other task's name in the job.
     """
     taken = {(port.host_ip, port.host_port, port.protocol) for port in held}
     numbers = {each.host_port for each in publishes if (each.host_ip, each.host_port, each.protocol) in taken}
@@ -155,7 +155,7 @@ def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wi
 
 
 def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
-    """Return the node's address that the scheduler chose; None, also for the wildcard: every one."""
+    """Return the node's address that the scheduler chose; None: all addresses."""
     if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
         return None
     if ":" in port.host_ip:
@@ -167,5 +167,5 @@ def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
 
 
 def _primary(reservation: Reservation) -> Lease:
-    """Return the lease of the NIC named `service`, as MirageOS calls its first, or else the first."""
+    """Return the lease of the NIC `service`, MirageOS's default name, or else the first lease."""
     return next((lease for lease in reservation.leases if lease.nic == "service"), reservation.leases[0])

@@ -1,4 +1,4 @@
-"""A job's own unit properties beside the operator's: a job may tighten what holds without them, and loosen nothing."""
+"""Merge a job's unit properties with the operator's. A job may lower a limit, and raise none."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -10,9 +10,9 @@ from solo5_systemd.unit.translate import TASKS_MAX
 Assignments = Sequence[tuple[str, str]]
 
 USUAL: Mapping[str, str] = {"TasksMax": str(TASKS_MAX), "LimitCORE": "0", "LimitNOFILE": "524288"}
-"""What holds where the operator sets nothing: ours, and systemd's own for descriptors (systemd-system.conf(5)).
+"""Limits that apply if the operator sets none; that of file descriptors is systemd's (systemd-system.conf(5)).
 
-Every other limit is none at all then, so that no value of a job's is looser.
+All other properties are unlimited by default, so a job can only lower them.
 """
 
 _LIMITS = frozenset(
@@ -24,15 +24,15 @@ _ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
 
 
 def merged(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the properties of both, in the order in which they are to be set.
+    """Return the properties of both, in the order in which they must be set.
 
     Args:
-        job: of the task's configuration.
-        operator: that hold for every task.
+        job: the properties in the task options.
+        operator: the default properties of the plugin configuration.
         allowed: names that a job may use.
 
     Raises:
-        InvalidRequestError: the job uses another name, or a value that is malformed or looser than what holds.
+        InvalidRequestError: the job uses another name, or a value that is malformed or above the limit.
     """
     names, base = frozenset(allowed), {**USUAL, **dict(operator)}
     for key, text in job:
@@ -51,7 +51,7 @@ def merged(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> t
 
 
 def _is_looser(key: str, text: str, base: str) -> bool:
-    """Return whether a limit is above the one that holds; another device's takes nothing from that."""
+    """Return whether a job's limit is above the operator's; limits of different devices are independent."""
     if key in _OF_DEVICES:
         (device, most), (limited, least) = _of_device(key, text), _of_device(key, base)
         return device == limited and most > least

@@ -1,4 +1,4 @@
-"""A task's name on this host, from nothing but Nomad's task id: stop, destroy and recover need no stored state."""
+"""A task's name on this host, derived from Nomad's task ID alone, so that stop and destroy need no stored state."""
 
 import hashlib
 import re
@@ -10,9 +10,10 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
 
 
 def name_of(task_id: str) -> TaskName:
-    """`web-3fa85f64-9c1185a5c5e9`: the task's name and the allocation's first digits for people, a hash for certainty.
+    """Return the name of a task ID, such as `web-3fa85f64-9c1185a5c5e9`.
 
-    An id is `ALLOCATION/TASK/RANDOM`, new for each start; any other text has a name, too.
+    Task and allocation are for readers, and the hash makes it unique. An ID is `ALLOCATION/TASK/RANDOM`, new for each
+    start; any other text has a name, too.
     """
     allocation, _, rest = task_id.partition("/")
     task = rest.rpartition("/")[0] or allocation
@@ -21,7 +22,7 @@ def name_of(task_id: str) -> TaskName:
 
 
 def stem(name: TaskName) -> str:
-    """Return what the names of all starts of one task of an allocation begin with: all but the hash."""
+    """Return the common prefix of the names of all starts of one task of an allocation: the name without its hash."""
     return name.rpartition("-")[0] + "-"
 
 
