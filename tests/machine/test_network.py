@@ -156,7 +156,7 @@ def test_forged_frames_go_nowhere(run: Runner, outside: Outside, forged: str) ->
 
 
 def test_flushed_ruleset_is_repaired_while_tasks_run(machine: Machine, run: Runner, outside: Outside) -> None:
-    machine.expect("another program changed our nftables")
+    machine.expect("another program changed nftables")
     web(run, options=("-p", "8080:80"))
     assert outside.tcp(outside.here, 8080)
     ok("nft", "flush", "ruleset")

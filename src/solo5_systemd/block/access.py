@@ -24,14 +24,14 @@ class Credentials:
 
 
 def may_write(credentials: Credentials, *, owner: int, group: int, mode: int, acl: bytes | None) -> bool:
-    """Whether the credentials, holding no capability, may open a file for reading and writing.
+    """Return whether a process with these credentials and no capability may open a file for reading and writing.
 
     Args:
-        credentials: who asks.
-        owner: of the file.
-        group: of the file.
-        mode: as stat(2) has it.
-        acl: the file's `system.posix_acl_access`; None where it has none.
+        credentials: user and groups of the process.
+        owner: uid of the file.
+        group: gid of the file.
+        mode: st_mode of stat(2).
+        acl: the file's `system.posix_acl_access`; None without one.
     """
     entries = _of_acl(acl) if acl else _of_mode(mode)
     if credentials.user == owner:

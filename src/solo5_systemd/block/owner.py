@@ -75,13 +75,13 @@ def give(disk: Disk, descriptor: int, user: int) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
         return
-    wanted = mode & ~_SET_ID | _OWNER_MAY_WRITE
+    new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
     path = f"/proc/self/fd/{descriptor}"
     try:
         if status.st_uid != user:
             os.chown(path, user, -1)
-        if mode != wanted:
-            Path(path).chmod(wanted)
+        if mode != new_mode:
+            Path(path).chmod(new_mode)
     except OSError as error:
         raise HostError(
             f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."

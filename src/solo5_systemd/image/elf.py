@@ -136,10 +136,10 @@ class _Image:
             if kind != _NOBITS and start + size <= self._size:
                 yield start + size
 
-    def note(self, segments: Iterable[_Segment], wanted: int, name: str) -> bytes:
+    def note(self, segments: Iterable[_Segment], note_type: int, name: str) -> bytes:
         """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""
         for segment, size, kind in self._first_notes(segments):
-            if kind == wanted:
+            if kind == note_type:
                 if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
                     raise ImageError(f"its {name} note claims {size} bytes, more than its segment or Solo5 has.")
                 return self._read(segment.offset + _NOTE_SIZE, size, f"{name} note")

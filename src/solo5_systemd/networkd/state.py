@@ -113,7 +113,7 @@ class NetworkState:
                     LeaseRecord(reservation=reservation, nics=tuple(nics), state=LeaseState.RESERVED, expires=expires)
                 )
             except Solo5Error:
-                if held is None:
+                if held is None:  # without a record, no release would close these port sockets
                     self._ports.release(ports)
                 raise
         return reservation
@@ -177,9 +177,9 @@ class NetworkState:
         record = self._records.pop(task, None)
         if record is not None:
             self._allocations.remove(record.reservation)
-        self._retire_networks()
+        self._remove_idle_networks()
 
-    # -- the whole -----------------------------------------------------------------------------------------------
+    # -- recovery and repair -------------------------------------------------------------------------------------
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up.
@@ -187,6 +187,7 @@ class NetworkState:
         Returns:
             The tasks whose release was interrupted.
         """
+        # Files first, then the kernel: damaged records are rebuilt from taps and rules that are replaced below.
         self._networks = self._store.networks()
         for record in self._store.lease_records().values():
             self._remember(record)
@@ -208,7 +209,7 @@ class NetworkState:
                 self._links.isolate(lease, isolated=self._networks[lease.network].policy.isolated)
         else:
             sysctls.restore(self._store.sysctls())  # a start was killed between the sysctls and its bridge
-        self._retire_networks()
+        self._remove_idle_networks()
         return tuple(h.reservation.task for h in self.records if h.state is LeaseState.RELEASING)
 
     def repair(self) -> None:
@@ -218,7 +219,7 @@ class NetworkState:
         if not self._tables.are_intact(self._elements):
             self._tables.replace(self._ruleset())
             tasks = [record.reservation.task for record in self._attached()]
-            self._repaired(tasks, "another program changed our nftables: ip solo5 and bridge solo5 are rebuilt")
+            self._repaired(tasks, "another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt")
 
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
@@ -309,14 +310,15 @@ class NetworkState:
         for lease in reservation.leases:
             self._make_tap(reservation.task, lease)
         self._add_to_tables(reservation)
+        # The new time is the deadline of the network unit, which starts after this call.
         self._save(replace(record, state=LeaseState.ATTACHED, expires=now() + RESERVATION_TIMEOUT_S))
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:
             self._tables.add(self._elements_for(reservation))
         except HostError:  # another program may have removed the tables since `repair`
-            plan = self._ruleset()
-            self._tables.replace(replace(plan, reservations=(*plan.reservations, reservation)))
+            ruleset = self._ruleset()
+            self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
 
     def _delete_from_tables(self, elements: Sequence[Element]) -> None:
         try:
@@ -332,7 +334,7 @@ class NetworkState:
     def _bring_up(self, network: Network) -> None:
         if network.name in self._up:
             return
-        self._remember_sysctls()
+        self._save_sysctls()
         before = self._ruleset()
         self._up.add(network.name)
         try:
@@ -343,11 +345,11 @@ class NetworkState:
             self._up.discard(network.name)
             raise
 
-    def _remember_sysctls(self) -> None:
-        if not self._store.sysctls():
+    def _save_sysctls(self) -> None:
+        if not self._store.sysctls():  # saved once, before the first change: later values are this service's
             self._store.save_sysctls(sysctls.current())
 
-    def _retire_networks(self) -> None:
+    def _remove_idle_networks(self) -> None:
         idle = [network for name, network in self._networks.items() if not self._allocations.leases.get(name)]
         if not idle:
             return
@@ -390,7 +392,7 @@ class NetworkState:
         damaged = [task for task in self._store.damaged_tasks() if task not in self._records]
         if not damaged:
             return
-        bridges = {links.index(network.bridge): network for network in self.networks()}
+        bridges = {links.index(network.bridge): network for network in self.networks()}  # IFLA_MASTER is an index
         taps = {
             name: (tap.alias, bridges[tap.master]) for name, tap in self._links.taps().items() if tap.master in bridges
         }

@@ -77,7 +77,7 @@ EVENTS = [
     messages.ready("tcp 10.89.0.2:80 answers", 1.2),
     messages.not_ready("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
     messages.ready_again("tcp 10.89.0.2:80 answers", 12),
-    messages.network_repaired("another program changed our nftables: ip solo5 and bridge solo5 are rebuilt"),
+    messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
     messages.lines_dropped(12),
     messages.signal_not_sent("SIGHUP"),
     messages.leases_attached([LEASE]),
