@@ -1,6 +1,6 @@
 """What reaches whom, with real packets: attacks fail where nothing is configured, and each option opens its own way.
 
-Cell by cell it is tests/fast/network/test_filter.py.
+Cell by cell it is tests/fast/network/test_nft_chains.py.
 """
 
 import json

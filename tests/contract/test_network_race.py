@@ -3,7 +3,7 @@
 import pytest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
-from tests.fast.network.test_ruleset import RESERVATION
+from tests.fast.network.test_nft_elements import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.fast.network.test_documents import NETWORK
-from tests.fast.network.test_ruleset import RESERVATION, SERVICE
+from tests.fast.network.test_lease_json import NETWORK
+from tests.fast.network.test_nft_elements import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias

@@ -8,7 +8,7 @@ from ipaddress import IPv4Interface, IPv4Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
-from tests.fast.network.test_ruleset import RESERVATION
+from tests.fast.network.test_nft_elements import RESERVATION
 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.model import Network, Reservation
