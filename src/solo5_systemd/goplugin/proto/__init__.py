@@ -1,1 +1,1 @@
-"""The messages that go-plugin itself exchanges, whatever the plugin is for."""
+"""The messages of go-plugin's own services."""

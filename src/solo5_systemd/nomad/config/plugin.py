@@ -31,7 +31,7 @@ TIGHTENING = (
 )
 """The default of `allowed_properties`: limits that cannot harm other tasks.
 
-Limits of devices are not among them, since PID 1 would open any path that a job names."""
+Limits of devices are not among them: a device has many paths, so that a job could evade the operator's limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

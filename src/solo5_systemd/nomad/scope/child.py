@@ -1,7 +1,7 @@
 """The child process that enters a task's scope and executes the tender: `python3 -m … DESCRIPTOR`.
 
 It reads its input from stdin, and writes its report to the file descriptor. The kernel closes that descriptor when the
-tender is executed (FD_CLOEXEC), by which the driver knows of the success.
+tender is executed (FD_CLOEXEC), which is the success.
 """
 
 import asyncio
