@@ -1,1 +1,1 @@
-"""Nomad's messages, as its plugins exchange them: packages, names and numbers are those of Nomad 2.0."""
+"""Nomad's plugin messages: packages, names and numbers are those of Nomad 2.0."""
