@@ -1,4 +1,4 @@
-"""A guest at the other end of a tap: opens it as a tender does, and answers ARP, ping, UDP and TCP.
+"""A guest on a tap: opens it as a tender does, and answers ARP, ping, UDP and TCP.
 
 UDP and TCP answers are what came, in capitals. Anything else can be sent frame by frame.
 """
@@ -61,7 +61,7 @@ class Guest:
                 await self._arrived.wait()
 
     async def resolve(self, address: IPv4Address) -> bytes:
-        """An address's MAC, asked for by ARP, and again where the bridge had not yet noticed us."""
+        """Return the MAC of an address by ARP, with retries until the bridge port is up."""
 
         def answers(frame: bytes) -> bool:
             return frame[12:14] == ARP.to_bytes(2) and frame[20:22] == b"\0\2" and frame[28:32] == address.packed
@@ -73,11 +73,11 @@ class Guest:
         raise TimeoutError(f"nobody answers for {address}")
 
     async def send_udp(self, to: IPv4Address, port: int, data: bytes, source_port: int = 40000) -> None:
-        """Send by way of the gateway."""
+        """Send a datagram by the gateway."""
         self.send(self.ipv4(await self.resolve(self.gateway), to, UDP, _udp(source_port, port, data)))
 
     async def heard_udp(self, data: bytes, seconds: float = 5) -> tuple[IPv4Address, int]:
-        """Who sent this."""
+        """Wait for a datagram and return its source address and port."""
         frame = await self.heard(lambda f: f[23:24] == bytes([UDP]) and f[42:] == data, seconds)
         return IPv4Address(frame[26:30]), int.from_bytes(frame[34:36])
 
@@ -104,7 +104,7 @@ class Guest:
         return self.frame(mac, IPV4, head + _sum(head + b"\0\0" + ends) + ends + body)
 
     def tcp(self, mac: bytes, to: IPv4Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
-        """A segment without data; the numbers are its own and the one that it acknowledges."""
+        """Return a frame with a TCP segment without data, with sequence and acknowledgement numbers."""
         return self.ipv4(mac, to, TCP, _tcp(self.ip.packed + to.packed, *ports, *numbers, flags))
 
     def frame(self, to: bytes, kind: int, body: bytes, *, source: bytes = b"") -> bytes:

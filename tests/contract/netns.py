@@ -1,4 +1,4 @@
-"""Network namespaces for the test process: in, and out again."""
+"""Network namespaces for the test process."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ def run(*words: str) -> str:
 
 @contextmanager
 def private_namespace() -> Iterator[None]:
-    """This thread, and what it starts, in a network namespace of its own with nothing but `lo`."""
+    """Run this thread and its children in a new network namespace with `lo` only."""
     with _HERE.open() as home:
         _call("unshare", _CLONE_NEWNET)
         try:
@@ -29,7 +29,7 @@ def private_namespace() -> Iterator[None]:
 
 
 class Outside:
-    """A neighbour of the host: 192.0.2.2, joined to the host's 192.0.2.1 by a veth; another has another link."""
+    """A neighbour of the host: 192.0.2.2, connected to the host's 192.0.2.1 by a veth of its own."""
 
     def __init__(self, link: str = "veth", host: str = "192.0.2.1", address: str = "192.0.2.2") -> None:
         self.link, self.host, self.address = link, host, address
@@ -47,12 +47,12 @@ class Outside:
         self.ip("link", "set", f"{link}-out", "up")
 
     def ip(self, *words: str) -> str:
-        """Run ip(8) there."""
+        """Run ip(8) in the neighbour's namespace."""
         return run("nsenter", "-t", str(self._holder.pid), "-n", "ip", *words)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Sockets made in here belong to the neighbour, and stay there."""
+        """Enter the namespace: sockets made inside belong to the neighbour."""
         with _HERE.open() as home, Path(f"/proc/{self._holder.pid}/ns/net").open() as there:
             _call("setns", there.fileno(), _CLONE_NEWNET)
             try:
@@ -71,6 +71,6 @@ def _call(function: str, *arguments: int) -> None:
 
 
 def link(name: str) -> dict[str, Any]:
-    """What `ip` says of it; nothing where it is not there."""
+    """Return the JSON of `ip link show`; empty for a missing link."""
     found = subprocess.run(["ip", "-j", "-d", "link", "show", name], capture_output=True, check=False)
     return json.loads(found.stdout)[0] if found.returncode == 0 else {}

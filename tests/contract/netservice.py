@@ -1,4 +1,4 @@
-"""solo5-networkd on a private bus, in a private network namespace: started, killed, called."""
+"""solo5-networkd on a private bus, in a private network namespace."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
 
 
 class PrivateBus:
-    """A dbus-daemon that stands for the system's, with our policy."""
+    """A private dbus-daemon in place of the system bus, with the package's policy."""
 
     def __init__(self, directory: Path) -> None:
         self.address = f"unix:path={directory}/bus"
@@ -66,7 +66,7 @@ class PrivateBus:
         self.open()
 
     def activate(self, name: str, program: Path, wait_ms: int) -> None:
-        """Have *program* started for calls to *name*, and given up after *wait_ms* milliseconds."""
+        """Activate *program* for calls to *name*, with a timeout of *wait_ms* milliseconds."""
         (self._services / f"{name}.service").write_text(f"[D-BUS Service]\nName={name}\nExec={program}\n")
         self._configure(wait_ms)
         self._process.send_signal(signal.SIGHUP)
@@ -93,7 +93,7 @@ class PrivateBus:
 
 
 class Service:
-    """The daemon, which a test starts and kills as it likes."""
+    """The service process, started and killed by tests."""
 
     def __init__(self, directory: Path, bus: PrivateBus) -> None:
         self.settings, self.state = directory / "etc", directory / "state"
@@ -126,7 +126,7 @@ class Service:
         await self.ready()
 
     def kill(self) -> None:
-        """kill -9: nothing of the daemon's runs any more."""
+        """Kill the process with SIGKILL and wait for its end."""
         self.end(signal.SIGKILL)
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -140,7 +140,7 @@ class Service:
         return self._process is not None and self._process.poll() is None
 
     def wait(self, seconds: float) -> int:
-        """Its exit status, when it ends by itself."""
+        """Wait for the process to exit and return its exit status."""
         assert self._process is not None
         process, self._process = self._process, None
         return process.wait(seconds)
@@ -157,13 +157,13 @@ class Service:
 
 
 def hang_up(bus: MessageBus) -> None:
-    """Close what the library leaves to the garbage collector, which warns."""
+    """Close the socket that dbus-next leaves to the garbage collector, which warns."""
     bus._stream.close()
     bus._sock.close()
 
 
 class Client(Networkd):
-    """The engine's own client, in few words."""
+    """The engine's client, with short methods for tests."""
 
     async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
         reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
@@ -208,7 +208,7 @@ def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, ni
 
 
 def host_state() -> tuple[str, ...]:
-    """All of this namespace that the service may touch."""
+    """Return all state of this namespace that the service may change."""
     links = sorted(link["ifname"] for link in json.loads(run("ip", "-j", "link")))
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     # Without their flags: whether a route is "linkdown" changes by itself.

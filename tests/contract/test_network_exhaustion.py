@@ -1,4 +1,4 @@
-"""What one guest can take away from the host and from other guests: entries of connection tracking, and packets."""
+"""Resources that one guest can use up: conntrack entries, fragments, neighbours, CPU time for packets."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 
 def tracked() -> int:
-    """How many connections the host has in its table."""
+    """Return the number of entries in the host's conntrack table."""
     return int(COUNT.read_text())
 
 
 async def send_many(guest: Guest, to: IPv4Address, many: int) -> None:
-    """Datagrams by way of the gateway, each of a connection of its own."""
+    """Send datagrams by the gateway, each of another connection."""
     gateway = await guest.resolve(guest.gateway)
     for number in range(many):
         body = struct.pack("!HHHH", 1024 + number % 60000, 1024 + number // 60000, 8 + 4, 0) + b"many"
@@ -43,7 +43,7 @@ async def send_many(guest: Guest, to: IPv4Address, many: int) -> None:
 
 
 async def until_answered(guest: Guest) -> None:
-    """The gateway's ARP answers, so that what was sent before has been dealt with; a ping would be a connection."""
+    """Wait for an ARP reply of the gateway: it has processed all earlier packets. (A ping is a connection.)"""
     guest.frames.clear()
     await guest.resolve(guest.gateway)
 
@@ -91,14 +91,14 @@ async def test_the_limit_is_configurable(service: Service, outside: Outside) -> 
 
 
 class Mute(Guest):
-    """One that answers nothing but ARP: the test sends for it."""
+    """A guest that answers ARP only; the test sends for it."""
 
     def _on_ipv4(self, frame: bytes) -> None:
         pass
 
 
 async def test_closed_connections_do_not_fill_the_table_either(service: Service) -> None:
-    """One guest opens and closes them by way of the host, and then goes on sending; the other one takes part."""
+    """One guest opens and closes connections through the host, then keeps sending; the other one replies."""
     (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 512\n")
     LOOSE.write_text("0")  # what is sent to a connection that is gone does not begin another one
     await service.restart()
@@ -107,7 +107,7 @@ async def test_closed_connections_do_not_fill_the_table_either(service: Service)
             gateway = await a.resolve(a.gateway)
 
             def segments(port: int) -> Iterator[tuple[Guest, bytes]]:
-                """Open and close a connection."""
+                """Open and close a TCP connection."""
                 yield a, a.tcp(gateway, b.ip, (port, 7), (1, 0), SYN)
                 yield b, b.tcp(gateway, a.ip, (7, port), (1, 2), SYN | ACK)
                 yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), ACK)
@@ -173,7 +173,7 @@ async def test_what_is_dropped_is_not_tracked(service: Service, outside: Outside
 
 
 def incomplete() -> int:
-    """How many datagrams wait for their other fragments, in this namespace."""
+    """Return the number of datagrams in reassembly, in this network namespace."""
     lines = Path("/proc/thread-self/net/sockstat").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("FRAG:")).split()[2])
 
@@ -222,7 +222,7 @@ def neighbours(link: str) -> int:
 
 
 async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(service: Service, outside: Outside) -> None:
-    """The host asks for each address on a link that it is to send to, and remembers it: 1024 of them, of all links."""
+    """The host sends ARP requests for each new destination on a link, and keeps an entry: 1024 for all links."""
     (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.77.0.0/20"\nrouted = true\n')
     run("ip", "address", "add", "198.18.0.1/20", "dev", f"{outside.link}-in")
     outside.ip("route", "replace", "default", "via", outside.host)
@@ -252,7 +252,7 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(servic
 
 @contextmanager
 def flood(lease: Lease, *frames: bytes) -> Iterator[list[float]]:
-    """A guest in a process of its own, which sends as fast as it can; in the end, how many frames a second."""
+    """Run a guest that sends at its full rate, in a process; the list gets its frames per second at the end."""
     program = str(Path(__file__).with_name("flood.py"))
     words = [sys.executable, program, lease.tap, *(frame.hex() for frame in frames)]
     rate: list[float] = []
@@ -267,7 +267,7 @@ def flood(lease: Lease, *frames: bytes) -> Iterator[list[float]]:
 
 
 async def round_trips(many: int, sock: socket.socket | None, host: str) -> list[float]:
-    """Milliseconds from a question to its answer, by UDP, none of which is lost."""
+    """Return the round-trip times of UDP requests in milliseconds; none may be lost."""
     found = []
     for _ in range(many):
         begun = time.monotonic()
@@ -278,7 +278,7 @@ async def round_trips(many: int, sock: socket.socket | None, host: str) -> list[
 
 @pytest.mark.timeout(180)
 async def test_a_flood_of_one_guest_stops_nobody_elses_traffic(service: Service, outside: Outside) -> None:
-    """Neighbours that it floods itself are another matter: what may call a guest can fill its queue."""
+    """Other guests of the flooding guest's network are excluded: any allowed sender can fill a guest's queue."""
     await service.restart()
     async with service.client() as client:
         flooder = await client.lease("a")

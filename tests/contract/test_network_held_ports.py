@@ -1,4 +1,4 @@
-"""A published port is bound: a process that comes later is told so, and does not serve beside the guest unheard."""
+"""Port sockets: another process that binds a published port gets EADDRINUSE."""
 
 import errno
 import socket
@@ -19,7 +19,7 @@ OPTIONS = (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT)
 
 
 def refused(kind: str, port: int, address: str = "0.0.0.0", option: int = 0) -> bool:
-    """Another process cannot bind the port, nor listen at it."""
+    """Return whether bind(2) or listen(2) of this process fails with EADDRINUSE."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, KINDS[kind]) as late:
         if option:
@@ -94,7 +94,7 @@ async def test_a_reserved_port_is_not_published(service: Service) -> None:
 def test_a_socket_that_holds_a_port_answers_nothing_and_keeps_nothing(
     namespace: None, make: Callable[..., object]
 ) -> None:
-    """Where no rule translates, as between a flush and its repair, it is as if the socket were not there."""
+    """Without rules, as between a flush and its repair, the port socket has no effect on clients."""
     port = make(8500)
     with closing(bind(port)) as held:  # type: ignore[arg-type]
         with socket.socket() as client, pytest.raises(ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""The service leaves when nobody needs it: no call is lost by that, and nothing stays that nobody looks after."""
+"""The idle exit of the service: no call is lost, and no lease is left without the service."""
 
 import asyncio
 import random
@@ -26,11 +26,11 @@ def notify(_, *, ready=0, stopping=0, watchdog=0):
 process.notify = notify
 sys.exit(program.main())
 """
-"""The service, called when it has told systemd that it leaves, and before it gives its name back."""
+"""The service, with a call between STOPPING=1 and the release of its bus name."""
 
 
 def _called_on_the_way_out(service: Service, *call: str) -> int:
-    """Its exit status."""
+    """Run the service with such a call and return its exit status."""
     bus = ("busctl", f"--address={service.bus.address}", "--expect-reply=no", "call", NAME, PATH, NAME)
     service.start(*SOON, program=("-c", _CALLED_ON_THE_WAY_OUT.format(command=[*bus, *call])))
     return service.wait(10)
@@ -51,11 +51,11 @@ async def test_what_is_given_back_on_the_way_out_needs_nobody_again(service: Ser
 
 
 async def test_calls_around_every_leaving_are_answered_and_leave_nothing(service: Service) -> None:
-    """They come when the service is about to leave, a little before or after: some of them in between."""
+    """The calls arrive shortly before or after the exit, some of them during it."""
     chance = random.Random(5)
 
     async def insist(call: Callable[[], Awaitable[object]]) -> None:
-        """As bus and systemd do: who calls a service that has left waits until it is started again."""
+        """Retry, in place of D-Bus activation: a call to an exited service waits for its next start."""
         while True:
             try:
                 await call()

@@ -1,4 +1,4 @@
-"""What is held, by whom, for how long; and that a killed service, or a stranger's hand, changes nothing."""
+"""The life of reservations and leases, also with a killed service and changes by other programs."""
 
 import array
 import asyncio
@@ -215,7 +215,7 @@ async def test_killed_again_and_again_between_any_two_steps(service: Service) ->
 
 @pytest.mark.parametrize("state", ["reserved", "releasing"])
 async def test_half_done_work_is_finished_or_undone(service: Service, state: str) -> None:
-    """Taps, rules and bridge are all there, and the file says that the attach was not done, or the release not."""
+    """Taps, rules and bridge exist, and the lease record has the state before the attach or release."""
     await service.restart()
     async with service.client() as client:
         await client.lease("a", udp(5353))
@@ -308,7 +308,7 @@ PORT_80 = ("1", "service", "", "80", "80", "tcp")
 
 
 async def _until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> None:
-    """Ask as clients of UDP do: again, where nobody answers; then a second answer may be on its way from before."""
+    """Send a UDP request with retries; a late reply to an earlier one may arrive, too."""
     heard = b""
     while heard != answer:
         with suppress(TimeoutError):
@@ -317,7 +317,7 @@ async def _until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) ->
 
 
 async def _bustle(service: Service) -> None:
-    """Start and end tasks until the service is killed under us."""
+    """Start and end tasks until the service is killed."""
     async with service.client() as client:
         for number in range(1000):
             try:
@@ -352,7 +352,7 @@ def _rewrite(path: Path, **changes: object) -> None:
 
 @asynccontextmanager
 async def _systemd(service: Service, standing: set[str]) -> AsyncIterator[None]:
-    """A PID 1 that knows these units."""
+    """A stand-in for PID 1 with these active units."""
     bus = await MessageBus(bus_address=service.bus.address).connect()
 
     def answer(message: Message) -> Message | None:

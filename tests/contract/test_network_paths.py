@@ -1,4 +1,4 @@
-"""What reaches whom: published ports, hairpin, localhost, masquerading, and what a guest may not send."""
+"""Paths of packets: published ports, hairpin, localhost, masquerading, and forged frames."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 @pytest.fixture(params=["0", "1"], ids=["bridged packets", "bridged packets to iptables"])
 def bridge_nf(request: pytest.FixtureRequest, namespace: None) -> None:
-    """With and without br_netfilter's detour through table ip, where the kernel has it at all."""
+    """Parameter: with and without br_netfilter, if the kernel has it."""
     if BRIDGE_NF.exists():
         BRIDGE_NF.write_text(request.param)
 

@@ -1,6 +1,6 @@
-"""What reaches whom, with real packets: attacks fail where nothing is configured, and each option opens its own way.
+"""The policy of networks with real packets: attacks fail by default, and each option opens its own path only.
 
-Cell by cell it is tests/fast/network/test_nft_chains.py.
+The rules by single packets are in tests/fast/network/test_nft_chains.py.
 """
 
 import json
@@ -23,7 +23,7 @@ __all__ = ["bridge_nf"]
 
 METADATA = IPv4Address("169.254.169.254")
 ELSEWHERE = (IPv4Address("168.63.129.16"), IPv4Address("100.100.100.200"))
-"""Of Azure and of Alibaba Cloud."""
+"""The metadata services of Azure and Alibaba Cloud."""
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 ECHO = b"\x08\0\xf7\xff\0\0\0\0"
@@ -31,7 +31,7 @@ ECHO = b"\x08\0\xf7\xff\0\0\0\0"
 
 @pytest.fixture
 def elsewhere(namespace: None) -> Iterator[Outside]:
-    """A neighbour on another link of the host."""
+    """A client on another link of the host."""
     other = Outside("far", "198.51.100.1", "198.51.100.2")
     yield other
     other.close()
@@ -45,7 +45,7 @@ def bound(address: str, port: int) -> socket.socket:
 
 
 def arrived(listener: socket.socket) -> list[bytes]:
-    """All that has come."""
+    """Return all received datagrams."""
     found = []
     while True:
         try:
@@ -55,7 +55,7 @@ def arrived(listener: socket.socket) -> list[bytes]:
 
 
 def heard(guest: Guest) -> list[bytes]:
-    """The payloads of all datagrams that came to a guest."""
+    """Return the payloads of all datagrams that a guest has received."""
     return [frame[42:] for frame in guest.frames if frame[12:14] == b"\x08\0" and frame[23] == UDP]
 
 
@@ -64,14 +64,14 @@ def datagram(data: bytes) -> bytes:
 
 
 async def until_pinged(guest: Guest) -> None:
-    """The gateway answers, so that what the guest sent before has been dealt with."""
+    """Wait for a reply of the gateway: it has processed all earlier packets."""
     before = len(guest.frames)
     guest.send(guest.ipv4(await guest.resolve(guest.gateway), guest.gateway, ICMP, ECHO))
     await until(lambda: any(f[23] == ICMP and f[34] == 0 for f in guest.frames[before:] if f[12:14] == b"\x08\0"), 60)
 
 
 class Scene:
-    """Guests of two networks, a client on each of two links of the host, and listeners wherever a guest might call.
+    """Guests of two networks, a client on each of two links of the host, and listeners at all destinations.
 
     Every attempt is made, and a packet that is let through in any case follows it on the same way: what has not
     arrived by then was dropped.
@@ -84,7 +84,7 @@ class Scene:
         self.outside, self.elsewhere, self.neighbours = outside, elsewhere, neighbours
 
     async def attempts(self) -> set[str]:
-        """Return the ways that are open."""
+        """Return the open paths."""
         for neighbour in (self.outside, self.elsewhere):
             neighbour.ip("route", "replace", "default", "via", neighbour.host)
         for address in (METADATA, *ELSEWHERE):
@@ -192,7 +192,7 @@ async def test_a_host_that_forwards_by_itself_goes_on_doing_so(
 async def test_a_neighbour_does_not_reach_a_port_that_is_published_on_the_loopback_alone(
     service: Service, outside: Outside
 ) -> None:
-    """The kernel refuses a packet for 127.0.0.1 from a link, unless a rule has given it another address by then."""
+    """The kernel drops packets for 127.0.0.1 from a link, unless a rule has translated the address before."""
     await service.restart()
     async with service.client() as client:
         lease = await client.lease("a", udp(5301, host_ip="127.0.0.1"), udp(5302))
@@ -232,7 +232,7 @@ async def test_a_change_of_settings_holds_after_a_restart_for_networks_in_use(se
 
 
 async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -> None:
-    """A bridge takes 01:80:C2:00:00:0X as its own: it would learn whoever sends one, and hand it up past our rules."""
+    """A bridge accepts 01:80:C2:00:00:0X itself: without a mask it learns the source and bypasses the rules."""
     await service.restart()
     listener = bound("0.0.0.0", 5399)
     async with service.client() as client:
@@ -252,7 +252,7 @@ async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -
 
 
 async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_nf: None) -> None:
-    """Nor one for a guest that has not sent a frame yet, whose MAC address a bridge could not have learned."""
+    """The same for a guest that has not sent a frame yet, whose MAC a learning bridge would not have."""
     await service.restart()
     async with service.client() as client:
         leases = [await client.lease(task) for task in "abc"]

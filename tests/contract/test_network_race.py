@@ -1,4 +1,4 @@
-"""What another program does to our tables in the very moment that we change them, and a release that fails halfway."""
+"""Races: other programs that change nftables during a change of the service, and a release that fails."""
 
 import pytest
 from tests.contract.netns import link, run
@@ -15,7 +15,7 @@ THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
 
 
 class Disturbed(Tables):
-    """Ours, with another program that commits something right after each of our first commits."""
+    """Tables with another program that commits a change right after each of the first commits."""
 
     def __init__(self, *harms: str) -> None:
         super().__init__(owned=False)
@@ -81,7 +81,7 @@ def meddled(change):
 Tables.add, Tables.delete = meddled(Tables.add), meddled(Tables.delete)
 sys.exit(program.main())
 """
-"""The service, whose tables are taken away each time that it has found them whole."""
+"""The service, whose tables are deleted after each successful check."""
 
 
 async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_be(service: Service) -> None:
@@ -116,7 +116,7 @@ state.RESERVATION_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
 service.tasks_without_unit = tasks_without_unit
 sys.exit(program.main())
 """
-"""The service, which fails to delete links once, and sweeps every second; of no task there is a unit."""
+"""The service, with one failing deletion of links, a check of units every second, and no network units."""
 
 
 async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) -> None:
@@ -167,7 +167,7 @@ service.Networkd._attach, state.NetworkState.pop_repairs, state.NetworkState.exp
 program.Links.make_tap = make
 sys.exit(program.main())
 """
-"""The service with a clock of the test's: a reservation's time is over, and it is attached just as that is noticed."""
+"""The service with a test clock: an expired reservation is attached just before its release."""
 
 
 async def test_a_reservation_that_is_attached_as_it_expires_is_kept(service: Service) -> None:

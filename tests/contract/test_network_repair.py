@@ -1,4 +1,4 @@
-"""What other programs, or a damaged file, take away from the service is put back, and whoever listens is told."""
+"""Repairs after changes by other programs or a damaged file, and the signal Repaired."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ from solo5_systemd.names import TaskName
 
 
 async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
-    """Where kernel or nftables know no owner of a table."""
+    """As on a kernel or nftables without table owners."""
     await service.restart("--shared-tables")
     async with service.client() as client:
         lease = await client.lease("a", udp(5353))
@@ -47,7 +47,7 @@ def _until_both_are_there() -> None:
 
 
 async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service) -> None:
-    """There is no moment without the guard of the loopback, nor one in which a guest may forge its address."""
+    """At no moment can a guest reach the loopback or forge its address."""
     await service.restart()
     async with service.client() as client:
         first, second = await client.lease("a"), await client.lease("b")

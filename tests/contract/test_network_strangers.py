@@ -1,4 +1,4 @@
-"""What other programs of the host have and do: neither counted as ours, nor changed, nor waited for."""
+"""Links, rules, ports and sysctls of other programs, which the service must not change or wait for."""
 
 import asyncio
 import json
@@ -85,7 +85,7 @@ async def test_no_program_is_looked_for_in_the_path(service: Service, monkeypatc
 
 @pytest.mark.parametrize("before", ["0", "1"])
 async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: Service, before: str) -> None:
-    """With all that the kernel sets when forwarding is switched: each link's own, and whether redirects are heeded."""
+    """With the sysctls that the kernel sets with ip_forward: each link's forwarding, and accept_redirects."""
     run("ip", "link", "add", "kept", "type", "veth", "peer", "name", "other")
     FORWARD.write_text(before)
     (CONF / "all/accept_redirects").write_text("0")
@@ -125,7 +125,7 @@ async def test_a_bridge_broadcasts_to_the_last_address_of_its_range(
 
 @contextmanager
 def _busy(script: str) -> Iterator[None]:
-    """A shell that does this over and over meanwhile, in this namespace."""
+    """Run a shell command in a loop, in this network namespace."""
     with subprocess.Popen(["sh", "-c", script]) as shell:
         try:
             yield

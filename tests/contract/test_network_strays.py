@@ -1,4 +1,4 @@
-"""What is told of networks that belongs to nobody, while the service is away and after it has come back."""
+"""Orphaned taps, elements and leases, without the service and after its next start."""
 
 import json
 from pathlib import Path

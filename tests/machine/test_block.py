@@ -1,4 +1,4 @@
-"""Disks: written to the file, written by one task at a time, and no other file than the one that was checked."""
+"""Disks: writes reach the file, one task at a time has a disk, and it is the checked file."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
 
 
 def test_a_task_that_is_started_without_its_locks_does_not_run(run: Runner, disk: Path) -> None:
-    """However that is requested: by hand, by another unit, or by `Restart=`."""
+    """Started by hand, by another unit, or by `Restart=`."""
     first = run("disk.spt", "write=first", "stay", options=("--block", f"storage={disk}"))
     unit = f"solo5-task-{first}.service"
     ok("solo5ctl", "stop", first)
@@ -148,7 +148,7 @@ def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) 
 
 
 class Acting:
-    """PID 1's units, with an act just before one is started."""
+    """PID 1's units, with a callback just before a start."""
 
     def __init__(self, units: Any, act: Callable[[], object]) -> None:
         self._units = units
@@ -163,7 +163,7 @@ class Acting:
 
 
 class Watched:
-    """The machine's backends, with these units."""
+    """The host's backends, with these units."""
 
     def __init__(self, machine: Any, act: Callable[[], object]) -> None:
         self._machine = machine
@@ -191,7 +191,7 @@ def start(name: str, disk: Path, act: Callable[[], object]) -> None:
 
 
 def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run: Runner, disk: Path) -> None:
-    """It comes to its user when the task of its name has been started: the disk that it wants is in use by then."""
+    """The second start reaches the allocation of its user after the first one's start: its disk is in use then."""
     name = "raced"
     run.names.append(name)
     image, option = str(GUESTS / "netdisk.spt"), f"storage={disk}"
@@ -226,7 +226,7 @@ def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run
 
 @pytest.fixture
 def task_directory(tmp_path: Path) -> Iterator[Path]:
-    """As Nomad makes it: writable for every user, with the disk in a directory below."""
+    """A task directory as Nomad makes it: writable for every user, with the disk in a subdirectory."""
     directory = tmp_path / "task"
     (directory / "local").mkdir(parents=True)
     for each in (directory, directory / "local"):
@@ -257,7 +257,7 @@ ln -s {victim} local
 def test_a_user_who_may_change_the_disks_directory_gets_no_other_disk_into_the_task(
     machine: Machine, task_directory: Path, tmp_path: Path
 ) -> None:
-    """After all checks, just before PID 1 binds the path. The name of every file that the user may change is changed.
+    """The attack runs after all checks, just before PID 1 binds the path, and renames every file that it can.
 
     Meanwhile another start finds the disk taken, and no second name at it.
     """
@@ -286,7 +286,7 @@ def test_a_user_who_may_change_the_disks_directory_gets_no_other_disk_into_the_t
 def test_a_task_that_has_another_disk_than_the_one_that_was_checked_is_not_started(
     machine: Machine, task_directory: Path
 ) -> None:
-    """However that came about: here root binds another one."""
+    """Here root binds another file."""
     other = filled(task_directory / "local" / "other.img", "other")
     other.chmod(0o666)
 

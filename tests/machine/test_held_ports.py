@@ -1,4 +1,4 @@
-"""A published port stays bound over whatever happens to the service that has bound it, and is free after its task."""
+"""Port sockets: a port stays bound over a kill or restart of the service, and is free after its task."""
 
 import errno
 import socket
@@ -26,7 +26,7 @@ def can_bind(port: int) -> bool:
 
 @contextmanager
 def wanted(port: int) -> Iterator[list[bool]]:
-    """Another process tries to have the port all the while; whether it succeeded, time after time."""
+    """Try to bind the port in a loop; yields the list of results."""
     tried: list[bool] = []
     over = threading.Event()
 

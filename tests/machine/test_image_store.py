@@ -1,4 +1,4 @@
-"""The store of images: it keeps to its room, keeps holes, and is closed to others; and nothing is opened but images."""
+"""The image store: quota, holes, permissions, concurrent starts; only images are opened."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def taken() -> int:
-    """Bytes of disk that the stored images take."""
+    """Return the bytes on disk of all stored images."""
     return sum(file.stat().st_blocks * 512 for file in STORE.iterdir() if file.is_file())
 
 
@@ -85,7 +85,7 @@ sys.exit(main())
 
 
 def test_an_image_on_its_way_holds_up_no_other_start(run: Runner, tmp_path: Path) -> None:
-    """Its start is stopped while it copies the image: no lock is held then, for starts and for collections."""
+    """The start is stopped while it copies the image, without any lock."""
     large, other = (padded(GUESTS / "hello.spt", tmp_path / name, 1 << 20, filled=True) for name in ("large", "other"))
     run.names.append("held")
     command = [sys.executable, "-c", HELD, "run", "--detach", "--name", "held", str(large)]
@@ -135,7 +135,7 @@ def test_a_store_that_is_made_without_the_packages_tmpfiles_is_closed_to_others(
 
 
 def test_a_fifo_that_is_named_as_an_image_is_not_opened(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Its writer would go on if it were."""
+    """The writer of the FIFO would continue if it were opened."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with subprocess.Popen(["sh", "-c", f"exec 3>{fifo}"]) as writer:

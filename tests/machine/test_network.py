@@ -1,4 +1,4 @@
-"""The network, end to end: real guests, a real outside, and whoever tries to break it."""
+"""Networks end to end: real guests, clients on other links, and attacks."""
 
 import json
 import re
@@ -17,7 +17,7 @@ GATEWAY = "--ipv4-gateway={net.service.gateway4}"
 
 
 def web(run: Runner, *more: str, target: str = "hvt", options: tuple[str, ...] = (), name: str | None = None) -> str:
-    """A network guest that serves TCP 80 and UDP 7."""
+    """Run a guest that serves TCP 80 and UDP 7."""
     task = run(f"net.{target}", IPV4, GATEWAY, *more, options=options, name=name)
     eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, f"{task} answers a ping")
     return task
@@ -33,7 +33,7 @@ def address(name: str, nic: str = "service") -> str:
 
 @pytest.fixture
 def routed() -> Iterator[None]:
-    """A client that has a route reaches guests by their own addresses."""
+    """A client with a route reaches guests at their own addresses."""
     extra = Path("/etc/solo5/machine-test.toml")
     extra.write_text("[network.default]\nrouted = true\n")
     yield
@@ -265,7 +265,7 @@ def test_network_service_goes_when_nothing_needs_it(machine: Machine, run: Runne
 
 
 def test_udp_client_finds_the_new_task_behind_an_old_port(run: Runner, outside: Outside) -> None:
-    """A client that keeps its socket must not stick to a dead guest by connection tracking."""
+    """A client with the same socket must not stay bound to an ended guest by conntrack."""
     web(run, options=("-p", "7007:7/udp"), name="old")
     with outside.popen(
         "python3", "-I", "-c", _PERSISTENT, outside.here, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""The users of tasks beside systemd's own dynamic ones, and what journald makes of them."""
+"""The users of tasks, systemd's dynamic users in the same range, and journald's files for them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def user(name: str) -> int:
 
 
 def test_consoles_are_in_the_systems_journal_alone(machine: Machine, run: Runner) -> None:
-    """Of a user beyond the range of systemd's own, journald would make a file of 8 MiB for each task."""
+    """journald creates a file of 8 MiB for each user beyond systemd's range."""
     before = set(Path("/var/log/journal").glob("*/*"))
     first, second = run("sleeper.spt"), run("sleeper.spt")
     assert user(first) != user(second)
@@ -23,7 +23,7 @@ def test_consoles_are_in_the_systems_journal_alone(machine: Machine, run: Runner
 
 
 def test_systemd_takes_another_user_than_a_tasks(machine: Machine, run: Runner) -> None:
-    """It would take the one that owns the state directory of its service, if that were free."""
+    """systemd prefers the user that owns the service's state directory, if it is free."""
     task = run("sleeper.spt")
     STATE.mkdir(parents=True)
     ok("chown", str(user(task)), str(STATE))
@@ -43,7 +43,7 @@ def given(path: Path) -> Path:
 def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_and_unit(
     machine: Machine, run: Runner, tmp_path: Path
 ) -> None:
-    """Its file system is read only, as one is that has met an error."""
+    """The file system is read-only, as after an error."""
     disk = given(tmp_path / "disk.img")
     name = run("disk.spt", "read", options=("--block", f"storage={disk}"))
     ok("solo5ctl", "wait", name)
@@ -68,7 +68,7 @@ def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_a
 def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
     machine: Machine, run: Runner, tmp_path: Path
 ) -> None:
-    """Nothing of /run is left then, and no driver runs."""
+    """/run is empty then, and no driver runs."""
     disk = given(tmp_path / "disk.img")
     name = run("disk.spt", "read", options=("--block", f"storage={disk}"))
     ok("solo5ctl", "wait", name)
@@ -82,7 +82,7 @@ def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
 
 
 def test_a_task_takes_another_user_than_systemds(machine: Machine, run: Runner) -> None:
-    """Its range is the one user that a service of systemd's has, so there is none left for it."""
+    """The range is one uid, which a service with DynamicUser= has."""
     ok("systemd-run", "--unit=somebody", "--property=DynamicUser=yes", "sleep", "infinity")
     settings = Path("/etc/solo5/one-user.toml")
     try:

@@ -1,4 +1,4 @@
-"""A disk that others may replace is bound where only root may change anything; what a killed start leaves is found."""
+"""Bind mounts of disks with an exposed path, and their removal after a killed start."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from solo5_systemd.procfs import exposed, identity
 
 
 def bind(source: str, target: str) -> None:
-    """As a bind mount does it, as far as a path can show: the file of the descriptor is at the target."""
+    """Imitate a bind mount by a hard link of the descriptor's file at the target."""
     Path(target).unlink()
     directory = os.open(Path(target).parent, os.O_PATH)
     os.link(source, Path(target).name, dst_dir_fd=directory)
@@ -70,7 +70,7 @@ def replaced_by_file(path: Path) -> None:
 
 
 def directory_replaced(path: Path) -> None:
-    """The very file, at the end of another way: its number may be a new file's by then."""
+    """The same inode at another path: after a deletion, a new file may get its number."""
     path.parent.rename(path.parent.with_name("moved"))
     path.parent.symlink_to(path.parent.with_name("moved"))
 
@@ -89,7 +89,7 @@ def test_replaced_disk_is_not_bound(tmp_path: Path, mounts: BindMounts, replace:
 
 
 def test_a_mount_that_pid_1_does_not_see_is_refused(tmp_path: Path) -> None:
-    """As in a mount namespace of the agent's own: PID 1 sees the file beneath."""
+    """As in a mount namespace of the agent: PID 1 has the file below the mount point."""
     mounts = BindMounts(tmp_path / "run" / "disks", mount=lambda *_: None, unmount=unmount, root="")
     with pytest.raises(HostError, match="PID 1 has another file at .* expected both in one mount namespace"):
         mounts.bind([disk(tmp_path / "1.img")], reopen)
@@ -154,7 +154,7 @@ def test_a_tender_is_shown_to_have_the_file_that_was_checked(tmp_path: Path) -> 
 
 @pytest.fixture
 def ended() -> int:
-    """The number of a process that is no more."""
+    """The process ID of an ended process."""
     with subprocess.Popen(["/bin/true"]) as process:
         return process.pid
 
@@ -172,7 +172,7 @@ async def test_a_tender_that_has_ended_has_no_file(tmp_path: Path, ended: int) -
     ("mode", "expected"), [(0o755, False), (0o700, False), (0o775, True), (0o777, True), (0o1777, False)]
 )
 def test_a_path_is_exposed_where_others_may_change_a_directory_on_it(tmp_path: Path, mode: int, expected: bool) -> None:
-    """The owner of this test's files stands for root; what is above them is as it is everywhere: sticky, or root's."""
+    """The owner of this test's files stands for root; the directories above are sticky or root's."""
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     before = exposed(str(inner), root=os.getuid())

@@ -20,7 +20,7 @@ DEVICE = os.makedev(254, 7)
 
 @pytest.fixture(autouse=True)
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user solo5 of these tests is whoever runs them."""
+    """The user that runs the tests stands for user solo5."""
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me, "other": SimpleNamespace(pw_uid=990, pw_gid=990)}.__getitem__)
     monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])

@@ -1,4 +1,4 @@
-"""A disk is one task's at a time, and what a task is handed for it can harm no other."""
+"""Disk locks: one task at a time; the descriptor of one task cannot affect another."""
 
 import errno
 import fcntl

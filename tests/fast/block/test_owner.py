@@ -1,4 +1,4 @@
-"""Files of an allocation are given to a task's user, and no other file ever is."""
+"""Given disks: the checks before a file of an allocation gets the task's user as its owner."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def given(monkeypatch: pytest.MonkeyPatch) -> Given:
-    """The inode, user and group of each file that is given away."""
+    """The calls of chown(2): inode, user and group."""
     calls: Given = []
     monkeypatch.setattr("os.chown", lambda path, user, group: calls.append((Path(path).stat().st_ino, user, group)))
     return calls
@@ -35,7 +35,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """An allocation's disk as Nomad makes it, and directories beside its own."""
+    """A disk of an allocation as Nomad makes it, with sibling directories."""
     for directory in ("task/local", "task-2/local", "alloc", "elsewhere"):
         (tmp_path / directory).mkdir(parents=True)
     return made(tmp_path / "task/local/disk.img")
@@ -59,7 +59,7 @@ def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestErro
 
 
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
-    """Whether the files of this test are root's, whose they are being up to the user that runs it."""
+    """Make the user that runs the tests stand for root, or not."""
     monkeypatch.setattr("solo5_systemd.block.owner.ROOT", os.getuid() if root else TENDER + 1)
 
 
@@ -83,7 +83,7 @@ async def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: P
 async def test_of_what_no_task_had_only_roots_is_given(
     file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Nomad makes a task's own directory writable for every user, as it makes the shared one."""
+    """Nomad makes a task's directory writable for every user, like the shared one."""
     disk = made(tmp_path / place / "other.img")
     owned_by_root(monkeypatch, root=False)
     assert f"belongs to user {os.getuid()}, in a directory that every user may write" in refusal(disk, tmp_path)
@@ -139,7 +139,7 @@ def test_another_file_is_not_given(file: Path, tmp_path: Path, given: Given, kin
 
 
 def test_a_hard_link_is_refused_though_it_could_be_written(file: Path, tmp_path: Path) -> None:
-    """It may be the disk of another allocation."""
+    """A hard link may be the disk of another allocation."""
     file.chmod(0o666)
     (tmp_path / "alloc" / "link.img").hardlink_to(file)
     assert "has 2 names" in refusal(tmp_path / "alloc" / "link.img", tmp_path)
@@ -148,7 +148,7 @@ def test_a_hard_link_is_refused_though_it_could_be_written(file: Path, tmp_path:
 def test_a_strangers_file_is_refused_though_all_may_write_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have taken the disk's place, and its owner may have it open."""
+    """The file may have replaced the disk, and its owner may have it open."""
     owned_by_root(monkeypatch, root=False)
     file.chmod(0o666)
     assert "belongs to user" in refusal(file, tmp_path)

@@ -1,4 +1,4 @@
-"""A disk is taken back from a user, or the user keeps a note of it."""
+"""Reclaiming given disks, and the errors with which a disk stays in its user's file."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What reaches the kernel, in order: a change of the owner, and what is to be on stable storage."""
+    """The calls of chown(2) and fsync(2), in order."""
     calls: list[str] = []
     monkeypatch.setattr(
         "os.chown", lambda path, uid, gid: calls.append(f"chown {Path(path).readlink().name} {uid} {gid}")
@@ -114,7 +114,7 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
 async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     file: Path, tmp_path: Path, given: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PID 1 closes stdin of a service that has ended at its leisure, and with it the lock."""
+    """PID 1 closes stdin of an ended service, and so the lock, some time later."""
     files = ImageFiles(locks=tmp_path / "locks")
     held = await files.lock([disk(file)])
     with pytest.raises(HostError, match="it is in use"):
@@ -152,7 +152,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
 
 
 def _at_sleep(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Do something the first time that a lock is waited for."""
+    """Call a function at the first poll for a lock."""
     slept = threading.Event()
 
     def sleep(_: float) -> None:

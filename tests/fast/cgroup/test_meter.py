@@ -29,7 +29,7 @@ def sample(meter: Meter) -> Usage:
 
 
 def descriptors(group: Path) -> dict[str, str]:
-    """Those of files in the group, and of files that were there."""
+    """The descriptors of the cgroup's files, deleted ones included."""
     every = {path.name: str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     return {fd: target for fd, target in every.items() if target.startswith(f"{group}/")}
 

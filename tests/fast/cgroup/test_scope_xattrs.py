@@ -1,4 +1,4 @@
-"""A scope's cgroup says what its task is, or nothing."""
+"""Log fields of a scope in an extended attribute of its cgroup."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from solo5_systemd.image.manifest import Target
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
-    """Mode and group of each device node of the host."""
+    """Mode and group of each device node, in place of the host's."""
     nodes = {"/dev/kvm": (stat.S_IFCHR | 0o660, 104), "/dev/net/tun": (stat.S_IFCHR | 0o666, 0)}
 
     def status(path: str) -> SimpleNamespace:

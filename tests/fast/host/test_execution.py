@@ -1,4 +1,4 @@
-"""What is executed in a process's place begins like any other program."""
+"""execve(2) with default signal dispositions."""
 
 import re
 import subprocess

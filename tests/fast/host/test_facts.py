@@ -1,4 +1,4 @@
-"""What was found on a machine, judged."""
+"""Doctor's facts and their verdicts."""
 
 from dataclasses import replace
 

@@ -35,7 +35,7 @@ def test_chains_that_drop_forwarded_ipv4_are_named() -> None:
 
 @pytest.fixture
 def nftables(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, object], None]:
-    """Answer in the place of libnftables."""
+    """Replace libnftables by a fixed reply."""
 
     def answer(code: int, listing: object) -> None:
         class Nftables:

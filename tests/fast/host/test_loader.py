@@ -1,4 +1,4 @@
-"""Which files a loader maps: of ELF files that are made here, and of the programs of this machine."""
+"""The libraries of programs: generated ELF files, and programs of this host."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 
 
 def elf(*needed: str, interpreter: str = "", runpath: str = "", rpath: str = "", imports: Iterable[str] = ()) -> bytes:
-    """An ELF file with a dynamic section and nothing to execute."""
+    """Return an ELF file with a dynamic section and no code."""
     strings, tags = b"\0", []
     texts = [*((_NEEDED, name) for name in needed), (_RUNPATH, runpath), (_RPATH, rpath)]
     for tag, text in (each for each in texts if each[1]):

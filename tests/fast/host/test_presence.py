@@ -1,4 +1,4 @@
-"""Whether a dependency is there."""
+"""Detection of missing dependencies."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""Looking at a machine: a directory that stands for it."""
+"""The probe, with a directory as the root of the host."""
 
 from pathlib import Path
 

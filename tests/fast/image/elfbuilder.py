@@ -1,4 +1,4 @@
-"""Solo5 images made by hand, whole or damaged in one field."""
+"""A builder of Solo5 images, valid or with one damaged field."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ def note(desc: bytes, kind: int, *, name: bytes = b"Solo5\0\0\0", descsz: int | 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A program header and the bytes it names; offset and file size follow from them unless they are given."""
+    """A program header with its content; offset and file size are derived unless given."""
 
     kind: int
     content: bytes = b""
@@ -64,7 +64,7 @@ def usual_notes(target: int = HVT, *named: tuple[bytes, int]) -> tuple[Segment, 
 
 @dataclass(frozen=True, kw_only=True)
 class Elf:
-    """A file; `header` holds ELF header fields that differ from those of a sound image."""
+    """An ELF file; `header` has the header fields that differ from those of a valid image."""
 
     segments: Iterable[Segment] = field(default_factory=lambda: (load(), *usual_notes()))
     header: dict[str, int] = field(default_factory=dict)

@@ -52,7 +52,7 @@ def test_a_sound_image_tells_its_tender_devices_and_size() -> None:
 
 
 def with_sections(*sections: tuple[int, int, int]) -> bytes:
-    """A sound image, and headers of sections (type, offset, size) at its end."""
+    """A valid image with section headers (type, offset, size) at its end."""
     content = SOUND.build()
     table = b"".join(struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, at, size, 0, 0, 1, 0) for kind, at, size in sections)
     return SOUND.with_header(shoff=len(content), shnum=len(sections)).build() + table
@@ -77,7 +77,7 @@ PROGBITS, NOBITS = 1, 8
     ids="at-most too-much truncated-section section-and-signature after-sections zeros no-table many".split(),
 )
 def test_a_file_is_no_longer_than_its_headers_account_for(content: bytes, size: int, fits: bool) -> None:
-    """A megabyte may follow, such as a signature."""
+    """At most a mebibyte may follow, such as a signature."""
     content = content.ljust(size, b"\0")
     if fits:
         assert read(content).manifest.target is Target.HVT

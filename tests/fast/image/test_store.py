@@ -43,7 +43,7 @@ def written(path: Path, content: bytes) -> Path:
 
 
 def files(tmp_path: Path) -> set[str]:
-    """What the store holds, memos counted and not named."""
+    """Return the names of stored images, and `memo` for any number of memos."""
     names = {str(file.relative_to(tmp_path / "store")) for file in (tmp_path / "store").rglob("*") if file.is_file()}
     return {"memo" if name.startswith("memos/") else name for name in names}
 
@@ -240,7 +240,7 @@ async def test_a_store_that_cannot_be_written_is_the_hosts_fault_and_leaves_noth
 async def test_a_full_file_system_is_an_error_of_its_own(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """So that whoever starts the task can make room."""
+    """The caller can then free room and retry."""
     monkeypatch.setattr("os.fsync", failing(number))
     with pytest.raises(StoreFullError):
         await store.take(str(image))
@@ -272,7 +272,7 @@ async def test_an_image_beyond_the_quota_is_refused_until_another_is_collected(
 
 
 async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path: Path) -> None:
-    """Each is counted before the next one is copied."""
+    """Room is reserved for each image before the next copy starts."""
     images = [
         written(tmp_path / f"{n}", elf.Elf(segments=(elf.load(content=bytes([n]) * 16), *elf.usual_notes())).build())
         for n in range(8)
@@ -283,7 +283,7 @@ async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path
 
 
 class Held:
-    """Copies of images of this many bytes or more, held until they may go on."""
+    """Block copies of images above a size until an event is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
         self.begun = threading.Event()
@@ -302,7 +302,7 @@ class Held:
 async def test_large_images_on_their_way_hold_up_neither_another_image_nor_a_collection(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many of them as there are threads for files, and one more."""
+    """One more large image than asyncio's thread pool has threads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3, "asyncio"))
     monkeypatch.setattr(module, "LARGE", len(CONTENT), raising=False)
     held = Held(monkeypatch, len(CONTENT) + 1)

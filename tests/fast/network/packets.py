@@ -1,4 +1,4 @@
-"""What our rules make of a packet: the text that the kernel is given, read line by line.
+"""An interpreter of the nftables rules: the verdict on a packet, from the text that the kernel gets.
 
 A rule that is not understood is an error, so that no rule goes untested.
 """
@@ -12,12 +12,12 @@ from solo5_systemd.network import nft_chains, nft_elements
 from solo5_systemd.network.nft_elements import Element, Ruleset
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
-"""An address that is leased, by the bridge."""
+"""The leased address of each bridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packet:
-    """One on its way; `oif` empty: to the host itself; `to` empty: to a guest there, or somewhere.
+    """A packet; `oif` empty: to the host itself; `to` empty: to a guest there, or anywhere.
 
     `dnat`: it was sent to a published port; `tracked`: it is not the first of its connection. Of its guest's
     connections `open` are open, and `opened` of TCP were opened at once; it is for
@@ -38,7 +38,7 @@ class Packet:
 
 
 def verdict(plan: Ruleset, packet: Packet) -> str:
-    """`accept` or `drop`, of our filter chains at the input hook, or at the forward hook."""
+    """Return `accept` or `drop`, by the filter chains at the input or forward hook."""
     text = nft_chains.tables(plan.networks, forwards=plan.forwards, owned=True)
     rules = _Rules(text, nft_elements.elements(plan))
     to = packet.to or GUESTS.get(packet.oif, "192.0.2.9")

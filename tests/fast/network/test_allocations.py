@@ -1,4 +1,4 @@
-"""Who holds what, by value."""
+"""Allocations: lookups by value, add, remove."""
 
 from dataclasses import replace
 from ipaddress import IPv4Interface

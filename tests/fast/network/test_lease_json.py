@@ -1,4 +1,4 @@
-"""Lease and network files."""
+"""Lease records and network files as JSON documents."""
 
 import json
 from ipaddress import IPv4Network

@@ -1,4 +1,4 @@
-"""Rebuilding a lease from the kernel."""
+"""Recovery of a damaged lease record from the kernel's state."""
 
 from dataclasses import replace
 

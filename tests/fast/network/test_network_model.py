@@ -1,4 +1,4 @@
-"""Values of the network as they cross a border."""
+"""Conversion of the network's values to and from D-Bus."""
 
 from ipaddress import IPv4Address
 

@@ -1,4 +1,4 @@
-"""Taps that no lease speaks of, by their mark; elements need a kernel (tests/contract/test_network_life.py)."""
+"""Taps without a matching lease; elements need a kernel (tests/contract/test_network_life.py)."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from solo5_systemd.network.lease_recovery import tap_alias
 
 @pytest.fixture
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What sysfs shows of links; and no nftables."""
+    """A directory of links as in sysfs, and no nftables."""
     monkeypatch.setattr(orphans, "_elements", lambda _: [])
     (tmp_path / "state/tasks").mkdir(parents=True)
     return tmp_path / "net"

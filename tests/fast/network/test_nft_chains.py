@@ -1,4 +1,4 @@
-"""Cell by cell: from where, to where, under which options of the networks, accepted or dropped.
+"""The verdict on packets, by source, destination and options of the networks.
 
 tests/contract/test_network_policy.py sends such packets through a kernel.
 """

@@ -1,4 +1,4 @@
-"""What is added to and taken from nftables."""
+"""The nftables elements and transactions of networks and tasks."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network

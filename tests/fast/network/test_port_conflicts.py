@@ -1,4 +1,4 @@
-"""Which published ports stand beside each other."""
+"""Conflicts of published ports with tasks and processes."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address

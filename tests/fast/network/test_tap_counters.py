@@ -1,4 +1,4 @@
-"""The kernel's counters at a tap, as the guest behind it would count; and whose tap it is."""
+"""Tap counters in the guest's directions, and the task of each tap."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def links(tmp_path: Path) -> Path:
 
 
 def test_a_tap_belongs_to_whom_its_mark_says(links: Path, tmp_path: Path) -> None:
-    """And one that has gone since the table was read belongs to nobody."""
+    """A link that was deleted since the read of the table has no task."""
     table = tmp_path / "dev"
     table.write_text(TABLE)
     assert read_traffic(table, links) == {"web": {"service": WEB}}

@@ -1,4 +1,4 @@
-"""The lock that systemd and we take before a user of the range of `DynamicUser=` is allocated."""
+"""The lock of a uid in the range of `DynamicUser=`, shared with PID 1."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def test_a_file_that_a_killed_start_has_left_is_no_lock(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
-    """systemd removes the file while it holds its lock: a lock of the removed one would exclude no other program."""
+    """PID 1 removes the file while it has the lock: a lock of the removed file excludes no other process."""
     path = tmp_path / "61200"
     with allocating(61200, tmp_path) as is_ours:
         assert is_ours

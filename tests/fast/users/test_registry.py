@@ -1,4 +1,4 @@
-"""Each task has a user of its own, whatever dies in between."""
+"""Allocation, adoption and release of users, with processes killed at every step."""
 
 import asyncio
 import fcntl
@@ -34,7 +34,7 @@ def users(
     taken: list[tuple[int, str]] | None = None,
     broken: Collection[str] = (),
 ) -> Users:
-    """Those of a machine; `taken`: the user and path of each disk that is taken back; `broken`: paths that fail."""
+    """Return a registry; `taken` gets user and path of each reclaimed disk; `broken`: paths that fail."""
 
     def reclaim_disk(uid: int, given: GivenDisk) -> None:
         if given.path in broken:
@@ -54,7 +54,7 @@ def left(root: Path) -> set[str]:
 
 @contextmanager
 def started(of: Users, task: TaskName) -> Iterator[int]:
-    """A start of the task, while it holds the user."""
+    """A start in progress, with the lock of the task's file."""
     held = of._acquire(task)
     try:
         yield held.uid
@@ -85,7 +85,7 @@ def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> No
 
 
 def test_files_of_tasks_are_for_root_alone(tmp_path: Path) -> None:
-    """A lock on a file that another user can open is one that the other user can hold."""
+    """Another user that can open a file can lock it."""
     with started(users(tmp_path), WEB):
         assert (tmp_path / "users").stat().st_mode & 0o777 == 0o700
         assert (tmp_path / "users" / "web").stat().st_mode & 0o777 == 0o600
@@ -298,7 +298,7 @@ async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_ne
 
 
 async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_stay_noted(tmp_path: Path) -> None:
-    """A start could be about to use it: what it notes must not be removed."""
+    """A start may be about to use the user: its given-disk file must not be removed."""
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
     (tmp_path / "notes").mkdir()
@@ -316,7 +316,7 @@ async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_sta
 async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File, name and directory: whatever of the rest a loss of power takes, the owner on another disk is known."""
+    """fsync(2) of file and directories: after a power loss, the owner on another disk is still listed."""
     synced: list[str] = []
     monkeypatch.setattr("os.fsync", lambda fd: synced.append(_place(fd)))
     of = users(tmp_path)
@@ -366,7 +366,7 @@ def _place(descriptor: int) -> str:
 
 
 class _Loaded:
-    """PID 1's list of tasks."""
+    """A `loaded` callback: the tasks with a unit."""
 
     def __init__(self, *tasks: TaskName) -> None:
         self._tasks = tasks
