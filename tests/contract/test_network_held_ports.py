@@ -19,7 +19,7 @@ OPTIONS = (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT)
 
 
 def refused(kind: str, port: int, address: str = "0.0.0.0", option: int = 0) -> bool:
-    """Return whether bind(2) or listen(2) of this process fails with EADDRINUSE."""
+    """Return whether bind(2) fails with EADDRINUSE."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, KINDS[kind]) as late:
         if option:
