@@ -43,7 +43,7 @@ def test_what_a_guest_writes_is_in_the_file(run: Runner, disk: Path, target: str
     assert "sector 3: 'kept'" in console(name)
     assert disk.owner().startswith("solo5-"), "the task's own user"
     ok("solo5ctl", "rm", name)
-    assert disk.owner() == "solo5", "who stands for all tasks, and as whom none runs"
+    assert disk.owner() == "solo5", "the owner of reclaimed disks, as which no task runs"
     assert not list(Path("/var/lib/solo5/users").iterdir())
     assert disk.read_bytes()[3 * 512 :].startswith(b"kept\0")
 

@@ -103,7 +103,7 @@ def _read(path: str) -> _Dynamic:
         status = os.stat(path)  # noqa: PTH116 - a path that is used once
         return _cached(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
     except (OSError, struct.error, ValueError) as error:
-        raise UnknownFilesError(f"{path} cannot be read as an ELF file of 64 bits: {error}") from error
+        raise UnknownFilesError(f"{path} cannot be read as a 64-bit ELF file: {error}") from error
 
 
 @lru_cache(maxsize=256)
@@ -114,7 +114,7 @@ def _cached(path: str, identity: tuple[int, ...]) -> _Dynamic:  # noqa: ARG001 -
 
 def _parse(file: BinaryIO) -> _Dynamic:
     if file.read(6) != b"\x7fELF\x02\x01":
-        raise ValueError("another beginning")
+        raise ValueError("wrong ELF identification")
     *_, offset, _, _, _, count = _HEADER.unpack(_at(file, 0, _HEADER.size))
     segments = list(_segments(file, offset, count))
     interpreters = [_at(file, where, size) for kind, where, _, size in segments if kind == _INTERPRETER]
@@ -146,7 +146,7 @@ def _offset(segments: Sequence[tuple[int, int, int, int]], address: int) -> int:
     for kind, where, start, size in segments:
         if kind == _LOAD and start <= address < start + size:
             return where + address - start
-    raise ValueError("a table outside of its segments")
+    raise ValueError("a table outside of all segments")
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:
@@ -155,7 +155,7 @@ def _at(file: BinaryIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     content = file.read(size)
     if len(content) < size:
-        raise ValueError("a table beyond its end")
+        raise ValueError("a table beyond the end of the file")
     return content
 
 

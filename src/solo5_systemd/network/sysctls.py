@@ -64,14 +64,14 @@ def _read(name: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise HostError(f"kernel setting net/{name} cannot be read: {error.strerror}.") from error
+        raise HostError(f"sysctl net/{name} cannot be read: {error.strerror}.") from error
 
 
 def _write(name: str, value: str) -> None:
     try:
         (_ROOT / name).write_text(value)
     except OSError as error:
-        raise HostError(f"kernel setting net/{name} cannot be set to {value}: {error.strerror}.") from error
+        raise HostError(f"sysctl net/{name} cannot be set to {value}: {error.strerror}.") from error
 
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:

@@ -150,7 +150,7 @@ class Networkd:
         """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
         async with self._task_lock(task):
             if self._state.is_due(task):
-                _log.log(level, "released lease of task %s: %s", task, reason)
+                _log.log(level, "releasing lease of task %s: %s", task, reason)
                 await self._release_now(task)
 
     async def _release_now(self, task: TaskName) -> None:

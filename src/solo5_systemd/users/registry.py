@@ -387,7 +387,7 @@ def _check_resolved(uid: int) -> None:
 
         raise blamed(error) from error
     raise HostError(
-        f"user {uid} is not found, though {RECORDS} has its record: expected systemd to be a source of users.",
+        f"user {uid} is not found, though {RECORDS} has its record: expected systemd as a source of users.",
         "Put `systemd` into the line `passwd:` of /etc/nsswitch.conf.",
     )
 

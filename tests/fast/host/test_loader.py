@@ -95,8 +95,8 @@ def test_an_upgrade_of_a_library_counts_from_the_next_time_on(made: Path) -> Non
 
 
 REFUSED = {
-    "another beginning": b"#!/bin/sh\n",
-    "a table beyond its end": elf(interpreter=LOADER)[:200],
+    "wrong ELF identification": b"#!/bin/sh\n",
+    "a table beyond the end of the file": elf(interpreter=LOADER)[:200],
     "a table of more than a mebibyte": elf("x", interpreter=LOADER).replace(
         struct.pack("<qQ", _STRSZ, 3), struct.pack("<qQ", _STRSZ, 1 << 40)
     ),

@@ -100,7 +100,7 @@ async def test_of_a_tender_that_is_a_script_all_libraries_are_bound_and_the_reas
     program = make("bin/solo5-hvt")
     tender = await path.find(Target.HVT, 2)
     assert tender.loads == LIBRARIES
-    assert tender.loads_because == f"{program} cannot be read as an ELF file of 64 bits: another beginning"
+    assert tender.loads_because == f"{program} cannot be read as a 64-bit ELF file: wrong ELF identification"
 
 
 async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ async def test_user_that_this_host_does_not_find_is_the_missing_library(
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
     monkeypatch.setattr("ctypes.CDLL", lambda _: None)
-    with pytest.raises(HostError, match=r"expected systemd to be a source of users.*nsswitch\.conf"):
+    with pytest.raises(HostError, match=r"expected systemd as a source of users.*nsswitch\.conf"):
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
 

@@ -74,7 +74,7 @@ def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
         says(alloc, f"sector {sector}: 'kept'")
         disk = file(alloc, path)
         assert disk.read_bytes()[sector * 512 :].startswith(b"kept\0")
-        eventually(lambda disk=disk: disk.owner() == "solo5", "it is taken back from the task's user")  # type: ignore[misc]
+        eventually(lambda disk=disk: disk.owner() == "solo5", "it is reclaimed from the task's user")  # type: ignore[misc]
 
 
 def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
