@@ -1,1 +1,1 @@
-"""PID 1 and our network service over D-Bus, as a client."""
+"""The D-Bus client of PID 1, solo5-networkd and solo5-relay."""

@@ -1,4 +1,4 @@
-"""Calls to a service of ours, which the bus starts, and why one is not answered, as the bus and PID 1 have it."""
+"""Calls to the D-Bus-activated services of this package, and the reason for a missing reply."""
 
 import asyncio
 import time
@@ -11,16 +11,15 @@ from solo5_systemd.bus.unit_watch import unit_path
 from solo5_systemd.dependencies import LACKING
 from solo5_systemd.errors import DependencyError, HostError
 
-LATE = 1.0
-"""Seconds without an answer after which the unit is read. The bus does not report a start that failed: a call waits for
-all of its timeout then."""
+STATUS_INTERVAL_S = 1.0
+"""Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:
+without the read, the call would wait for its whole timeout."""
 
-ANSWER_TIMEOUT = CALL_TIMEOUT_S + 5.0
-"""Seconds for one reply: longer than the bus waits for a start, so that its error comes first: the call was not
-delivered."""
+REPLY_TIMEOUT_S = CALL_TIMEOUT_S + 5.0
+"""Timeout of one call: longer than that of an activation, whose error (the call was undelivered) has to come first."""
 
-START_TIMEOUT = 60.0
-"""Seconds after which a start is given up: `TimeoutStartSec=` of our units."""
+START_TIMEOUT_S = 60.0
+"""Timeout of an activation: `TimeoutStartSec=` of the services' units."""
 
 _BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 _SYSTEMD = "org.freedesktop.systemd1"
@@ -31,34 +30,34 @@ _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A service of ours.
+    """A D-Bus-activated service of this package.
 
     Attributes:
-        unit: without its suffix.
-        name: on the bus.
-        connection: the system bus.
-        timeout: seconds for one reply; the bus reports the end of a service at once.
+        unit: unit name without suffix.
+        name: bus name, which is the name of its interface too.
+        connection: to the system bus.
+        timeout: seconds for one reply; a service that exits is reported by the bus at once.
     """
 
     unit: str
     name: str
     connection: Connection
-    timeout: float = ANSWER_TIMEOUT
+    timeout: float = REPLY_TIMEOUT_S
 
-    async def answer(
+    async def call(
         self, path: str, member: str, signature: str = "", body: Sequence[object] = (), fds: Sequence[int] = ()
     ) -> list[Any]:
-        """Call a method of it and return the reply's body.
+        """Call a method and return the reply's body.
 
-        The service may be started by this call. Where that takes longer than the bus waits, the bus has dropped the
-        call undelivered, and it is made anew for as long as PID 1 allows the start.
+        The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
+        and the call is retried within START_TIMEOUT_S.
 
         Raises:
-            DependencyError: it lacks something, and gave no answer in a second.
-            RemoteError: it answered with an error that has no class of ours, or could not be started.
-            Solo5Error: it answered with an error of ours, or not at all.
+            DependencyError: a dependency of the service is missing.
+            RemoteError: an error that has no class in `errors`, or a failed activation.
+            Solo5Error: an error of the service, or no reply.
         """
-        until = time.monotonic() + START_TIMEOUT
+        until = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
                 return await self._reply(path, member, signature, body, fds)
@@ -73,28 +72,28 @@ class Service:
             self.connection.call(self.name, path, self.name, member, signature, body, fds, self.timeout)
         )
         try:
-            while not (await asyncio.wait({calling}, timeout=LATE))[0]:
-                lacking = await self._lacking()
-                if lacking is not None:
-                    raise lacking
+            while not (await asyncio.wait({calling}, timeout=STATUS_INTERVAL_S))[0]:
+                missing = await self._missing_dependency()
+                if missing is not None:
+                    raise missing
             return await calling
         finally:
             calling.cancel()
 
-    async def unanswered(self, error: RemoteError) -> HostError:
-        """Return why a call failed: the service is absent, or lacks something, or else the bus's own words."""
+    async def explain(self, error: RemoteError) -> HostError:
+        """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
         if error.name == _ABSENT:
             return HostError(
                 f"{self.unit} is not installed: expected a service that the system bus can activate.",
                 "The package installs it; `solo5ctl doctor` shows what else is missing.",
             )
-        return await self._lacking() or HostError(
+        return await self._missing_dependency() or HostError(
             f"{self.unit} did not start or did not answer: {error.text}.",
             f"`systemctl status {self.unit}` and `journalctl -u {self.unit}` show why.",
         )
 
-    async def _lacking(self) -> DependencyError | None:
-        """Return what keeps it from starting, where that is a dependency; its last process left the sentence."""
+    async def _missing_dependency(self) -> DependencyError | None:
+        """Return the missing dependency that the service's last process reported as STATUS=, or None."""
         try:
             [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.name])
             if owned:

@@ -1,7 +1,8 @@
-"""The border to PID 1: the one place from which a call leaves for it, with everything in it checked.
+"""Method calls to PID 1, with all text checked.
 
-PID 1 writes the properties of a transient unit into a file, most of them as they are, and reads that file again at each
-daemon-reload. So a text that a unit file reads as structure, or as another value, does not pass, whatever made it.
+PID 1 writes the properties of a transient unit into a unit file, most of them unquoted, and parses that file again at
+each daemon-reload. Text with unit file syntax, or that would be parsed as another value, is refused here, whatever its
+source.
 """
 
 import re
@@ -26,7 +27,7 @@ _FORMS: Mapping[str, Callable[[str], object]] = {
     **dict.fromkeys(("BindPaths", "BindReadOnlyPaths"), bare),
     "Description": lambda text: text == text.strip(),
 }
-"""Properties that systemd (252 to 257) writes into the unit's file without quotes: which texts it reads back."""
+"""Properties that systemd (252 to 257) writes unquoted, each with a test for text that it parses back unchanged."""
 
 
 async def call(
@@ -41,7 +42,7 @@ async def call(
     """Call a method of PID 1 and return the reply's body.
 
     Raises:
-        InvalidRequestError: a text in the call would not come back from a unit file as it is; nothing was sent.
+        InvalidRequestError: a unit file would not reproduce a text of the call; nothing was sent.
         Solo5Error: see `Connection.call`.
         RemoteError: see `Connection.call`.
     """
@@ -62,7 +63,7 @@ def _check(what: str, text: str) -> None:
 
 
 def _texts(value: object, what: str) -> Iterator[tuple[str, str]]:
-    """Yield every text in a call's body, with the property that it belongs to; masks and addresses are no text."""
+    """Yield every string in a call's body with the name of its property."""
     match value:
         case str():
             yield what, value
@@ -75,7 +76,7 @@ def _texts(value: object, what: str) -> Iterator[tuple[str, str]]:
             for item in value:
                 yield from _texts(item, what)
         case _:
-            pass  # a number, a mask, an address
+            pass  # numbers, bit masks, addresses
 
 
 def _decoded(assignments: Sequence[bytes]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The system bus: one connection that outlives the bus's own restarts, bounded calls, errors in our words."""
+"""The connection to the system bus: it reconnects, limits calls in flight, and translates errors."""
 
 import asyncio
 import socket
@@ -14,26 +14,25 @@ from solo5_systemd.errors import BY_DBUS_NAME, HostError
 from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
-"""Of the system bus (systemd's dbus.socket)."""
+"""The socket of the system bus (dbus.socket)."""
 
-IN_FLIGHT = 24
-"""Calls to one peer that wait for a reply at once. dbus-next gives a connection up when its socket's buffer is full
-(its writer takes EAGAIN for an error), and listing a hundred tasks is a thousand small calls. For each peer apart, so
-that a slow one delays nobody who asks another."""
+MAX_IN_FLIGHT = 24
+"""Concurrent calls per peer. dbus-next closes a connection when the socket's buffer is full (its writer treats EAGAIN
+as an error), and listing 100 tasks takes 1000 small calls. Per peer, so that a slow one does not delay others."""
 
 SEND_BUFFER = 1 << 20
-"""Bytes that are asked for, against the same fault; the kernel gives what net.core.wmem_max allows."""
+"""Bytes of SO_SNDBUF, for the same reason; limited by net.core.wmem_max."""
 
 CALL_TIMEOUT_S = 25.0
-"""Seconds for one reply: as long as dbus-daemon waits for a service that it activates (`service_start_timeout`)."""
+"""Timeout of one call: that of dbus-daemon for an activation (`service_start_timeout`)."""
 
 
 class RemoteError(Exception):
-    """A peer's error that has no class of ours.
+    """A D-Bus error that has no class in `errors`.
 
     Attributes:
-        name: the D-Bus error name.
-        text: what the peer said.
+        name: D-Bus error name.
+        text: its message.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -43,14 +42,13 @@ class RemoteError(Exception):
 
 
 class Connection:
-    """The system bus. Where it was lost, the next call connects again, and fails where that is not possible.
+    """A connection to the system bus. After a disconnect, the next call reconnects.
 
-    What the bus knew of us is lost with it: whoever has it know something (match rules, subscriptions) tells it again
-    when the generation has changed.
+    Match rules and subscriptions do not survive a reconnect. Callers add them again when `generation` changes.
 
     Attributes:
-        generation: how many connections there have been.
-        lost: done as soon as the present one is gone, so that nobody waits for a signal that cannot come.
+        generation: number of connections so far.
+        lost: done when the current connection is lost, for callers that wait for a signal.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -59,21 +57,21 @@ class Connection:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._listeners: list[Callable[[Message], None]] = []
-        self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(IN_FLIGHT))
+        self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
         self.lost: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> MessageBus:
-        """The bus, connected.
+        """Connect unless connected, and return the connection of the library.
 
         Raises:
-            HostError: it cannot be reached.
+            HostError: the bus cannot be reached.
         """
         async with self._connecting:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                await self._hang_up()
+                await self._disconnect()
                 self._bus = await _connected(self._address)
                 self.lost = asyncio.ensure_future(_disconnected(self._bus))
                 self.generation += 1
@@ -82,17 +80,18 @@ class Connection:
             return self._bus
 
     async def close(self) -> None:
+        """Disconnect; later calls fail."""
         self._closed = True
-        await self._hang_up()
+        await self._disconnect()
 
     def listen(self, listener: Callable[[Message], None]) -> None:
-        """Have every message that comes, from now on and over every later connection."""
+        """Add a callback for every received message, also of later connections."""
         self._listeners.append(listener)
         if self._bus is not None:
             self._bus.add_message_handler(listener)
 
     def ignore(self, listener: Callable[[Message], None]) -> None:
-        """Undo `listen`."""
+        """Remove a callback of `listen`."""
         self._listeners.remove(listener)
         if self._bus is not None:
             self._bus.remove_message_handler(listener)
@@ -106,7 +105,7 @@ class Connection:
         signature: str = "",
         body: Sequence[Any] = (),
         unix_fds: Sequence[int] = (),
-        within: float | None = None,
+        timeout_s: float | None = None,
     ) -> list[Any]:
         """Call a method and return the reply's body.
 
@@ -117,13 +116,13 @@ class Connection:
             member: the method.
             signature: D-Bus type string of *body*.
             body: arguments.
-            unix_fds: descriptors that *body* refers to by index.
-            within: seconds for the reply; None: `CALL_TIMEOUT_S`.
+            unix_fds: file descriptors that *body* refers to by index.
+            timeout_s: seconds for the reply; None: `CALL_TIMEOUT_S`.
 
         Raises:
-            Solo5Error: the peer answered with an error of ours.
-            RemoteError: with another error.
-            HostError: with none in time, or the bus is gone.
+            Solo5Error: the peer returned an error of `errors`.
+            RemoteError: the peer returned another error.
+            HostError: timeout, or the connection was lost.
         """
         message = Message(
             destination=destination,
@@ -134,7 +133,7 @@ class Connection:
             body=list(body),
             unix_fds=list(unix_fds),
         )
-        limit = CALL_TIMEOUT_S if within is None else within
+        limit = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with self._in_flight[destination], asyncio.timeout(limit):
                 bus = await self.connect()
@@ -145,22 +144,24 @@ class Connection:
             raise HostError(
                 f"the connection to the system bus broke during {member}: {str(error) or 'it was closed'}."
             ) from error
-        if reply is None:  # what the library gives where the bus was closed in order
+        if reply is None:  # dbus-next's result if the bus was closed regularly
             raise HostError(f"the system bus was closed during {member}.")
         if reply.message_type is MessageType.ERROR:
             raise _error(reply)
         return list(reply.body)
 
     async def match(self, rule: str) -> None:
+        """Add a match rule to the current connection."""
         await self._bus_call("AddMatch", rule)
 
     async def unmatch(self, rule: str) -> None:
+        """Remove a match rule from the current connection."""
         await self._bus_call("RemoveMatch", rule)
 
     async def _bus_call(self, member: str, rule: str) -> None:
         await self.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule])
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         bus, self._bus = self._bus, None
         if bus is None:
             return
@@ -187,13 +188,13 @@ def _error(reply: Message) -> Exception:
 
 @asynccontextmanager
 async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
-    """Connect, and disconnect in the end.
+    """Yield a connection to the system bus, closed at the end of the block.
 
     Args:
-        address: D-Bus's own; None: the system's, or that of $DBUS_SYSTEM_BUS_ADDRESS.
+        address: D-Bus address; None: $DBUS_SYSTEM_BUS_ADDRESS, or the default one.
 
     Raises:
-        HostError: there is no system bus to connect to.
+        HostError: the bus cannot be reached.
     """
     connection = Connection(address)
     await connection.connect()
@@ -204,7 +205,7 @@ async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
 
 
 class _Bus(MessageBus):
-    """The library's own, which would read for ever from a daemon that ends while we say who we are."""
+    """dbus-next's connection, with an EOF check: it would loop if the daemon exits during the authentication."""
 
     async def _auth_readline(self) -> str:
         line = b""
@@ -243,13 +244,13 @@ async def _connected(address: str | None) -> MessageBus:
 
 
 def _close(bus: MessageBus) -> None:
-    """The library shuts its socket down, and leaves closing it to the garbage collector."""
-    with suppress(OSError):  # words that could not be sent any more
+    """Close the socket, which dbus-next only shuts down."""
+    with suppress(OSError):  # unsent data
         bus._stream.close()  # noqa: SLF001
     bus._sock.close()  # noqa: SLF001
 
 
 async def _disconnected(bus: MessageBus) -> None:
-    """Whatever ended it: who speaks next is told."""
+    """Wait for the disconnect. Its error is dropped: the next call reports it."""
     with suppress(EOFError, OSError):
         await bus.wait_for_disconnect()

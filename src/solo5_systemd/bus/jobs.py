@@ -1,8 +1,7 @@
-"""systemd's jobs: dispatch one, and know how it ended.
+"""Jobs of systemd: enqueue one, and wait for its result.
 
-A job may be finished, and its JobRemoved sent, before the reply that names it has been read. So the signal is
-subscribed to before the call, and results that nobody waits for yet are kept as long as any call is under way.
-Two calls may be answered with the same job, since systemd merges what asks for the same.
+systemd may send JobRemoved of a job before the reply with the job's path. So the signal is subscribed to before the
+call, and results are stored while any call is in progress. Two calls may return the same job: systemd merges jobs.
 """
 
 import asyncio
@@ -16,18 +15,17 @@ from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.errors import HostError
 
-# Which connection to the bus is PID 1: a signal counts only where it comes from there.
-#
-# A match rule does not decide that: it selects among signals to all, and any rule of the connection may let one pass. A
-# signal to one connection passes without any, and the policy of the system bus lets every user send one.
-
 BUS = "org.freedesktop.DBus"
 _CHANGED = "NameOwnerChanged"
 _OWNER_RULE = f"type='signal',sender='{BUS}',interface='{BUS}',member='{_CHANGED}',arg0='{SYSTEMD}'"
 
 
-class Owner:
-    """The present unique owner of org.freedesktop.systemd1 on a connection, from `follow` on."""
+class NameOwner:
+    """The unique bus name of PID 1, the owner of org.freedesktop.systemd1, once `follow` has returned.
+
+    Only signals of this sender count. A match rule does not ensure that: any rule of the connection may let a signal
+    pass, and a unicast signal passes without one; the policy of the system bus lets every user send these.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -37,23 +35,23 @@ class Owner:
         connection.listen(self._received)
 
     async def follow(self) -> None:
-        """Find the owner on the present connection, and every later one there.
+        """Read the owner on the current connection, and follow its changes there.
 
         Raises:
-            HostError: the bus is gone.
+            HostError: the connection was lost.
         """
         generation, changes = self._connection.generation, self._changes
         await self._connection.match(_OWNER_RULE)
         try:
             [owner] = await self._connection.call(BUS, "/org/freedesktop/DBus", BUS, "GetNameOwner", "s", [SYSTEMD])
-        except RemoteError:  # nothing has the name yet
+        except RemoteError:  # no owner yet
             owner = ""
-        if self._changes == changes:  # else a signal has named a later one
+        if self._changes == changes:  # else NameOwnerChanged came first, with a later owner
             self._owner = owner
         self._generation = generation
 
     def sent(self, message: Message) -> bool:
-        """Return whether a message is a signal of PID 1's."""
+        """Return whether a message is a signal from PID 1."""
         is_signal = message.message_type is MessageType.SIGNAL
         present = self._generation == self._connection.generation
         return is_signal and present and bool(self._owner) and message.sender == self._owner
@@ -69,22 +67,22 @@ MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 
 JOB_TIMEOUT_S = 60.0
-"""Seconds. Longer than TimeoutStartSec= (30) of a task and than that of its network unit, so that systemd gives up
-first and says what was slow."""
+"""Longer than TimeoutStartSec= of a task (30 s) and of its network unit: systemd's own timeout, with its reason, comes
+first."""
 
 _RULE = f"type='signal',sender='{SYSTEMD}',path='{MANAGER_PATH}',interface='{MANAGER}',member='JobRemoved'"
 
 
 class Jobs:
-    """Jobs dispatched over one connection.
+    """The jobs that are enqueued over one connection.
 
     Attributes:
-        owner: the source of signals that count.
+        owner: the sender whose signals count.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.owner = Owner(connection)
+        self.owner = NameOwner(connection)
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
@@ -97,7 +95,7 @@ class Jobs:
 
         Raises:
             RemoteError: systemd refused the call.
-            HostError: the job did not end in time, or the bus is gone.
+            HostError: the job timed out, or the connection was lost.
         """
         generation = await self.subscribe()
         self._dispatching += 1
@@ -126,26 +124,26 @@ class Jobs:
         )
 
     async def subscribe(self) -> int:
-        """Have systemd send its signals to the present connection; once, however often it is called.
+        """Subscribe to systemd's signals on the current connection. Idempotent.
 
         Returns:
             The connection's generation.
 
         Raises:
-            HostError: there is no systemd on this bus, or the bus is gone.
+            HostError: systemd is not on this bus, or the connection was lost.
         """
         async with self._subscribing:
             await self._connection.connect()
             generation = self._connection.generation
             if self._subscribed == generation:
                 return generation
-            self._waiting.clear()  # what they wait for, the connection before has taken with it
+            self._waiting.clear()  # their signals were lost with the previous connection
             await self.owner.follow()
             await self._connection.match(_RULE)
             try:
                 await checked_call.call(self._connection, MANAGER_PATH, MANAGER, "Subscribe")
             except RemoteError as error:
-                # An earlier caller may have been cancelled between its call and the reply.
+                # A previous caller may have been cancelled before the reply.
                 if not error.name.endswith(".AlreadySubscribed"):
                     raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
             self._subscribed = generation

@@ -1,4 +1,4 @@
-"""PID 1 as the engine sees it: start, stop, signal, freeze, look."""
+"""The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from dbus_next import Variant
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
-from solo5_systemd.bus.unit_exports import Exports
-from solo5_systemd.bus.unit_watch import UNIT, Glance, Watches, unit_path
+from solo5_systemd.bus.unit_exports import ExportedState
+from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, unit_path
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
@@ -41,12 +41,12 @@ INTERFACES = {
 PROPERTIES = "org.freedesktop.DBus.Properties"
 STARTED = "ExecMainStartTimestamp"
 
-QUESTIONS = 25
-PAUSE = 0.2
-"""So often, and so many seconds apart, PID 1 is asked again while it is not there."""
+READ_RETRIES = 25
+RETRY_INTERVAL_S = 0.2
+"""Number and interval of retries of a read while PID 1 is off the bus."""
 
-STOPPING = 10
-"""So often it is asked to start what needs something that it is just stopping; at a shutdown it will never."""
+START_RETRIES = 10
+"""Number of retries of a start while a dependency of the unit is being stopped. Bounded: at a shutdown it stays so."""
 
 _ANY = TaskName("*")
 
@@ -54,140 +54,158 @@ T = TypeVar("T")
 
 
 class Manager:
-    """systemd's Manager over one connection; fulfils `backends.Units`.
+    """systemd's Manager over one connection; implements `backends.Units`.
 
     Args:
-        connection: the system bus.
-        exports: what of many units is read from files; None: this machine's.
-        marks: what scopes say of their tasks; None: this machine's.
+        connection: to the system bus.
+        exports: properties of units in files; None: those of this host.
+        marks: fields of scopes; None: those of this host.
     """
 
     def __init__(
-        self, connection: Connection, exports: Exports | None = None, marks: ScopeFields | None = None
+        self, connection: Connection, exports: ExportedState | None = None, marks: ScopeFields | None = None
     ) -> None:
         self._connection = connection
-        self._exports = exports or Exports()
+        self._exports = exports or ExportedState()
         self._marks = marks or ScopeFields()
         self._jobs = Jobs(connection)
-        self._watches = Watches(connection, self._jobs, self._glances)
+        self._watch = UnitWatch(connection, self._jobs, self._list_states)
         self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
+        """Call StartTransientUnit, wait for the job, and return the new run."""
         fds: list[int] = []
-        properties = [_to_wire(await self._kept(p)) for p in unit.properties]
+        properties = [_to_wire(await self._for_this_release(p)) for p in unit.properties]
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
                 fds.append(fd)
         body = [unit.name, "fail", properties, []]
         with _translated():
-            result = await self._dispatched(body, fds)
+            result = await self._start_job(body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
-        begun = await self._begun(unit.name)
+        begun = await self._new_run(unit.name)
         if unit.marks and begun.control_group:
             self._marks.write(begun.control_group, unit.marks)
         return begun
 
-    async def _kept(self, entry: Property) -> Property:
-        """The property as it outlasts a daemon-reload."""
+    async def _for_this_release(self, entry: Property) -> Property:
+        """Return the form of a property that survives a daemon-reload of this systemd."""
         return for_release(entry, await self.release()) if has_dollars(entry) else entry
 
-    async def _dispatched(self, body: Sequence[Any], fds: Sequence[int]) -> str:
-        """How a start ended; tried again while a stop is queued that it would cancel, such as a slice's."""
-        return await _again(
-            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds), _DESTRUCTIVE, STOPPING
+    async def _start_job(self, body: Sequence[Any], fds: Sequence[int]) -> str:
+        """Return the job result of a start; retry while it would cancel a queued stop job, such as a slice's."""
+        return await _retry(
+            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds), _DESTRUCTIVE, START_RETRIES
         )
 
     async def stop(self, unit: str) -> None:
-        # "replace", since a start that is still under way is to be stopped as well.
+        """Stop a unit, and wait for the job."""
+        # "replace" cancels a start job that is still queued.
         with suppress(NoSuchTaskError), _translated():
             await self._jobs.run("StopUnit", "ss", [unit, "replace"])
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
-        # Of a unit whose process has just ended: what was wanted has happened.
+        """Send a signal; without effect if the processes have ended."""
         with suppress(NoSuchTaskError):
-            await self._manager("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
+            await self._manager_call("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
 
     async def reset_failed(self, units: Sequence[str]) -> None:
-        await asyncio.gather(*map(self._forget, units))
+        """Reset the failed state of units."""
+        await asyncio.gather(*map(self._reset_failed, units))
 
-    async def _forget(self, unit: str) -> None:
+    async def _reset_failed(self, unit: str) -> None:
         with suppress(NoSuchTaskError):
-            await self._manager("ResetFailedUnit", "s", [unit])
+            await self._manager_call("ResetFailedUnit", "s", [unit])
 
     async def ensure_started(self, unit: str) -> None:
+        """Start an installed unit unless it is active, and wait for the job."""
         with _translated():
             result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
+        """Start a slice unless it is active, and set runtime properties of it."""
         await self.ensure_started(slice_unit)
         until_boot = True
         body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
-        await self._manager("SetUnitProperties", "sba(sv)", body)
+        await self._manager_call("SetUnitProperties", "sba(sv)", body)
 
     async def freeze(self, unit: str) -> None:
-        await self._manager("FreezeUnit", "s", [unit])
+        """Freeze the unit's cgroup."""
+        await self._manager_call("FreezeUnit", "s", [unit])
 
     async def thaw(self, unit: str) -> None:
-        await self._manager("ThawUnit", "s", [unit])
+        """Thaw the unit's cgroup."""
+        await self._manager_call("ThawUnit", "s", [unit])
 
     async def version(self) -> str:
-        return await self._about("Version")
+        """Return systemd's version."""
+        return await self._manager_property("Version")
 
     async def release(self) -> int:
-        """Return the number of systemd's release, once read for each connection: it only grows while a host runs."""
+        """Return systemd's release, read once per connection; an upgrade of systemd can only raise it."""
         if self._release is None or self._release[0] != self._connection.generation:
             generation, version = self._connection.generation, await self.version()
             self._release = generation, release_of(version)
         return self._release[1]
 
     async def is_shutting_down(self) -> bool:
-        return await self._about("SystemState") == "stopping"
+        """Return whether SystemState is `stopping`."""
+        return await self._manager_property("SystemState") == "stopping"
 
-    async def _about(self, name: str) -> str:
-        """A property of PID 1 itself."""
+    async def _manager_property(self, name: str) -> str:
+        """Return a property of the Manager."""
         with _translated():
-            reply = await self._question(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
+            reply = await self._read_only_call(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
         return str(reply[0].value)
 
     async def is_running(self, task: TaskName) -> bool:
+        """Return whether the task has a unit that is not over."""
         states = (row.state() for row in await self._rows(task))
         return any(state is not None and not state.over for state in states)
 
     async def state(self, task: TaskName) -> UnitState | None:
+        """Return the state of a task's service or scope; None if neither is loaded."""
         states = await self._read_all(await self._rows(task))
         return states[0] if states else None
 
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
+        """Return the states of all tasks' units; without `ended`, of those that are not over."""
         rows = [row for row in await self._listing() if ended or not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
-        found = await asyncio.gather(*(self._timed(row, exported.get(row.unit)) for row in rows))
+        found = await asyncio.gather(*(self._with_start_time(row, exported.get(row.unit)) for row in rows))
         return [state for state in found if state is not None]
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
         states = (row.state() for row in await self._listing())
         return [state.task for state in states if state is not None and (ended or not state.over)]
 
     async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        (rows,) = await self._asked("ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]])
-        standing = [row.unit for row in map(_Row._make, rows) if row.active not in ("inactive", "failed")]
-        return _instances(network_service(_ANY), standing), _instances(outcome_target(_ANY), standing)
+        """Return the tasks with an active network unit, and those with an active outcome target."""
+        (rows,) = await self._list_call(
+            "ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]]
+        )
+        active = [row.unit for row in map(_ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
+        return _instances(network_service(_ANY), active), _instances(outcome_target(_ANY), active)
 
     async def running_states(self) -> Sequence[UnitState]:
+        """Return the states of units that are not over, without `started`."""
         rows = [row for row in await self._listing() if not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
-        told = [self._told(row, exported[row.unit]) for row in rows if row.unit in exported]
-        asked = await self._read_all(row for row in rows if row.unit not in exported)
-        return [*filter(None, told), *asked]
+        from_files = [self._unit_state(row, exported[row.unit]) for row in rows if row.unit in exported]
+        from_bus = await self._read_all(row for row in rows if row.unit not in exported)
+        return [*filter(None, from_files), *from_bus]
 
     def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
-        return self._watches.changes(state.unit, lambda: self._look_again(state), state if seen else None)
+        """Yield the state now and after each change; see `backends.Units`."""
+        return self._watch.changes(state.unit, lambda: self._refreshed(state), state if seen else None)
 
-    async def _look_again(self, before: UnitState) -> UnitState | None:
-        """The state anew; of a unit that lives no more is asked than whether it is the same run, and how far it is."""
+    async def _refreshed(self, before: UnitState) -> UnitState | None:
+        """Read a state again: of a running unit only invocation, active state and sub-state."""
         rows = await self._rows(before.task)
         now = rows[0].state() if rows else None
         if now is None or now.over:
@@ -196,27 +214,27 @@ class Manager:
         properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
         return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
 
-    async def _begun(self, unit: str) -> Invocation:
+    async def _new_run(self, unit: str) -> Invocation:
         kind = UnitKind(unit.rpartition(".")[2])
         wanted = [(UNIT, name) for name in UNIT_START_PROPERTIES]
         wanted += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
         return invocation(await self._properties(unit_path(unit), wanted))
 
-    async def _rows(self, task: TaskName) -> list["_Row"]:
-        (rows,) = await self._asked("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
-        return [row for row in map(_Row._make, rows) if row.load == "loaded"]
+    async def _rows(self, task: TaskName) -> list["_ListedUnit"]:
+        (rows,) = await self._list_call("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
+        return [row for row in map(_ListedUnit._make, rows) if row.load == "loaded"]
 
-    async def _listing(self) -> list["_Row"]:
+    async def _listing(self) -> list["_ListedUnit"]:
         patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
-        (rows,) = await self._asked("ListUnitsByPatterns", "asas", [[], patterns])
-        return [row for row in map(_Row._make, rows) if row.load == "loaded"]
+        (rows,) = await self._list_call("ListUnitsByPatterns", "asas", [[], patterns])
+        return [row for row in map(_ListedUnit._make, rows) if row.load == "loaded"]
 
-    async def _glances(self) -> Mapping[str, Glance]:
+    async def _list_states(self) -> Mapping[str, ListedState]:
         states = (row.state() for row in await self._listing())
         return {state.unit: (state.active, state.sub) for state in states if state is not None}
 
-    def _exported(self, rows: Sequence["_Row"]) -> Mapping[str, Mapping[str, object]]:
-        """The properties of the units that run, where files tell all but the time of the start."""
+    def _exported(self, rows: Sequence["_ListedUnit"]) -> Mapping[str, Mapping[str, object]]:
+        """Return the properties of running units, by unit, if files contain all but the start time."""
         control_groups = self._exports.control_groups()
         found: dict[str, Mapping[str, object]] = {}
         for row in rows:
@@ -226,68 +244,72 @@ class Manager:
                     found[row.unit] = properties
         return found
 
-    async def _timed(self, row: "_Row", exported: Mapping[str, object] | None) -> UnitState | None:
-        """A unit with the time of its start, which is in no file."""
+    async def _with_start_time(self, row: "_ListedUnit", exported: Mapping[str, object] | None) -> UnitState | None:
+        """Return the state of a unit, with the start time from D-Bus: no file has it."""
         if exported is None:
             return await self._read(row)
         if row.kind is UnitKind.SCOPE:
-            return self._told(row, exported)
+            return self._unit_state(row, exported)
         started = await self._get(row.path, INTERFACES[row.kind], STARTED)
-        return self._told(row, {**exported, STARTED: started}) if started else await self._read(row)
+        return self._unit_state(row, {**exported, STARTED: started}) if started else await self._read(row)
 
-    async def _read_all(self, rows: Iterable["_Row"]) -> list[UnitState]:
+    async def _read_all(self, rows: Iterable["_ListedUnit"]) -> list[UnitState]:
         states = await asyncio.gather(*map(self._read, rows))
         return [state for state in states if state is not None]
 
-    async def _read(self, row: "_Row") -> UnitState | None:
-        """The properties that we use, one by one: GetAll would have PID 1 read every file of the cgroup as well.
+    async def _read(self, row: "_ListedUnit") -> UnitState | None:
+        """Read the properties of a unit one by one: for GetAll, PID 1 reads every file of the cgroup.
 
-        PID 1 answers in order, so whatever the listing says is over has its ending among the properties, and the
-        last one says whether all of them were still those of this unit.
+        PID 1 replies in order: a unit that is over in the listing has its exit status among the properties, and
+        LoadState, read last, shows whether the unit was loaded during all of the reads.
         """
         properties = await self._properties(row.path, row.wanted())
         if properties.pop("LoadState", None) != "loaded":
-            return None  # unloaded meanwhile: systemd describes any name that it is asked for
-        return self._told(row, properties)
+            return None  # unloaded meanwhile: PID 1 has properties for any unit name
+        return self._unit_state(row, properties)
 
-    def _told(self, row: "_Row", properties: Mapping[str, object]) -> UnitState | None:
-        """What was found out of a unit; of a scope, what it says of its task is not systemd's to tell."""
+    def _unit_state(self, row: "_ListedUnit", properties: Mapping[str, object]) -> UnitState | None:
+        """Return the state of a unit from its properties, and of a scope from its extended attribute."""
         state = unit_state(row.unit, {**properties, **row.properties()})
         if state is None or row.kind is not UnitKind.SCOPE or not state.control_group:
             return state
         return replace(state, log_fields=self._marks.read(state.control_group))
 
     async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
-        """Those of the wanted (interface, name) that there are."""
+        """Return the properties (interface, name) that exist, by name."""
         values = await asyncio.gather(*(self._get(path, interface, name) for interface, name in wanted))
         return {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
 
     async def _get(self, path: str, interface: str, name: str) -> object:
         try:
-            reply = await self._question(path, PROPERTIES, "Get", "ss", [interface, name])
+            reply = await self._read_only_call(path, PROPERTIES, "Get", "ss", [interface, name])
         except RemoteError as error:
             if error.name.rpartition(".")[2] in _ABSENT:
-                return None  # unloaded meanwhile, or a property that this systemd does not have yet
+                return None  # unloaded meanwhile, or a property of a later systemd
             raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
         return reply[0].value
 
-    async def _asked(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
+    async def _list_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
-            return await self._question(MANAGER_PATH, MANAGER, member, signature, body)
+            return await self._read_only_call(MANAGER_PATH, MANAGER, member, signature, body)
 
-    async def _question(self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
-        """What changes nothing and can be asked again: while PID 1 executes itself anew, it is off the bus."""
-        return await _again(
-            lambda: checked_call.call(self._connection, path, interface, member, signature, body), _AWAY, QUESTIONS
+    async def _read_only_call(
+        self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]
+    ) -> list[Any]:
+        """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
+        return await _retry(
+            lambda: checked_call.call(self._connection, path, interface, member, signature, body),
+            _PEER_LOST,
+            READ_RETRIES,
         )
 
-    async def _manager(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
+    async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
             return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
 
 
-class _Row(NamedTuple):
-    """A unit as ListUnits has it: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
+class _ListedUnit(NamedTuple):
+    """A unit in the reply of ListUnits: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
 
     unit: str
     description: str
@@ -302,24 +324,27 @@ class _Row(NamedTuple):
 
     @property
     def kind(self) -> UnitKind:
+        """Return the type of the unit."""
         return UnitKind(self.unit.rpartition(".")[2])
 
     @property
     def over(self) -> bool:
+        """Return whether the unit is over, or not a task's."""
         state = self.state()
         return state is None or state.over
 
     def wanted(self) -> list[tuple[str, str]]:
-        """Interface and name of each property to read, LoadState last."""
+        """Return interface and name of each property to read, LoadState last."""
         of_type = TYPE_PROPERTIES[self.kind] + (TYPE_END_PROPERTIES[self.kind] if self.over else ())
         of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if self.over else ())
         return [(INTERFACES[self.kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
 
     def state(self) -> UnitState | None:
-        """As much as a listing tells."""
+        """Return the state as far as it is in the listing; None if it is not a task's unit."""
         return unit_state(self.unit, self.properties())
 
     def properties(self) -> Mapping[str, object]:
+        """Return the D-Bus properties that are in the listing."""
         return {
             "ActiveState": self.active,
             "SubState": self.sub,
@@ -329,7 +354,7 @@ class _Row(NamedTuple):
 
 
 def _instances(pattern: str, units: Iterable[str]) -> frozenset[TaskName]:
-    """What stands in the place of a pattern's `*`."""
+    """Return the tasks in the place of the pattern's `*`."""
     start, _, end = pattern.partition(_ANY)
     found = (unit.removeprefix(start).removesuffix(end) for unit in units if unit.startswith(start))
     return frozenset(map(TaskName, found))
@@ -340,25 +365,25 @@ def _to_wire(item: Property) -> list[Any]:
 
 
 def _plain(value: object) -> object:
-    """Tuples are D-Bus structs, which dbus-next wants as lists."""
+    """Return a value with lists for tuples: dbus-next marshals structs from lists."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
 
-_AWAY = frozenset(
+_PEER_LOST = frozenset(
     f"org.freedesktop.DBus.Error.{word}"
     for word in ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
 )
-"""What the bus answers in the place of a peer that left it, or that it tries to start in vain."""
+"""The bus's errors if a peer has left, or its activation failed."""
 
 _DESTRUCTIVE = frozenset({"org.freedesktop.systemd1.TransactionIsDestructive"})
-"""What systemd answers to a start that would cancel a stop."""
+"""systemd's error if a start would cancel a stop job."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
-"""The errors, by their last word, that say of a property that it is not there. Any other says nothing of the unit."""
+"""Last words of the errors that mean that a property does not exist."""
 
-_OURS: Mapping[str, type[Solo5Error]] = {
+_ERROR_CLASSES: Mapping[str, type[Solo5Error]] = {
     "NoSuchUnit": NoSuchTaskError,
     "NoSuchProcess": NoSuchTaskError,
     "UnitExists": TakenError,
@@ -366,32 +391,32 @@ _OURS: Mapping[str, type[Solo5Error]] = {
     "PropertyReadOnly": InvalidRequestError,
     "BadUnitSetting": InvalidRequestError,
 }
-"""systemd's error names, by their last word (org.freedesktop.systemd1 and org.freedesktop.DBus.Error)."""
+"""Last words of systemd's errors (org.freedesktop.systemd1, org.freedesktop.DBus.Error), with the class of each."""
 
 
-async def _again(call: Callable[[], Awaitable[T]], passing: Collection[str], times: int) -> T:
-    """What a call returns; it is made again, so many times, where it fails with an error that will pass.
+async def _retry(call: Callable[[], Awaitable[T]], transient: Collection[str], times: int) -> T:
+    """Call, with at most `times` retries after an error of `transient`; return the result.
 
     Raises:
-        RemoteError: another one, or the last.
+        RemoteError: another error, or that of the last retry.
     """
     for _ in range(times):
         try:
             return await call()
         except RemoteError as error:
-            if error.name not in passing:
+            if error.name not in transient:
                 raise
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(RETRY_INTERVAL_S)
     return await call()
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What systemd answers, in our words."""
+    """Translate D-Bus errors to those of `errors`."""
     try:
         yield
     except RemoteError as error:
-        ours = _OURS.get(error.name.rpartition(".")[2])
+        ours = _ERROR_CLASSES.get(error.name.rpartition(".")[2])
         if ours is not None:
             raise ours(f"systemd refuses: {error.text.rstrip('.')}.") from error
         raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error

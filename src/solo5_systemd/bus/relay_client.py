@@ -1,4 +1,4 @@
-"""Our console relay, as its callers see it."""
+"""The client of solo5-relay: org.solo5.Relay1, and the relay's records on disk."""
 
 import asyncio
 import time
@@ -9,37 +9,37 @@ from typing import Any
 
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
-from solo5_systemd.bus.service_signals import notices
+from solo5_systemd.bus.service_signals import signal_bodies
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_name
 
 STATE = Path("/run/solo5/relay")
-"""Where the relay keeps a file for each task that it forwards."""
+"""The directory with one record per forwarded task."""
 
 _NAME = "org.solo5.Relay1"
 _PATH = "/org/solo5/Relay1"
 _DIED = "org.freedesktop.DBus.Error.NoReply"
-"""What the bus answers in the place of a service that left it during a call."""
+"""The bus's error if the service exits during a call."""
 
 _ATTEMPTS = 3
 
-_DRAIN_INTERVAL = 0.05
-"""Seconds between two calls of Drain for one task."""
+_DRAIN_INTERVAL_S = 0.05
+"""Interval between two calls of Drain for one task."""
 
-_DRAIN_TIMEOUT = 1.0
-"""Seconds that one `drain` waits for a FIFO to be read."""
+_DRAIN_TIMEOUT_S = 1.0
+"""Time for which one `drain` waits until the FIFO is read."""
 
 
 class Relay:
-    """The relay behind one bus connection; fulfils `backends.Relay`.
+    """solo5-relay over one bus connection; implements `backends.Relay`.
 
     Args:
-        connection: the system bus.
-        sync: waits until the journal, which a namespace may have, has written all that was sent of a task before. The
-            relay cannot do that itself: journald synchronizes for root alone.
-        state: where the relay keeps its files.
+        connection: to the system bus.
+        sync: waits until the journal (of a namespace) has written all lines of a task. The relay cannot do that itself:
+            journald synchronizes for root only.
+        state: directory of the relay's records.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Relay:
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
     ) -> None:
+        """Forward a unit's console to two FIFOs; see `backends.Relay`."""
         body = [task, unit, since, 0, 1]
         if namespace:
             await self._call("ForwardFrom", "sssthh", [namespace, *body], (stdout, stderr))
@@ -60,43 +61,48 @@ class Relay:
             await self._call("Forward", "ssthh", body, (stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
+        """Return whether the relay has a record of the task."""
         return await asyncio.to_thread((self._state / f"{task}.json").exists)
 
     async def records(self) -> Mapping[TaskName, float]:
+        """Return the tasks with a record, each with the seconds since its last delivery."""
         return await asyncio.to_thread(lambda: dict(_records(self._state)))
 
     async def open_tasks(self) -> frozenset[TaskName]:
+        """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
         [tasks] = await self._call("List", "", [])
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
+        """Deliver the last lines of an ended task, and close its FIFOs; see `backends.Relay`."""
         namespace = await asyncio.to_thread(_namespace, self._state / f"{task}.json")
         if namespace is None:
-            return None  # and the relay need not be started for it
+            return None  # without activating the relay
         await self._sync(task, namespace)
-        until = time.monotonic() + _DRAIN_TIMEOUT
+        until = time.monotonic() + _DRAIN_TIMEOUT_S
         while await self._call("Drain", "s", [task]) == [False]:
             if time.monotonic() >= until:
                 return await asyncio.to_thread(_changed, self._state / f"{task}.json")
-            await asyncio.sleep(_DRAIN_INTERVAL)  # a call that waits in the relay would hold back those for other tasks
+            await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks
         return None
 
     async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
-        async with aclosing(notices(self._connection, _NAME, "Gap")) as told:
-            async for task, lines in told:
+        """Yield the dropped lines of consoles from now on."""
+        async with aclosing(signal_bodies(self._connection, _NAME, "Gap")) as bodies:
+            async for task, lines in bodies:
                 yield DroppedLines(task=task_name(task), lines=lines)
 
     async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
-        """Call; again where the relay dies meanwhile, since every call may be repeated."""
+        """Call a method; retry if the relay exits meanwhile. All its methods are idempotent."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._service.answer(_PATH, member, signature, body, fds)
+                return await self._service.call(_PATH, member, signature, body, fds)
             except RemoteError as error:
                 if error.name != _DIED or attempt == _ATTEMPTS:
-                    raise await self._service.unanswered(error) from error
-        raise AssertionError  # the last attempt has answered or raised
+                    raise await self._service.explain(error) from error
+        raise AssertionError  # the last attempt has returned or raised
 
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
@@ -106,23 +112,23 @@ def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
 
 
 def _age(record: Path) -> float | None:
-    """Seconds since the relay has delivered something of it; None where it is gone, and all delivered."""
+    """Return the seconds since the last delivery; None without a record: all is delivered."""
     changed = _changed(record)
     return None if changed is None else time.time() - changed / 1e9
 
 
 def _namespace(record: Path) -> str | None:
-    """Return the journal namespace of a record's lines; empty: the host's journal; None where there is no record."""
+    """Return the journal namespace of a record's lines, empty for the host's journal; None without a record."""
     try:
         return Fields(json_document(record.read_bytes(), "the record")).text("namespace", "")
     except FileNotFoundError:
         return None
     except (OSError, Solo5Error):
-        return ""  # written by an earlier version, or damaged: the relay will tell
+        return ""  # written by an earlier version, or damaged: the relay reports it
 
 
 def _changed(record: Path) -> int | None:
-    """Return when the relay last delivered something of it, in nanoseconds since the epoch; None where it is gone."""
+    """Return the time of the last delivery in nanoseconds since the epoch; None without a record."""
     with suppress(FileNotFoundError):
         return record.stat().st_mtime_ns
     return None

@@ -1,4 +1,4 @@
-"""What a service of ours tells everybody who listens, through every restart of the service and of the bus."""
+"""The broadcast signals of a service, across restarts of the service and of the bus."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,47 +10,47 @@ from dbus_next import Message, MessageType
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.errors import HostError
 
-AWAY = 1.0
-"""Seconds between two attempts while the bus is away."""
+RETRY_INTERVAL_S = 1.0
+"""Interval between two attempts to connect to the bus."""
 
 
-async def notices(connection: Connection, interface: str, member: str) -> AsyncGenerator[list[Any], None]:
-    """The body of each signal from now on, for ever. What is told while the bus is away is missed.
+async def signal_bodies(connection: Connection, interface: str, member: str) -> AsyncGenerator[list[Any], None]:
+    """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed.
 
     Args:
-        connection: the system bus.
-        interface: the service's, whose bus name it is as well.
-        member: which signal.
+        connection: to the system bus.
+        interface: of the service, which is its bus name too.
+        member: the signal.
     """
     arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
 
     def received(message: Message) -> None:
-        # What is sent to us alone has not passed the rule: anybody may send that.
-        told = message.message_type is MessageType.SIGNAL and not message.destination
-        if told and (message.interface, message.member) == (interface, member):
+        # A unicast signal has not been checked against the rule's sender: any user can send one.
+        is_broadcast = message.message_type is MessageType.SIGNAL and not message.destination
+        if is_broadcast and (message.interface, message.member) == (interface, member):
             arrived.put_nowait(message.body)
 
     rule = f"type='signal',sender='{interface}',interface='{interface}',member='{member}'"
     connection.listen(received)
-    armer = asyncio.ensure_future(_stay_armed(connection, rule))
+    subscriber = asyncio.ensure_future(_keep_subscribed(connection, rule))
     try:
         while True:
             yield await arrived.get()
     finally:
-        armer.cancel()
+        subscriber.cancel()
         connection.ignore(received)
         with suppress(HostError):
             await connection.unmatch(rule)
 
 
-async def _stay_armed(connection: Connection, rule: str) -> None:
-    """Have the bus send us what matches; a new connection has to be told anew."""
+async def _keep_subscribed(connection: Connection, rule: str) -> None:
+    """Add the match rule to each new connection."""
     while True:
         try:
             await connection.connect()
             lost = connection.lost
             await connection.match(rule)
         except HostError:
-            await asyncio.sleep(AWAY)
+            await asyncio.sleep(RETRY_INTERVAL_S)
         else:
             await asyncio.wait((lost,))

@@ -1,8 +1,8 @@
-"""What PID 1 has written to files of a unit that runs: for those who look at many, and would ask for each fact of each.
+"""Properties of running units, read from files instead of one D-Bus call per property.
 
-journald is told of a unit's invocation and of its extra fields by two files below /run/systemd/units (systemd's unit.c,
-`unit_export_state_files`), and the rest is in its cgroup. The files are systemd's own affair: a fact that is not found
-here is asked for at PID 1 by those who need it.
+PID 1 exports a unit's invocation and its extra fields to journald in two files below /run/systemd/units (systemd's
+unit.c, `unit_export_state_files`); the rest is in its cgroup. The files are private to systemd: callers read a property
+that is missing here from D-Bus.
 """
 
 import os
@@ -18,12 +18,12 @@ UNITS = Path("/run/systemd/units")
 _LENGTH = struct.Struct("<Q")
 
 
-class Exports:
-    """Readable by everybody.
+class ExportedState:
+    """The exported state of all running units; world-readable.
 
     Args:
-        exported: where PID 1 writes for journald.
-        mount: of cgroups.
+        exported: directory to which PID 1 exports.
+        mount: mount point of the cgroup hierarchy.
     """
 
     def __init__(self, exported: Path = UNITS, mount: Path = MOUNT) -> None:
@@ -31,11 +31,11 @@ class Exports:
         self._root = unified(mount)
 
     def control_groups(self) -> Mapping[str, str]:
-        """Of every unit in a slice of ours, by its name: as ControlGroup= has it."""
+        """Return ControlGroup= of every unit below solo5.slice, by unit name."""
         return dict(units(self._root))
 
     def properties(self, unit: str, control_group: str) -> dict[str, object]:
-        """As many of the unit's D-Bus properties as can be told, under their names and with their values there."""
+        """Return the D-Bus properties of a unit that the files contain, with the names and values of D-Bus."""
         found: dict[str, object] = {"ControlGroup": control_group}
         found |= _invocation(self._exported / f"invocation:{unit}")
         found |= _freezer(_read(f"{self._root}{control_group}/cgroup.freeze"))
@@ -47,7 +47,7 @@ class Exports:
 
 def _invocation(link: Path) -> dict[str, object]:
     try:
-        return {"InvocationID": bytes.fromhex(os.readlink(link))}  # noqa: PTH115 - a string is wanted
+        return {"InvocationID": bytes.fromhex(os.readlink(link))}  # noqa: PTH115 - for a string
     except (OSError, ValueError):
         return {}
 
@@ -57,13 +57,13 @@ def _freezer(text: bytes | None) -> dict[str, object]:
 
 
 def _main_process(text: bytes | None) -> dict[str, object]:
-    """The only one of a tender's cgroup; of several only PID 1 knows which it is."""
+    """Return MainPID= if the cgroup has one process; of several the main one is not in a file."""
     pids = (text or b"").split()
     return {"MainPID": int(pids[0])} if len(pids) == 1 and int(pids[0]) else {}
 
 
 def _log_fields(data: bytes | None) -> dict[str, object]:
-    """Each assignment after its length, 64 bits of the least significant first."""
+    """Return LogExtraFields=: each assignment follows its length, 64 bits little-endian."""
     if data is None:
         return {}
     fields: list[bytes] = []
@@ -77,7 +77,7 @@ def _log_fields(data: bytes | None) -> dict[str, object]:
 
 
 def _read(path: str) -> bytes | None:
-    """A file of the kernel or of PID 1, which is gone when its unit is."""
+    """Return the content of a file; None if the unit, and the file with it, has been removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,9 +1,9 @@
-"""Units' changes, for everybody who watches over one connection.
+"""Changes of units, for all subscribers on one connection.
 
-A signal is only a hint: what counts is the state that is read after it. The hints of all units come by one pair of
-match rules (dbus-daemon allows a connection 512), and each finds its watchers by its path. A hint that was lost is
-found out by a listing, one for all, of which nothing but what differs is read again. An outage of the bus is no
-change: what was seen last stands until PID 1 answers again, and then everything is read once.
+A signal only triggers a read of the unit's state. One pair of match rules serves all units (dbus-daemon allows 512 per
+connection); a signal finds its subscribers by the unit's object path. A poll, one ListUnits call for all, finds changes
+whose signal was lost; only units that differ are read again. An outage of the bus is not a change: the last state stays
+until PID 1 replies again, then every unit is read once.
 """
 
 import asyncio
@@ -20,33 +20,33 @@ from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import ActiveState, UnitState
 
-LISTING = 10.0
-"""Seconds between two listings: a lost signal delays for so long, and never hangs."""
+POLL_INTERVAL_S = 10.0
+"""Interval between two polls: the longest delay that a lost signal causes."""
 
-SOON = 1.0
-"""The same where somebody has come who does not look by himself; one listing serves all who come meanwhile."""
+FIRST_POLL_DELAY_S = 1.0
+"""Delay of the poll after a subscription that began with a known state; one poll serves all of that time."""
 
-AWAY = 1.0
-"""Seconds between two attempts while PID 1 does not answer."""
+RETRY_INTERVAL_S = 1.0
+"""Interval between two polls while PID 1 does not reply."""
 
-AGAIN = 5.0
-"""Seconds after which a state is given again although it has not changed: see `Watches.changes`."""
+REPEAT_INTERVAL_S = 5.0
+"""Interval after which an unchanged state is yielded again: see `UnitWatch.changes`."""
 
 UNIT = "org.freedesktop.systemd1.Unit"
 _ALNUM = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _SIGNAL = f"type='signal',sender='{SYSTEMD}'"
 _RULES = (
-    # Every change of a state is one of this interface: those of the units' types would double what is to be parsed.
+    # This interface has every change of a state; the interfaces of the unit types would double the signals to parse.
     f"{_SIGNAL},path_namespace='{MANAGER_PATH}/unit',interface='org.freedesktop.DBus.Properties',arg0='{UNIT}'",
     f"{_SIGNAL},path='{MANAGER_PATH}',interface='{MANAGER}',member='UnitRemoved'",
 )
 
-Glance = tuple[ActiveState, str]
-"""What a listing tells of a unit's state: active state and sub-state."""
+ListedState = tuple[ActiveState, str]
+"""A unit's active state and sub-state in ListUnits."""
 
 
 def unit_path(unit: str) -> str:
-    """A unit's D-Bus object path: all but letters and digits as `_` and two hexadecimal digits."""
+    """Return a unit's D-Bus object path: all but letters and digits escaped as `_` and two hexadecimal digits."""
     escaped = "".join(
         c if c in _ALNUM and not (i == 0 and c.isdigit()) else f"_{ord(c):02x}" for i, c in enumerate(unit)
     )
@@ -54,149 +54,157 @@ def unit_path(unit: str) -> str:
 
 
 @dataclass(eq=False)
-class _Watcher:
-    """One who watches; `seen` is the last state that it was given, None while that is in doubt."""
+class _Subscriber:
+    """A subscriber to one unit.
+
+    Attributes:
+        unit: name of the unit.
+        changed: set when the unit has to be read again.
+        seen: the last state that it was given; None after a failed read.
+    """
 
     unit: str
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)
-    seen: Glance | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: ListedState | None = None
 
 
-class Watches:
-    """All watches over one connection.
+class UnitWatch:
+    """All subscriptions to units over one connection.
 
     Args:
-        connection: whose signals they are.
-        jobs: that subscribe to them at systemd's.
-        glances: lists all tasks' units.
+        connection: to the system bus.
+        jobs: subscribes to systemd's signals.
+        list_states: lists the units of all tasks.
     """
 
     def __init__(
-        self, connection: Connection, jobs: Jobs, glances: Callable[[], Awaitable[Mapping[str, Glance]]]
+        self, connection: Connection, jobs: Jobs, list_states: Callable[[], Awaitable[Mapping[str, ListedState]]]
     ) -> None:
         self._connection = connection
         self._jobs = jobs
-        self._glances = glances
-        self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
-        self._arming = asyncio.Lock()
-        self._armed = 0
-        self._looked = 0
-        self._newcomers = asyncio.Event()
-        self._patrol: asyncio.Future[None] | None = None
+        self._list_states = list_states
+        self._subscribers: defaultdict[str, set[_Subscriber]] = defaultdict(set)
+        self._subscribing = asyncio.Lock()
+        self._generation = 0
+        self._polled_generation = 0
+        self._unpolled = asyncio.Event()
+        self._polling: asyncio.Future[None] | None = None
         connection.listen(self._received)
 
     async def changes(
         self, unit: str, read: Callable[[], Awaitable[UnitState | None]], seen: UnitState | None = None
     ) -> AsyncGenerator[UnitState, None]:
-        """The unit's state now and after each change; ends when it is unloaded.
+        """Yield the unit's state now and after each change, until it is unloaded.
 
-        Every few seconds the last one is given again, read or not: for those who look at what PID 1 does not.
+        The last state is yielded again every REPEAT_INTERVAL_S, for conditions that PID 1 does not report.
 
         Args:
-            unit: whose.
-            read: its state.
-            seen: its state a moment ago, to begin with; what has changed since is found out by the next listing.
+            unit: name of the unit.
+            read: reads its state.
+            seen: its state a moment ago, yielded first; the next poll finds changes since.
 
         Raises:
-            HostError: the bus or PID 1 was away from the beginning.
+            HostError: the bus or PID 1 did not reply at the beginning.
         """
-        watcher = _Watcher(unit)
-        await self._arm()
-        self._enter(watcher)
+        subscriber = _Subscriber(unit)
+        await self._subscribe()
+        self._add(subscriber)
         try:
             if seen is not None:
-                self._newcomers.set()
+                self._unpolled.set()
             state = seen or await read()
             while state is not None:
-                watcher.seen = (state.active, state.sub)
+                subscriber.seen = (state.active, state.sub)
                 yield state
-                state = await self._next(watcher, state, read)
+                state = await self._next(subscriber, state, read)
         finally:
-            await self._leave(watcher)
+            await self._remove(subscriber)
 
     async def _next(
-        self, watcher: _Watcher, last: UnitState, read: Callable[[], Awaitable[UnitState | None]]
+        self, subscriber: _Subscriber, last: UnitState, read: Callable[[], Awaitable[UnitState | None]]
     ) -> UnitState | None:
         try:
-            async with asyncio.timeout(AGAIN):
-                await watcher.stirred.wait()
+            async with asyncio.timeout(REPEAT_INTERVAL_S):
+                await subscriber.changed.wait()
         except TimeoutError:
             return last
-        watcher.stirred.clear()
+        subscriber.changed.clear()
         try:
             return await read()
         except HostError:
-            watcher.seen = None  # the patrol stirs it again when PID 1 answers
+            subscriber.seen = None  # so that the poll sets `changed` when PID 1 replies again
             return last
 
-    def _enter(self, watcher: _Watcher) -> None:
-        self._watchers[unit_path(watcher.unit)].add(watcher)
-        if self._patrol is None:
-            self._looked = self._armed
-            self._patrol = asyncio.ensure_future(self._patrolling())
+    def _add(self, subscriber: _Subscriber) -> None:
+        self._subscribers[unit_path(subscriber.unit)].add(subscriber)
+        if self._polling is None:
+            self._polled_generation = self._generation
+            self._polling = asyncio.ensure_future(self._poll_loop())
 
-    async def _leave(self, watcher: _Watcher) -> None:
-        path = unit_path(watcher.unit)
-        self._watchers[path].discard(watcher)
-        if not self._watchers[path]:
-            del self._watchers[path]
-        if not self._watchers and self._patrol is not None:
-            patrol, self._patrol = self._patrol, None
-            patrol.cancel()
-            await asyncio.gather(patrol, return_exceptions=True)
-            await self._disarm()
+    async def _remove(self, subscriber: _Subscriber) -> None:
+        path = unit_path(subscriber.unit)
+        self._subscribers[path].discard(subscriber)
+        if not self._subscribers[path]:
+            del self._subscribers[path]
+        if not self._subscribers and self._polling is not None:
+            polling, self._polling = self._polling, None
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            await self._unsubscribe()
 
     def _received(self, message: Message) -> None:
         if not self._jobs.owner.sent(message):
             return
         removed = message.member == "UnitRemoved" and message.signature == "so"
-        for watcher in self._watchers.get(message.body[1] if removed else message.path, ()):
-            watcher.stirred.set()
+        for subscriber in self._subscribers.get(message.body[1] if removed else message.path, ()):
+            subscriber.changed.set()
 
-    async def _arm(self) -> None:
-        """Have the signals sent over the present connection."""
+    async def _subscribe(self) -> None:
+        """Subscribe to the signals on the current connection. Idempotent."""
         generation = await self._jobs.subscribe()
-        async with self._arming:
-            if self._armed != generation:
+        async with self._subscribing:
+            if self._generation != generation:
                 for rule in _RULES:
                     await self._connection.match(rule)
-                self._armed = generation
+                self._generation = generation
 
-    async def _disarm(self) -> None:
-        async with self._arming:
-            if self._watchers or self._armed != self._connection.generation or self._connection.lost.done():
-                return  # somebody came, or the rules are gone with their connection
-            self._armed = 0
+    async def _unsubscribe(self) -> None:
+        async with self._subscribing:
+            if self._subscribers or self._generation != self._connection.generation or self._connection.lost.done():
+                return  # a new subscriber, or the rules were lost with their connection
+            self._generation = 0
             for rule in _RULES:
                 with suppress(HostError):
                     await self._connection.unmatch(rule)
 
-    async def _patrolling(self) -> None:
+    async def _poll_loop(self) -> None:
         while True:
-            await self._due()
-            while not await self._look_round():  # noqa: ASYNC110 - what another process does is looked at, not told
-                await asyncio.sleep(AWAY)
+            await self._wait_for_poll()
+            while not await self._poll():  # noqa: ASYNC110 - a poll of another process
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
-    async def _due(self) -> None:
-        """Wait until all are to be looked at."""
-        newcomer = asyncio.ensure_future(self._newcomers.wait())
+    async def _wait_for_poll(self) -> None:
+        """Wait until the next poll is due."""
+        unpolled = asyncio.ensure_future(self._unpolled.wait())
         try:
-            await asyncio.wait((self._connection.lost, newcomer), timeout=LISTING, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (self._connection.lost, unpolled), timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            newcomer.cancel()
-        if self._newcomers.is_set() and not self._connection.lost.done():
-            await asyncio.sleep(SOON)
-        self._newcomers.clear()
+            unpolled.cancel()
+        if self._unpolled.is_set() and not self._connection.lost.done():
+            await asyncio.sleep(FIRST_POLL_DELAY_S)
+        self._unpolled.clear()
 
-    async def _look_round(self) -> bool:
-        """Stir those whose unit is not as they have seen it, and all of them after an outage; False during one."""
+    async def _poll(self) -> bool:
+        """Notify subscribers whose unit differs from the listing, or all after an outage; return False during one."""
         try:
-            await self._arm()
-            glances = await self._glances()
+            await self._subscribe()
+            listed = await self._list_states()
         except HostError:
             return False
-        outage, self._looked = self._looked != self._armed, self._armed
-        for watcher in [each for watchers in self._watchers.values() for each in watchers]:
-            if outage or watcher.seen is None or watcher.seen != glances.get(watcher.unit):
-                watcher.stirred.set()
+        outage, self._polled_generation = self._polled_generation != self._generation, self._generation
+        for subscriber in [each for subscribers in self._subscribers.values() for each in subscribers]:
+            if outage or subscriber.seen is None or subscriber.seen != listed.get(subscriber.unit):
+                subscriber.changed.set()
         return True

@@ -63,7 +63,7 @@ class Service:
 
     async def emit(self, member: str, body: Sequence[object]) -> None:
         """Emit a signal of the interface (broadcast)."""
-        signature = self._interface.signals[member].tells
+        signature = self._interface.signals[member].signature
         await self._bus.send(
             Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body))
         )
@@ -107,12 +107,12 @@ class Service:
 
     async def _reply(self, message: Message) -> Message:
         method = self._interface.methods[message.member]
-        if message.signature != method.takes:
+        if message.signature != method.in_signature:
             raise InvalidRequestError(
-                f"{message.member} was called with signature {message.signature!r}: expected {method.takes!r}."
+                f"{message.member} was called with signature {message.signature!r}: expected {method.in_signature!r}."
             )
         body = await self._handlers[message.member](*_arguments(message))
-        return Message.new_method_return(message, method.gives, list(body))
+        return Message.new_method_return(message, method.out_signature, list(body))
 
 
 def _arguments(message: Message) -> list[Any]:

@@ -1,1 +1,1 @@
-"""The D-Bus interfaces of our two services, for both ends."""
+"""The D-Bus interfaces of solo5-networkd and solo5-relay, for service and client."""

@@ -1,4 +1,4 @@
-"""A D-Bus interface: what its methods take and give, what it tells everybody, and how it describes itself."""
+"""A D-Bus interface as a value: methods, signals, and its introspection XML."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,24 +8,42 @@ from dbus_next.signature import SignatureTree
 
 @dataclass(frozen=True)
 class Method:
-    """Signatures, and the names of the arguments, of what is taken and of what is given."""
+    """A method.
 
-    takes: str
-    gives: str
+    Attributes:
+        in_signature: D-Bus signature of its arguments.
+        out_signature: D-Bus signature of its reply.
+        names: of arguments and results, separated by blanks.
+    """
+
+    in_signature: str
+    out_signature: str
     names: str
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Signature, and the names of the arguments, of what is told."""
+    """A signal.
 
-    tells: str
+    Attributes:
+        signature: D-Bus signature of its arguments.
+        names: of its arguments, separated by blanks.
+    """
+
+    signature: str
     names: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """One interface of one object; `name` is the service's as well."""
+    """An interface of one object.
+
+    Attributes:
+        name: of the interface, which is the bus name of the service too.
+        path: of the object.
+        methods: by name.
+        signals: by name.
+    """
 
     name: str
     path: str
@@ -33,7 +51,7 @@ class Interface:
     signals: Mapping[str, Signal] = field(default_factory=dict)
 
     def introspection(self) -> str:
-        """In the XML of org.freedesktop.DBus.Introspectable."""
+        """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
         methods = "".join(_method(name, method) for name, method in self.methods.items())
         signals = "".join(_signal(name, signal) for name, signal in self.signals.items())
         return f'<node><interface name="{self.name}">{methods}{signals}</interface></node>'
@@ -46,12 +64,12 @@ def _method(name: str, method: Method) -> str:
 
 
 def _signal(name: str, signal: Signal) -> str:
-    pairs = zip(signal.names.split(), SignatureTree(signal.tells).types, strict=True)
+    pairs = zip(signal.names.split(), SignatureTree(signal.signature).types, strict=True)
     inner = "".join(f'<arg name="{arg}" type="{kind.signature}"/>' for arg, kind in pairs)
     return f'<signal name="{name}">{inner}</signal>'
 
 
 def _arguments(method: Method) -> Iterator[str]:
-    for direction, signature in (("in", method.takes), ("out", method.gives)):
+    for direction, signature in (("in", method.in_signature), ("out", method.out_signature)):
         for kind in SignatureTree(signature).types:
             yield f'type="{kind.signature}" direction="{direction}"'

@@ -1,4 +1,4 @@
-"""The D-Bus interface org.solo5.Network1: what its methods take and give."""
+"""The D-Bus interface org.solo5.Network1 of solo5-networkd."""
 
 from solo5_systemd.dbus_api.interface import Interface, Method, Signal
 from solo5_systemd.network.model import LEASE_SIGNATURE, NIC_SIGNATURE, OVERVIEW_SIGNATURE, PORT_SIGNATURE
@@ -17,5 +17,5 @@ INTERFACE = Interface(
         "Networks": Method("", f"a{OVERVIEW_SIGNATURE}", "networks"),
         "Collect": Method("b", "as", "dry_run collected"),
     },
-    signals={"Repaired": Signal("ass", "tasks what")},
+    signals={"Repaired": Signal("ass", "tasks resource")},
 )

@@ -1,4 +1,4 @@
-"""The D-Bus interface org.solo5.Relay1: what its methods take and give."""
+"""The D-Bus interface org.solo5.Relay1 of solo5-relay."""
 
 from solo5_systemd.dbus_api.interface import Interface, Method, Signal
 

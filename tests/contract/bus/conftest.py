@@ -10,7 +10,7 @@ from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, 
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_exports import Exports
+from solo5_systemd.bus.unit_exports import ExportedState
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
@@ -26,7 +26,7 @@ def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A PID 1 that is away comes back soon, or never."""
-    monkeypatch.setattr(manager_module, "PAUSE", 0.01)
+    monkeypatch.setattr(manager_module, "RETRY_INTERVAL_S", 0.01)
 
 
 @pytest.fixture
@@ -42,21 +42,21 @@ async def connection(address: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def exports(tmp_path: Path) -> Exports:
+def exports(tmp_path: Path) -> ExportedState:
     """A machine whose PID 1 has written nothing yet."""
     (tmp_path / "units").mkdir()
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup/cgroup.procs").touch()
-    return Exports(tmp_path / "units", tmp_path / "cgroup")
+    return ExportedState(tmp_path / "units", tmp_path / "cgroup")
 
 
 @pytest.fixture
-def marks(exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScopeFields:
+def marks(exports: ExportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScopeFields:
     """The cgroups of the same machine."""
     Attributes(monkeypatch)
     return ScopeFields(tmp_path / "cgroup")
 
 
 @pytest.fixture
-def manager(connection: Connection, exports: Exports, marks: ScopeFields) -> Manager:
+def manager(connection: Connection, exports: ExportedState, marks: ScopeFields) -> Manager:
     return Manager(connection, exports, marks)

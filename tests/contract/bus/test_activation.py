@@ -40,7 +40,7 @@ def service(connection: Connection) -> Service:
 async def test_a_call_is_repeated_while_its_service_is_still_starting(
     address: str, connection: Connection, attempts: Path
 ) -> None:
-    calling = asyncio.ensure_future(service(connection).answer(PATH, "Answer"))
+    calling = asyncio.ensure_future(service(connection).call(PATH, "Answer"))
     await until(lambda: attempts.exists() and len(attempts.read_text().splitlines()) == 2)
     assert not calling.done()
     bus = await MessageBus(bus_address=address).connect()
@@ -54,7 +54,7 @@ async def test_a_call_is_repeated_while_its_service_is_still_starting(
 async def test_a_start_that_never_ends_is_given_up(
     connection: Connection, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activation, "START_TIMEOUT", 0.0)
+    monkeypatch.setattr(activation, "START_TIMEOUT_S", 0.0)
     with pytest.raises(RemoteError, match="TimedOut"):
-        await service(connection).answer(PATH, "Answer")
+        await service(connection).call(PATH, "Answer")
     assert attempts.read_text() == "started\n"

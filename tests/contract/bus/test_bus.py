@@ -216,7 +216,7 @@ async def test_a_slow_peer_delays_nobody_who_asks_another(systemd: FakeSystemd, 
     systemd.silent = {"Slow"}
     slow = [
         asyncio.ensure_future(connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Slow"))
-        for _ in range(connection_module.IN_FLIGHT)
+        for _ in range(connection_module.MAX_IN_FLIGHT)
     ]
     async with asyncio.timeout(PROMPT):
         await systemd.until_called("Slow", len(slow))

@@ -82,7 +82,7 @@ async def test_a_start_waits_for_a_stop_that_it_would_cancel(systemd: FakeSystem
 async def test_a_start_that_would_cancel_a_shutdown_is_refused(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.bus.manager.PAUSE", 0.001)
+    monkeypatch.setattr("solo5_systemd.bus.manager.RETRY_INTERVAL_S", 0.001)
     systemd.errors["StartTransientUnit"] = DESTRUCTIVE
     with pytest.raises(HostError, match="TransactionIsDestructive: the reason"):
         await manager.start(TRANSIENT, NO_FILES)

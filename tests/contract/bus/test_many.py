@@ -140,7 +140,7 @@ async def test_the_watch_over_a_run_that_was_seen_begins_without_a_question(
 async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listing_for_all(
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "SOON", 0.05)
+    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
     (run,) = await manager.running_states()
     systemd.units[UNIT].active = "failed"
     async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
@@ -152,7 +152,7 @@ async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listi
 async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "SOON", 60)
+    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 60)
     (run,) = await manager.running_states()
     async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
         await anext(states)
@@ -164,7 +164,7 @@ async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
 async def test_newcomers_share_a_listing(
     systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "SOON", 0.05)
+    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
     (run,) = await manager.running_states()
     watches = [manager.changes(run, seen=True) for _ in range(50)]
     for watch in watches:

@@ -171,7 +171,7 @@ async def test_a_unit_is_read_once_for_a_change(systemd: FakeSystemd, manager: M
 async def test_a_lost_signal_delays_and_never_hangs(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "LISTING", 0.05)
+    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.05)
     systemd.units[UNIT] = service()
     async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
         await anext(states)
@@ -185,7 +185,7 @@ async def test_a_lost_signal_delays_and_never_hangs(
 async def test_an_unchanged_state_is_given_again_and_not_read_again(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "AGAIN", 0.05)
+    monkeypatch.setattr(watch_module, "REPEAT_INTERVAL_S", 0.05)
     systemd.units[UNIT] = service()
     async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
         first = await anext(states)
@@ -258,7 +258,7 @@ async def test_a_change_is_read_by_those_who_watch_it_alone(systemd: FakeSystemd
 async def test_nothing_is_listed_where_nobody_watches(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "LISTING", 0.02)
+    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.02)
     await manager.states()
     before = asyncio.all_tasks()
     async with watching(manager, many(systemd, 3)):
@@ -275,7 +275,7 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_told_after_it(
     address: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "AWAY", 0.05)
+    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
     names = many(systemd, 3)
     async with asyncio.timeout(PROMPT * 5), watching(manager, names) as watches:
         systemd.changed(task_service(names[0]))
@@ -308,7 +308,7 @@ async def _later(address: str, units: dict[str, Unit]) -> AsyncIterator[FakeSyst
 async def test_a_property_that_nobody_answered_for_is_no_end(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    monkeypatch.setattr(watch_module, "LISTING", 0.05)
+    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.05)
     systemd.units[UNIT] = service()
     async with asyncio.timeout(10 * PROMPT), aclosing(following(manager)) as states:
         await anext(states)

@@ -75,7 +75,7 @@ def answer(interface: Interface, member: str, signature: str, body: Sequence[obj
 def test_a_call_with_any_body_is_answered_by_one_error_of_ours(
     interface: Interface, member: str, data: st.DataObject
 ) -> None:
-    takes = interface.methods[member].takes
+    takes = interface.methods[member].in_signature
     signature = data.draw(st.sampled_from([takes, takes, *SIGNATURES]))
     reply = answer(interface, member, signature, data.draw(bodies(signature)))
     assert reply.message_type is MessageType.ERROR
