@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fast.relay.fakejournal import Journal
+from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.export import Stream

@@ -1,4 +1,4 @@
-"""Output of a task's console: its stdout to ours, its stderr to ours."""
+"""Copies a task's console to the screen: its stdout to stdout, its stderr to stderr."""
 
 import json
 from collections.abc import Callable

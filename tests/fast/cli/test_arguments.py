@@ -1,4 +1,4 @@
-"""What people type, as values: every form, and every way to get it wrong."""
+"""Parsers of option values: valid and invalid ones."""
 
 from collections.abc import Callable
 from ipaddress import IPv4Address
@@ -100,12 +100,12 @@ BAD: dict[Callable[[str], object], list[str]] = {
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), GOOD)
-def test_a_form_becomes_its_value(parse: Callable[[str], object], text: str, value: object) -> None:
+def test_a_valid_value_is_parsed(parse: Callable[[str], object], text: str, value: object) -> None:
     assert parse(text) == value
 
 
 @pytest.mark.parametrize(("parse", "text"), [(parse, text) for parse, texts in BAD.items() for text in texts])
-def test_what_is_wrong_is_one_sentence(parse: Callable[[str], object], text: str) -> None:
+def test_an_invalid_value_is_one_sentence(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(InvalidRequestError) as raised:
         parse(text)
     assert "expected" in raised.value.sentence
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_one_sentence(parse: Callable[[str], object], text: str
 
 @pytest.mark.parametrize("parse", BAD)
 @given(text=st.text(st.characters(), max_size=40))
-def test_no_text_is_anything_but_a_value_or_a_sentence(parse: Callable[[str], object], text: str) -> None:
+def test_any_text_is_a_value_or_an_error_of_one_sentence(parse: Callable[[str], object], text: str) -> None:
     assert value_or_sentence(parse, text) is not None
 
 
@@ -126,12 +126,12 @@ def value_or_sentence(parse: Callable[[str], object], text: str) -> object:
         return error.sentence
 
 
-def test_two_of_one_kind_are_refused_by_name() -> None:
+def test_duplicates_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="NIC service is given twice"):
         typed.unique([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
 
 
-def test_one_port_for_two_protocols_is_two_ports() -> None:
+def test_one_port_of_two_protocols_is_two_ports() -> None:
     tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
     assert typed.unique([tcp, udp], typed.host_endpoint, "published port") == (tcp, udp)
 

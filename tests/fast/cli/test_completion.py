@@ -1,4 +1,4 @@
-"""What the shells offer is what the parser knows."""
+"""The shell completions offer the verbs and options of the parser."""
 
 import argparse
 import re
@@ -26,7 +26,7 @@ solo5ctl() {
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every parser by its words: ``, `run`, `network`, `network ls` …"""
+    """Yield every parser by its verb: ``, `run`, `network`, `network ls` …"""
     top, verbs = build()
     yield "", top
     for verb, parser in verbs.items():
@@ -46,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def bash(*words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """Return the completions of bash for the last word."""
     script = (
         f"source {BASH}; {TASKS} COMP_WORDS=({' '.join(repr(word) for word in ('solo5ctl', *words))}); "
         f"COMP_CWORD={len(words)}; _solo5ctl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
@@ -104,7 +104,7 @@ def test_bash_offers_files_for_images_and_disks(tmp_path: Path) -> None:
     assert bash("run", "--block", "storage", "=", here) == both
 
 
-def test_behind_the_image_nothing_is_an_option_of_ours(tmp_path: Path) -> None:
+def test_after_the_image_no_options_are_offered(tmp_path: Path) -> None:
     assert bash("run", "-m", "64M", "web.hvt", "-") == set()
     assert bash("run", "--net", "service", "=", "default", "web.hvt", "--") == set()
     assert "--detach" in bash("run", "--net", "service", "=", "default", "--")
@@ -133,6 +133,6 @@ def test_zsh_offers_exactly_the_options(words: str) -> None:
     assert {long or short for long, short in offered} == options(PARSERS[words])
 
 
-def test_zsh_describes_every_verb_as_the_parser_does() -> None:
+def test_zsh_has_the_summary_of_each_verb() -> None:
     text = ZSH.read_text()
     assert [verb for verb, summary in VERBS.items() if f"{verb}:{summary}" not in text] == []

@@ -20,7 +20,7 @@ def found(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
     monkeypatch.setattr(doctor, "probe", probe)
 
 
-def test_a_good_host_is_a_table_and_zero(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_host_is_a_table_and_exit_status_0(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, GOOD)
     result = solo5ctl("doctor", root=False)
     assert result.status == 0
@@ -28,14 +28,14 @@ def test_a_good_host_is_a_table_and_zero(solo5ctl: Solo5ctl, monkeypatch: pytest
     assert "    " not in {line[:4] for line in result.out.splitlines()}
 
 
-def test_what_is_only_limited_is_zero_too(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limited_facts_are_exit_status_0(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, replace(GOOD, controllers=None))
     result = solo5ctl("doctor")
     assert result.status == 0
     assert "cgroups           limited  version 1\n    Limits of tasks do not hold: boot with" in result.out
 
 
-def test_what_belongs_to_nobody_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_orphan_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, GOOD)
     assert "orphans           ok       none" in solo5ctl("doctor").out
     solo5ctl.engine.nobodys = (Orphan(kind=Kind.LEASE, subject="web", reason="its network unit is not active"),)
@@ -48,7 +48,7 @@ def test_what_belongs_to_nobody_is_listed_with_its_reason(solo5ctl: Solo5ctl, mo
     assert told in result.out
 
 
-def test_where_nobody_can_be_asked_for_orphans_the_facts_are_told(
+def test_the_facts_are_shown_if_the_check_for_orphans_fails(
     solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> tuple[Orphan, ...]:
@@ -62,7 +62,7 @@ def test_where_nobody_can_be_asked_for_orphans_the_facts_are_told(
     assert lines[-2:] == ["orphans limited check failed", "the system bus cannot be reached."]
 
 
-def test_a_broken_host_is_one(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_host_is_exit_status_1(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, replace(GOOD, user=False))
     assert solo5ctl("doctor").status == 1
     facts = {fact["name"]: fact for fact in json.loads(solo5ctl("doctor", "--json").out)}

@@ -1,4 +1,4 @@
-"""`image`: what an image needs, and whether it can run here."""
+"""`image`: the requirements of an image and whether it can run here."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,9 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_an_image_that_cannot_says_why_and_is_126(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked(monkeypatch, report(Target.SPT, HostError("a is missing.", "Do b."), HostError("c.")))
     result = solo5ctl("image", "web.spt")
     assert result.status == 126
@@ -79,7 +81,7 @@ def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_json_of_what_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_of_an_image_that_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     looked(monkeypatch, report(Target.SPT, HostError("a.")))
     document = json.loads(solo5ctl("image", "--json", "web.spt").out)
     assert (document["runnable"], document["problems"]) == (False, ["a."])
@@ -90,7 +92,7 @@ def test_json_of_what_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyP
     ("content", "status", "sentence"),
     [(None, 127, "does not exist"), (b"", 126, "cannot run"), (b"\x7fELF" + bytes(60), 126, "cannot run")],
 )
-def test_what_is_no_image_is_one_sentence(
+def test_an_invalid_image_is_one_sentence(
     solo5ctl: Solo5ctl, tmp_path: Path, content: bytes | None, status: int, sentence: str
 ) -> None:
     if content is not None:

@@ -1,4 +1,4 @@
-"""The entry: help, versions, mistakes, and what nobody foresaw."""
+"""The entry point: help, version, usage errors, internal errors."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from solo5_systemd.cli.verbs import ps
 
 
 @pytest.mark.parametrize("verb", parser.VERBS)
-def test_every_verb_explains_itself(solo5ctl: Solo5ctl, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(solo5ctl: Solo5ctl, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         solo5ctl(verb, "--help")
     assert left.value.code == 0
@@ -48,12 +48,12 @@ def test_the_version(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> 
         (["--json", "ps"], "solo5ctl: unrecognized arguments: --json.\nSee: solo5ctl --help\n"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_125(solo5ctl: Solo5ctl, words: list[str], err: str) -> None:
+def test_a_usage_error_is_a_sentence_and_exit_status_125(solo5ctl: Solo5ctl, words: list[str], err: str) -> None:
     result = solo5ctl(*words)
     assert (result.status, result.out, result.err) == (125, "", err)
 
 
-def test_an_unknown_verb_is_a_sentence_and_125(solo5ctl: Solo5ctl) -> None:
+def test_an_unknown_verb_is_a_sentence_and_exit_status_125(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("start", "web")
     assert result.status == 125
     assert result.err.startswith("solo5ctl: VERB: invalid choice: 'start' (choose from ")
@@ -66,13 +66,13 @@ def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(ps, "execute", execute)
 
 
-def test_an_interrupt_is_130_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_exit_status_130_without_output(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, KeyboardInterrupt())
     result = solo5ctl("ps")
     assert (result.status, result.out, result.err) == (130, "", "")
 
 
-def test_a_reader_that_left_is_141_without_a_word(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epipe_is_exit_status_141_without_output(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     abandoned: list[bool] = []
     monkeypatch.setattr("solo5_systemd.cli.main.discard_stdout", lambda: abandoned.append(True))
     fail(monkeypatch, BrokenPipeError())
@@ -80,7 +80,7 @@ def test_a_reader_that_left_is_141_without_a_word(solo5ctl: Solo5ctl, monkeypatc
     assert (result.status, result.out, result.err, abandoned) == (141, "", "", [True])
 
 
-def test_what_nobody_foresaw_is_a_sentence_too(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_sentence(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOLO5_DEBUG", raising=False)
     fail(monkeypatch, ZeroDivisionError("division by zero"))
     result = solo5ctl("ps")
@@ -88,7 +88,9 @@ def test_what_nobody_foresaw_is_a_sentence_too(solo5ctl: Solo5ctl, monkeypatch: 
     assert result.err.startswith("solo5ctl: internal error: ZeroDivisionError: division by zero\n")
 
 
-def test_what_nobody_foresaw_is_shown_whole_on_request(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_has_its_traceback_with_solo5_debug(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOLO5_DEBUG", "1")
     fail(monkeypatch, ZeroDivisionError("division by zero"))
     with pytest.raises(ZeroDivisionError):
@@ -99,7 +101,7 @@ MAIN = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
 
 
 def process(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
-    """Another interpreter, that finds what this one finds."""
+    """Run another interpreter with the same sys.path."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
@@ -123,7 +125,7 @@ def test_help_loads_neither_asyncio_nor_d_bus(words: list[str]) -> None:
     assert not {"asyncio", "dbus_next", "elftools", "subprocess", "solo5_systemd.engine.runtime"} & set(modules)
 
 
-def test_a_reader_that_left_early_sees_no_traceback() -> None:
+def test_a_closed_stdout_causes_no_traceback() -> None:
     code = (
         "import os, sys\n"
         "from solo5_systemd.cli.main import run\n"

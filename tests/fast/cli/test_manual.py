@@ -1,4 +1,4 @@
-"""The manual says what the program does: option by option, key by key."""
+"""The manual pages document every option, JSON key, outcome, exit status and setting."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def section(verb: str) -> str:
 
 
 def tagged(text: str) -> set[str]:
-    """The options that have a paragraph of their own."""
+    """Return the options that have a tagged paragraph."""
     tags = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
     return {option for tag in tags for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", tag)}
 
@@ -43,13 +43,13 @@ def test_each_verb_has_its_section_with_exactly_its_options(verb: str) -> None:
     assert tagged(section(verb)) - EVERYWHERE == options(PARSERS[verb]) - EVERYWHERE
 
 
-def test_what_every_verb_has_is_described_once() -> None:
+def test_options_of_every_verb_are_documented_once() -> None:
     text = source("solo5ctl.1")
     general = text[text.index("\n.SH OPTIONS") : text.index("\n.SH VERBS")]
     assert tagged(general) == EVERYWHERE | options(PARSERS[""])
 
 
-def test_each_choice_and_default_is_named() -> None:
+def test_each_choice_and_default_is_documented() -> None:
     text = section("run")
     for action in PARSERS["run"]._actions:
         assert [choice for choice in action.choices or () if choice not in text] == []
@@ -70,7 +70,7 @@ def keys(value: object) -> set[str]:
     return set()
 
 
-def test_every_json_key_of_a_task_is_named() -> None:
+def test_every_json_key_of_a_task_is_documented() -> None:
     text = source("solo5ctl.1").partition('.SH "JSON OUTPUT"')[2]
     documents = [
         task_output.task_json(running(networked=True)),
@@ -84,14 +84,14 @@ def test_every_json_key_of_a_task_is_named() -> None:
 
 
 @pytest.mark.parametrize("ending", Ending)
-def test_every_ending_is_named_and_explained(ending: Ending) -> None:
+def test_every_ending_is_documented(ending: Ending) -> None:
     assert ending.value in source("solo5ctl.1")
     word = task_output._ENDINGS[ending]
     titles = re.findall(r"^\.TP\n(.*)$", source("solo5-systemd.7"), re.MULTILINE)
     assert word in {title for line in titles for title in line.split(", ")}
 
 
-def test_every_exit_status_of_an_error_is_named() -> None:
+def test_every_exit_status_of_an_error_is_documented() -> None:
     text = source("solo5ctl.1").partition('.SH "EXIT STATUS"')[2]
     statuses = {error.exit_status for error in (Solo5Error, *Solo5Error.__subclasses__())}
     assert [status for status in statuses if f".B {status}\n" not in text] == []
@@ -101,12 +101,12 @@ SETTINGS = ["tender_paths", "reserved_ports", "ipv4", "gateway4", "bridge", "mtu
 
 
 @pytest.mark.parametrize("key", SETTINGS)
-def test_every_setting_is_described(key: str) -> None:
+def test_every_setting_is_documented(key: str) -> None:
     assert f"\n.TP\n.B {key}\n" in source("solo5.toml.5")
 
 
 @pytest.mark.parametrize("page", sorted(page.name for page in MAN.iterdir()))
-def test_a_page_says_what_can_go_wrong_and_where_to_read_on(page: str) -> None:
+def test_a_page_has_its_sections(page: str) -> None:
     text = source(page)
     assert text.startswith(".TH ")
     assert '\n.SH "WHAT CAN GO WRONG"\n' in text

@@ -1,4 +1,4 @@
-"""`metrics`: what is measured, as readers of either dialect take it."""
+"""`metrics`: both formats, parsed by the client library of Prometheus."""
 
 import errno
 import os
@@ -78,7 +78,7 @@ def test_openmetrics_has_types_units_and_labels(found: dict[str, Metric]) -> Non
     assert value(found["solo5_task_start_time_seconds"], task="idle") == 1_700_000_000
 
 
-def test_what_a_task_is_stands_in_one_series(found: dict[str, Metric]) -> None:
+def test_labels_of_a_task_are_in_one_series(found: dict[str, Metric]) -> None:
     labels = {sample.labels["task"]: sample.labels for sample in found["solo5_task_info"].samples}
     assert labels["web"] == {
         "task": "web",
@@ -97,18 +97,18 @@ def test_what_a_task_is_stands_in_one_series(found: dict[str, Metric]) -> None:
     assert nic.labels | {"task": "web", "nic": "service", "network": "default", "ipv4": "10.89.0.2"} == nic.labels
 
 
-def test_networks_are_told_of_once_their_range_is_settled(found: dict[str, Metric]) -> None:
+def test_a_network_without_a_range_has_no_series(found: dict[str, Metric]) -> None:
     assert value(found["solo5_network_free_addresses"], network="default") == 252
     assert [sample.labels["network"] for sample in found["solo5_network_leases"].samples] == ["default"]
 
 
-def test_the_unknown_is_absent_and_never_zero(found: dict[str, Metric]) -> None:
+def test_unknown_values_are_absent(found: dict[str, Metric]) -> None:
     of_idle = {name for name, metric in found.items() for sample in metric.samples if sample.labels.get("task") == IDLE}
     assert of_idle == {"solo5_task_info", "solo5_task_start_time_seconds"}
 
 
 @pytest.mark.parametrize("root, networked", [(False, True), (True, False)])
-def test_the_network_service_is_asked_by_root_alone_and_where_something_is_leased(
+def test_the_network_service_is_called_only_by_root_and_with_a_lease(
     solo5ctl: Solo5ctl, *, root: bool, networked: bool
 ) -> None:
     solo5ctl.engine.known = {WEB: running("web", networked=networked)}
@@ -116,15 +116,15 @@ def test_the_network_service_is_asked_by_root_alone_and_where_something_is_lease
     assert (shown.status, "solo5_network_" in shown.out) == (0, False)
 
 
-def test_a_machine_without_tasks_has_metrics_all_the_same(solo5ctl: Solo5ctl) -> None:
+def test_a_machine_without_tasks_has_metrics(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.known, solo5ctl.engine.rounds = {}, iter(())
     text = solo5ctl("metrics").out
     assert parsed(text).keys() == {"solo5_build_info", "solo5_tasks"}
     assert text.endswith("\n# EOF\n")
 
 
-def test_a_text_file_is_of_the_older_dialect_and_has_the_same_values(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
-    """Whose counters bear `_total` in their types as well, and which knows neither `info` nor UNIT."""
+def test_a_textfile_is_in_the_prometheus_format_with_the_same_values(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    """Its TYPE lines of counters have `_total`, and it has neither the type `info` nor UNIT."""
     path = tmp_path / "solo5.prom"
     done = solo5ctl("metrics", "--textfile", str(path))
     assert (done.status, done.out) == (0, "")
@@ -137,7 +137,7 @@ def test_a_text_file_is_of_the_older_dialect_and_has_the_same_values(solo5ctl: S
     assert value(metrics["solo5_task_cpu_seconds"], task="web", mode="user") == 2.0
 
 
-def test_a_file_is_replaced_whole_and_readable_by_all(tmp_path: Path) -> None:
+def test_a_textfile_is_replaced_atomically_with_mode_0644(tmp_path: Path) -> None:
     path = tmp_path / "solo5.prom"
     path.write_text("old")
     with path.open() as before:
@@ -148,9 +148,7 @@ def test_a_file_is_replaced_whole_and_readable_by_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HostError, match="No such file or directory"):
         write_textfile(tmp_path / "no" / "solo5.prom", "")
     monkeypatch.setattr(os, "fchmod", failing(errno.ENOSPC))
@@ -159,7 +157,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_and_labels_are_escaped_as_each_dialect_wants() -> None:
+def test_help_and_labels_are_escaped_for_each_format() -> None:
     odd = 'a "b" \\ c\nd'
     family = Family(name="x", kind=Kind.GAUGE, help=odd, values=[({"label": f"{odd}\udcff", "empty": ""}, 1)])
     new, old = parsed(openmetrics([family]))["x"], parsed_file(prometheus([family]))["x"]

@@ -44,7 +44,7 @@ def test_ls(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("network", "ls", "-q").out == "default\nlab\n"
 
 
-def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
+def test_ls_json_has_no_keys_for_unknown_values(solo5ctl: Solo5ctl) -> None:
     used, unused = json.loads(solo5ctl("network", "ls", "--json").out)
     assert used == {
         "name": "default",
@@ -69,7 +69,7 @@ def test_ls_json_leaves_out_what_is_not_settled(solo5ctl: Solo5ctl) -> None:
     }
 
 
-def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
+def test_inspect_shows_the_leases(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("network", "inspect", "default", "lab").out
     assert f"     Lease: 10.89.0.2 {LEASE.mac} web/service\n" in text
     assert "     Range: assigned on first use\n" in text
@@ -91,7 +91,7 @@ def test_inspect_shows_who_holds_what(solo5ctl: Solo5ctl) -> None:
     ]
 
 
-def test_an_unknown_network_is_a_sentence(solo5ctl: Solo5ctl) -> None:
+def test_an_unknown_network_is_one_sentence(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("network", "inspect", "dmz")
     assert result.status == 125
     assert result.err.startswith("solo5ctl: no network is named 'dmz': expected one of default, lab.\n")
@@ -117,7 +117,7 @@ def test_an_overview_has_a_wire_form() -> None:
     )
 
 
-def test_a_damaged_overview_is_a_sentence() -> None:
+def test_a_damaged_overview_is_one_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
         NetworkOverview.from_wire(
             ("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, False, (), ())

@@ -10,7 +10,7 @@ from solo5_systemd.cli import render
 from solo5_systemd.text import visible
 
 
-def test_columns_stand_below_one_another_two_blanks_apart() -> None:
+def test_columns_are_aligned_two_blanks_apart() -> None:
     assert render.table(("NAME", "N"), [("a", "1"), ("longer", "")]) == "NAME    N\na       1\nlonger  -\n"
 
 
@@ -27,7 +27,7 @@ def test_a_cell_cannot_break_its_line() -> None:
     assert render.table(("A",), [("x\n\x1b[2J",)]) == "A\nx\\x0a\\x1b[2J\n"
 
 
-def test_fields_have_their_colons_below_one_another() -> None:
+def test_fields_have_aligned_colons() -> None:
     assert render.fields([("Unit", "a"), ("Name", ""), ("X", "b")]) == "Unit: a\nName: -\n   X: b\n"
 
 
@@ -35,7 +35,7 @@ def test_fields_have_their_colons_below_one_another() -> None:
     ("text", "shown"),
     [("plain é", "plain é"), ("\x07", "\\x07"), ("\u202e", "\\u202e"), ("\udcff", "\\xff"), ("\x9b", "\\x9b")],
 )
-def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -79,5 +79,5 @@ def test_a_moment_is_rfc_3339() -> None:
     assert render.moment(1_700_000_000_000_042) == "2023-11-14T22:13:20.000042Z"
 
 
-def test_json_survives_bytes_that_are_no_utf_8() -> None:
+def test_json_has_bytes_that_are_not_utf_8() -> None:
     assert json.loads(render.json_text({"image": "\udcff"})) == {"image": "\udcff"}

@@ -1,4 +1,4 @@
-"""`run`: the workload that is asked for, the foreground, the signals, the exit status."""
+"""`run`: the workload, the foreground, signals, exit statuses."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def started(solo5ctl: Solo5ctl) -> Workload:
     return workload
 
 
-def test_all_that_was_typed_is_in_the_workload(solo5ctl: Solo5ctl) -> None:
+def test_all_options_are_in_the_workload(solo5ctl: Solo5ctl) -> None:
     words = (
         "run --name web -d -m 64M --cpus 1.5 --cpu-weight 50 --net service=lab,ip=10.1.2.3 --publish 8080:80 "
         "-p service:53:53/udp --block storage=/srv/a,sector-size=4096 --tender hvt --property TasksMax=32 "
@@ -45,9 +45,7 @@ def test_all_that_was_typed_is_in_the_workload(solo5ctl: Solo5ctl) -> None:
     assert workload.log_fields == (("TEAM", "web"),)
 
 
-def test_what_is_left_out_has_podmans_defaults(
-    solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defaults_are_those_of_podman(solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     solo5ctl("run", "--block", "a=disk", "hello.spt")
     workload = started(solo5ctl)
@@ -84,26 +82,28 @@ def test_the_foreground_copies_the_console_and_ends_as_the_guest(solo5ctl: Solo5
         (Outcome(ending=Ending.UNKNOWN, sentence="ended"), 125),
     ],
 )
-def test_an_end_that_the_console_does_not_tell_is_told(solo5ctl: Solo5ctl, outcome: Outcome, status: int) -> None:
+def test_an_outcome_that_the_console_does_not_show_is_written_to_stderr(
+    solo5ctl: Solo5ctl, outcome: Outcome, status: int
+) -> None:
     solo5ctl.engine.outcome = outcome
     result = solo5ctl("run", "--name", "web", "a.spt")
     assert (result.status, result.err) == (status, f"solo5ctl: web: {outcome.sentence}\n")
 
 
-def test_a_refusal_by_the_tender_is_126_in_its_own_words(solo5ctl: Solo5ctl) -> None:
+def test_an_error_of_the_tender_is_exit_status_126_with_its_message(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("solo5-spt: bad image", Stream.STDERR)]
     solo5ctl.engine.outcome = Outcome(ending=Ending.TENDER_REFUSED, exit_code=1, sentence="the tender refused")
     result = solo5ctl("run", "a.spt")
     assert (result.status, result.err) == (126, "solo5-spt: bad image\n")
 
 
-def test_rm_forgets_the_task_after_its_end(solo5ctl: Solo5ctl) -> None:
+def test_rm_removes_the_task_after_its_end(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("run", "--rm", "--name", "web", "a.spt").status == 0
     assert solo5ctl.engine.calls[-1] == ("remove", "web", False)
     assert solo5ctl.engine.known == {}
 
 
-def test_replace_removes_a_task_of_that_name(solo5ctl: Solo5ctl) -> None:
+def test_replace_removes_a_task_of_the_same_name(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.known |= {task.name: task for task in (running("web"),)}
     assert solo5ctl("run", "-d", "--replace", "--name", "web", "a.spt").status == 0
     assert solo5ctl.engine.calls == [("remove", "web", True)]
@@ -111,7 +111,7 @@ def test_replace_removes_a_task_of_that_name(solo5ctl: Solo5ctl) -> None:
 
 
 @pytest.mark.parametrize(("signal", "asked"), [(signals.SIGINT, StopSignal.INT), (signals.SIGTERM, StopSignal.TERM)])
-def test_a_signal_is_passed_on_as_a_stop(solo5ctl: Solo5ctl, signal: signals.Signals, asked: StopSignal) -> None:
+def test_a_signal_stops_the_task(solo5ctl: Solo5ctl, signal: signals.Signals, asked: StopSignal) -> None:
     engine = solo5ctl.engine
     engine.outcome, engine.listens = None, True
     engine.on_console = lambda: os.kill(os.getpid(), signal)
@@ -120,7 +120,7 @@ def test_a_signal_is_passed_on_as_a_stop(solo5ctl: Solo5ctl, signal: signals.Sig
     assert ("stop", "web", asked, 10.0) in engine.calls
 
 
-def test_a_second_signal_kills(solo5ctl: Solo5ctl) -> None:
+def test_a_second_signal_kills_the_task(solo5ctl: Solo5ctl) -> None:
     engine = solo5ctl.engine
     engine.outcome = None
 
@@ -134,7 +134,7 @@ def test_a_second_signal_kills(solo5ctl: Solo5ctl) -> None:
 
 
 @pytest.mark.parametrize(("signal", "status"), [(signals.SIGINT, 130), (signals.SIGTERM, 143)])
-def test_a_signal_during_the_start_abandons_it(solo5ctl: Solo5ctl, signal: signals.Signals, status: int) -> None:
+def test_a_signal_during_the_start_cancels_it(solo5ctl: Solo5ctl, signal: signals.Signals, status: int) -> None:
     solo5ctl.engine.on_start = lambda: os.kill(os.getpid(), signal)
     assert solo5ctl("run", "--name", "web", "a.spt").status == status
     assert solo5ctl.engine.known == {}
@@ -160,7 +160,7 @@ def test_a_start_that_fails_has_the_status_of_its_error(
     assert (result.status, result.out, result.err) == (status, "", "solo5ctl: a.\n")
 
 
-def test_a_scope_becomes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scope_executes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     executed: list[tuple[str, list[str]]] = []
 
     def execv(path: str, words: list[str]) -> None:
@@ -183,7 +183,7 @@ LIMITED = "-m 64M --cpus 1 --cpu-weight 50 --property TasksMax=32 --property IOW
 
 
 @pytest.mark.parametrize("way", ["", "-d "])
-def test_limits_that_will_not_hold_are_named_once(solo5ctl: Solo5ctl, way: str) -> None:
+def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: str) -> None:
     solo5ctl.engine.enabled = ("cpu", "cpuset")
     result = solo5ctl("run", *f"{way}{LIMITED} a.spt".split())
     assert (result.status, len(solo5ctl.engine.workloads)) == (0, 1)
@@ -193,14 +193,14 @@ def test_limits_that_will_not_hold_are_named_once(solo5ctl: Solo5ctl, way: str) 
     )
 
 
-def test_limits_of_a_scope_that_will_not_hold_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.cli.run_scope.execute", lambda line: None)
     solo5ctl.engine.enabled = ()
     assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 
 
 @pytest.mark.parametrize(("enabled", "words"), [((), ""), (("cpu", "cpuset", "io", "memory", "pids"), LIMITED)])
-def test_nothing_is_said_where_no_limit_is_set_or_all_hold(
+def test_there_is_no_warning_without_limits_or_if_all_are_enforced(
     solo5ctl: Solo5ctl, enabled: tuple[str, ...], words: str
 ) -> None:
     solo5ctl.engine.enabled = enabled
@@ -228,7 +228,9 @@ def test_nothing_is_said_where_no_limit_is_set_or_all_hold(
         ("--name", "run: --name: expected one argument"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_asked(solo5ctl: Solo5ctl, words: str, sentence: str) -> None:
+def test_an_invalid_request_is_refused_before_the_engine_is_called(
+    solo5ctl: Solo5ctl, words: str, sentence: str
+) -> None:
     result = solo5ctl("run", *words.split())
     assert result.status == 125
     assert result.err.startswith(f"solo5ctl: {sentence}")

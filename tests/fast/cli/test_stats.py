@@ -50,12 +50,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     return engine
 
 
-def test_a_row_has_what_is_known() -> None:
+def test_a_row_has_all_known_values() -> None:
     assert row("web", BEFORE, FULL) == ROW
     assert row("web", BEFORE, FULL, wide=True) == (*ROW, "2.50s", "0.00s", "12M", "0", "2 / 0 / -")
 
 
-def test_the_unknown_is_shown_as_such_and_never_as_zero() -> None:
+def test_unknown_values_are_empty_and_never_zero() -> None:
     assert row("web", None, UNKNOWN, wide=True) == ("web", *[""] * (len(HEADER) + len(WIDE_HEADER) - 1))
     assert usage_json("web", None, UNKNOWN) == {"name": "web"}
     limited = replace(UNKNOWN, usage=Usage(time=1.0, memory=Memory(limit=64 << 20)))
@@ -98,7 +98,7 @@ def test_json_has_bytes_and_microseconds() -> None:
     }
 
 
-def test_once_is_one_table_of_what_runs(solo5ctl: Solo5ctl) -> None:
+def test_no_stream_is_one_table(solo5ctl: Solo5ctl) -> None:
     header, web = solo5ctl("stats", "--no-stream").out.splitlines()
     assert header.split("  ")[0] == "NAME"
     assert tuple(cell.strip() for cell in web.split("  ") if cell) == ROW
@@ -118,7 +118,7 @@ def test_a_stream_of_named_tasks_ends_with_them(solo5ctl: Solo5ctl) -> None:
     assert documents.endswith("PIDS\n")
 
 
-def test_a_terminal_is_drawn_again(solo5ctl: Solo5ctl) -> None:
+def test_a_terminal_is_cleared(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("stats", "web", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
 
 
@@ -127,20 +127,20 @@ def test_json(solo5ctl: Solo5ctl) -> None:
     assert (web["name"], web["cpu_percent"]) == ("web", 50.0)
 
 
-def test_nothing_to_see_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:
+def test_no_tasks_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.rounds = iter(())
     assert solo5ctl("stats", "--no-stream").out.split("  ")[0] == "NAME"
     assert json.loads(solo5ctl("stats", "--no-stream", "--json").out) == []
 
 
-def test_a_task_that_has_ended_has_nothing_to_show_and_an_unknown_one_is_an_error(solo5ctl: Solo5ctl) -> None:
+def test_an_ended_task_has_no_row_and_an_unknown_one_is_an_error(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("stats", "old").out.splitlines() == ["  ".join(HEADER)]
     refused = solo5ctl("stats", "nobody")
     assert (refused.status, "nobody" in refused.err) == (125, True)
 
 
 @pytest.mark.parametrize("order, first", [("name", "a"), ("cpu", "z"), ("memory", "z"), ("net", "z"), ("block", "z")])
-def test_rows_are_sorted_by_name_or_the_largest_first(solo5ctl: Solo5ctl, order: str, first: str) -> None:
+def test_rows_are_sorted_by_name_or_in_descending_order(solo5ctl: Solo5ctl, order: str, first: str) -> None:
     a, z = TaskName("a"), TaskName("z")
     solo5ctl.engine.rounds = iter([{a: UNKNOWN, z: BEFORE}, {a: UNKNOWN, z: FULL}])
     assert solo5ctl("stats", "--no-stream", "--sort", order).out.splitlines()[1].split()[0] == first

@@ -1,4 +1,4 @@
-"""The verbs on tasks, each called as a person would call it."""
+"""The verbs on tasks, called with command lines."""
 
 import json
 
@@ -18,7 +18,7 @@ def engine() -> FakeRuntime:
     return FakeRuntime(running("web", networked=True), running("api"), ended("old"))
 
 
-def test_ps_lists_what_lives(solo5ctl: Solo5ctl) -> None:
+def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("ps")
     header, api, web = result.out.splitlines()
     assert header.split() == ["NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS"]
@@ -54,7 +54,7 @@ def test_ps_needs_no_root(solo5ctl: Solo5ctl) -> None:
     ("environment", "words", "coloured"),
     [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({"TERM": "dumb"}, [], False), ({}, ["--no-color"], False)],
 )
-def test_colour_is_for_terminals_that_want_it(
+def test_colour_is_used_on_terminals_only(
     solo5ctl: Solo5ctl, environment: dict[str, str], words: list[str], coloured: bool
 ) -> None:
     assert ("\x1b[32mUp" in solo5ctl("ps", *words, terminal=True, environment=environment).out) is coloured
@@ -70,7 +70,7 @@ def test_inspect_shows_fields_or_json(solo5ctl: Solo5ctl) -> None:
     assert documents[0]["outcome"]["ending"] == "exited"
 
 
-def test_stop_asks_all_at_once_and_names_each(solo5ctl: Solo5ctl) -> None:
+def test_stop_stops_all_concurrently_and_prints_each_name(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("stop", "web", "api", "web")
     assert (result.status, sorted(result.out.split())) == (0, ["api", "web"])
     assert solo5ctl.engine.calls == [("stop", name, StopSignal.TERM, 10.0) for name in ("web", "api")]
@@ -87,7 +87,7 @@ def test_kill(solo5ctl: Solo5ctl, words: list[str], number: int) -> None:
     assert solo5ctl.engine.calls == [("kill", "web", number)]
 
 
-def test_kill_refuses_what_a_tender_dies_of_without_a_word(solo5ctl: Solo5ctl) -> None:
+def test_kill_refuses_signals_that_a_tender_does_not_handle(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("kill", "-s", "USR1", "web")
     assert result.status == 125
     assert result.err.startswith("solo5ctl: --signal 'USR1' cannot be sent: expected INT, TERM or KILL")
@@ -108,7 +108,7 @@ def test_freeze_and_thaw(solo5ctl: Solo5ctl) -> None:
 
 
 @pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw"])
-def test_one_unknown_name_does_not_keep_the_others_from_it(solo5ctl: Solo5ctl, verb: str) -> None:
+def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, "gone", "web")
     assert result.status == 125
     assert result.out == "web\n"
@@ -116,7 +116,7 @@ def test_one_unknown_name_does_not_keep_the_others_from_it(solo5ctl: Solo5ctl, v
 
 
 @pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw", "run", "gc"])
-def test_what_changes_the_machine_needs_root(solo5ctl: Solo5ctl, verb: str) -> None:
+def test_verbs_that_change_something_require_root(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
     assert result.status == 125
     assert result.err.startswith("solo5ctl: this verb requires root.")
@@ -133,14 +133,14 @@ def test_wait_prints_each_exit_status_in_order(solo5ctl: Solo5ctl) -> None:
     assert second["outcome"]["exit_status"] == 0
 
 
-def test_logs_keep_stdout_and_stderr_apart_and_bytes_as_they_are(solo5ctl: Solo5ctl) -> None:
+def test_logs_separate_stdout_and_stderr_and_do_not_change_bytes(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("hello"), line("bad", Stream.STDERR), line("\x1b[2Jbye")]
     result = solo5ctl("logs", "old")
     assert (result.status, result.out, result.err) == (0, "hello\n\x1b[2Jbye\n", "bad\n")
     assert solo5ctl.engine.calls == [("console", "old", False, None)]
 
 
-def test_logs_cannot_command_a_terminal(solo5ctl: Solo5ctl) -> None:
+def test_logs_escape_control_characters_on_a_terminal(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("\x1b[2Jbye"), line(b"\x9b2J", Stream.STDERR)]
     result = solo5ctl("logs", "old", terminal=True)
     assert (result.out, result.err) == ("\\x1b[2Jbye\n", "\\x9b2J\n")
@@ -152,14 +152,14 @@ def test_logs_options(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl.engine.calls == [("console", "old", True, 3)]
 
 
-def test_an_empty_console_is_explained_to_whom_the_journal_may_be_closed(solo5ctl: Solo5ctl) -> None:
+def test_an_empty_console_has_a_hint_without_root(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("logs", "old").err == ""
     assert solo5ctl("logs", "old", root=False).err.startswith("solo5ctl: no console lines: expected root")
     solo5ctl.engine.lines = [line("hello")]
     assert solo5ctl("logs", "old", root=False).err == ""
 
 
-def test_logs_json_is_one_object_a_line(solo5ctl: Solo5ctl) -> None:
+def test_logs_json_is_one_object_per_line(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("a"), line("b\n", Stream.STDERR)]
     first, second = map(json.loads, solo5ctl("logs", "--json", "old").out.splitlines())
     assert first == {"time": "2023-11-14T22:13:20.000000Z", "stream": "stdout", "message": "a"}
@@ -174,7 +174,7 @@ def test_an_unknown_task_is_one_sentence(solo5ctl: Solo5ctl, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "dry_run"), [([], False), (["--dry-run"], True)])
-def test_gc_names_what_goes(solo5ctl: Solo5ctl, words: list[str], dry_run: bool) -> None:
+def test_gc_lists_removed_resources(solo5ctl: Solo5ctl, words: list[str], dry_run: bool) -> None:
     solo5ctl.engine.leftovers = ("tap s5-1", "image abc")
     assert solo5ctl("gc", *words).out == "tap s5-1\nimage abc\n"
     assert json.loads(solo5ctl("gc", *words, "--json").out) == ["tap s5-1", "image abc"]

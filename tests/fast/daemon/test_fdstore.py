@@ -16,7 +16,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield notify
 
 
-def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
+def test_a_descriptor_is_stored_by_name(systemd: socket.socket) -> None:
     read_end, write_end = os.pipe()
     fdstore.store("o7", write_end)
     message, fds, _, _ = socket.recv_fds(systemd, 100, 4)
@@ -27,19 +27,19 @@ def test_systemd_is_handed_a_descriptor_by_name(systemd: socket.socket) -> None:
         os.close(fd)
 
 
-def test_systemd_is_told_to_close_it(systemd: socket.socket) -> None:
+def test_a_descriptor_is_removed_by_name(systemd: socket.socket) -> None:
     fdstore.remove("o7")
     assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=o7"
 
 
-def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_effect_without_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     fdstore.store("o7", 0)
     fdstore.remove("o7")
     assert fdstore.restored() == {}
 
 
-def test_what_was_kept_comes_back_by_name_and_of_two_the_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_descriptors_are_restored_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
     for fd in fds:
         os.set_inheritable(fd, True)
@@ -56,7 +56,7 @@ def test_what_was_kept_comes_back_by_name_and_of_two_the_later(monkeypatch: pyte
         os.close(fd)
 
 
-def test_what_was_meant_for_another_process_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_of_another_process_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
     monkeypatch.setenv("LISTEN_FDS", "1")
     assert fdstore.restored() == {}

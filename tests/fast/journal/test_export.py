@@ -29,7 +29,7 @@ def entries(pieces: Iterable[bytes]) -> list[Entry]:
 
 
 def read(data: bytes) -> list[Entry]:
-    """Whole, byte by byte, and with a tail that is not complete: always the same entries."""
+    """Parse the input as a whole, byte by byte, and with an incomplete tail: the entries are the same."""
     whole = entries([data])
     assert entries(data[i : i + 1] for i in range(len(data))) == whole
     assert entries([data + CONSOLE[:-1]]) == whole
@@ -37,19 +37,19 @@ def read(data: bytes) -> list[Entry]:
     return whole
 
 
-def test_a_line_of_the_console_is_read_with_all_that_belongs_to_it() -> None:
+def test_a_console_line_is_parsed_with_all_fields() -> None:
     (entry,) = read(CONSOLE)
     assert (entry.cursor, entry.realtime, entry.message) == ("s=1;i=2", 1700000000000000, b"hello=world")
     assert entry.stream is Stream.STDOUT
     assert entry.fields["PRIORITY"] == b"6"
 
 
-def test_bytes_that_are_no_text_come_through_unchanged() -> None:
+def test_binary_fields_are_not_changed() -> None:
     (entry,) = read(TENDER)
     assert (entry.message, entry.stream, entry.realtime) == (b"two\nlines \xff\0\n\n", Stream.STDERR, 0)
 
 
-def test_entries_follow_one_another_and_more_empty_lines_mean_nothing() -> None:
+def test_extra_empty_lines_between_entries_are_ignored() -> None:
     assert [entry.cursor for entry in read(b"\n\n" + CONSOLE + b"\n" + TENDER + CONSOLE)] == [
         "s=1;i=2",
         "s=1;i=3",
@@ -58,7 +58,7 @@ def test_entries_follow_one_another_and_more_empty_lines_mean_nothing() -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.lists(st.integers(0, 400), max_size=8))
-def test_any_messages_cut_anywhere_come_back(messages: list[bytes], cuts: list[int]) -> None:
+def test_any_messages_in_any_chunks_are_parsed(messages: list[bytes], cuts: list[int]) -> None:
     data = b"".join(text(**HEAD) + binary("MESSAGE", message) + b"\n" for message in messages)
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     pieces = [data[start:end] for start, end in pairwise(edges)]
@@ -75,9 +75,7 @@ def test_any_messages_cut_anywhere_come_back(messages: list[bytes], cuts: list[i
         (text(__REALTIME_TIMESTAMP="soon") + b"\n", "timestamp b'soon'"),
     ],
 )
-def test_what_is_not_of_the_format_is_refused_within_bounds(
-    monkeypatch: pytest.MonkeyPatch, data: bytes, words: str
-) -> None:
+def test_invalid_input_is_refused_in_bounded_memory(monkeypatch: pytest.MonkeyPatch, data: bytes, words: str) -> None:
     monkeypatch.setattr(export, "FIELD_LIMIT", 100)
     with pytest.raises(ExportError, match=words):
         entries([data])

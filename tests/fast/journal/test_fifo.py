@@ -38,7 +38,7 @@ async def test_a_reader_may_come_later(fifo: Path) -> None:
     os.close(reader)
 
 
-async def test_a_fifo_that_nobody_reads_is_told(fifo: Path) -> None:
+async def test_a_fifo_without_a_reader_is_an_error(fifo: Path) -> None:
     with pytest.raises(HostError, match=r"fifo has no reader: expected one within 0 seconds"):
         await open_fifo(str(fifo), timeout_s=0.05)
 
@@ -86,7 +86,7 @@ async def test_a_file_in_its_place_is_not_opened(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-async def test_nothing_in_its_place_is_told(tmp_path: Path) -> None:
+async def test_a_missing_fifo_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"fifo cannot be opened for writing: No such file or directory"):
         await open_fifo(str(tmp_path / "fifo"))
 

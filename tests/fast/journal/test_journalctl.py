@@ -31,7 +31,7 @@ Program = Callable[[str], Path]
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    """Put a shell script in the place of journalctl; it leaves its arguments behind."""
+    """Replace journalctl by a shell script that saves its arguments."""
 
     def make(script: str) -> Path:
         path = tmp_path / "journalctl"
@@ -67,20 +67,20 @@ async def test_the_lines_of_one_invocation_are_read(program: Program) -> None:
     assert "--follow" not in arguments(path)
 
 
-async def test_lines_of_an_earlier_task_of_this_name_are_not_among_them(program: Program) -> None:
+async def test_lines_of_an_earlier_task_of_this_name_are_not_read(program: Program) -> None:
     path = program(LINES)
     state = replace(STATE, started=2_000_000_000_000_000)
     assert [entry async for entry in JOURNAL.entries(state, follow=False)] == []
     assert "--since=@2000000000" in arguments(path)
 
 
-async def test_reading_begins_after_a_cursor_or_with_the_last_lines(program: Program) -> None:
+async def test_reading_starts_after_a_cursor_or_with_the_last_lines(program: Program) -> None:
     path = program(LINES)
     assert [entry async for entry in JOURNAL.entries(STATE, follow=False, last=7, after="c0")]
     assert {"--lines=7", "--after-cursor=c0"} <= set(arguments(path))
 
 
-async def test_a_reader_that_has_had_enough_ends_its_journalctl(program: Program) -> None:
+async def test_a_closed_reader_terminates_its_journalctl(program: Program) -> None:
     path = program(f"{LEAVE_PID}\n{LINES}\nexec sleep 60")
     async with aclosing(JOURNAL.entries(STATE, follow=True)) as entries:
         assert (await anext(entries)).message == b"hello"
@@ -89,7 +89,7 @@ async def test_a_reader_that_has_had_enough_ends_its_journalctl(program: Program
     assert is_gone(path)
 
 
-async def test_a_cancelled_reader_ends_its_journalctl(program: Program) -> None:
+async def test_a_cancelled_reader_terminates_its_journalctl(program: Program) -> None:
     path = program(f"{LINES}\n{LEAVE_PID}\nexec sleep 60")
 
     async def follow() -> None:
@@ -105,7 +105,7 @@ async def test_a_cancelled_reader_ends_its_journalctl(program: Program) -> None:
 SYSTEMD = "printf 'MESSAGE=Failed to attach\nMESSAGE_ID=%s\n\nMESSAGE=Starting\nMESSAGE_ID=%s\n\n'"
 
 
-async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_said(program: Program) -> None:
+async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(program: Program) -> None:
     nothing = min(journalctl.GENERIC_MESSAGE_IDS)
     systemd = SYSTEMD % ("0" * 32, nothing)
     path = program(f'case "$*" in *_PID=1*) {systemd} ;; *) {LINES} ;; esac')
@@ -117,13 +117,13 @@ async def test_complaints_are_what_systemd_found_out_and_after_it_what_the_unit_
     assert "_SYSTEMD_UNIT=solo5-network@web.service" in arguments(path)
 
 
-async def test_a_host_without_journalctl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_journalctl_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journalctl, "JOURNALCTL", str(tmp_path / "journalctl"))
     with pytest.raises(HostError, match="the journal cannot be read: .*: No such file or directory"):
         await JOURNAL.failure_messages("solo5-network@web.service", "")
 
 
-async def test_a_journalctl_that_prints_something_else_is_named(program: Program) -> None:
+async def test_invalid_output_of_journalctl_is_an_error(program: Program) -> None:
     program(r"printf '__REALTIME_TIMESTAMP=soon\n\n'")
     with pytest.raises(HostError, match="the journal cannot be read: .* printed an invalid timestamp b'soon'"):
         [entry async for entry in JOURNAL.entries(STATE, follow=False)]
@@ -137,7 +137,7 @@ async def test_stderr_is_a_stream_under_the_tasks_own_name(monkeypatch: pytest.M
 
 
 async def test_the_lines_of_a_task_are_read_in_its_own_namespace(program: Program) -> None:
-    """Whatever that of new tasks is by now."""
+    """Also if new tasks have another namespace meanwhile."""
     path = program("true")
     state = replace(STATE, log_fields={"SOLO5_LOG_NAMESPACE": "guests"})
     assert [entry async for entry in JOURNAL.entries(state, follow=False)] == []

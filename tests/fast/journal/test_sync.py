@@ -31,7 +31,7 @@ async def journald(place: str, answer: Answer) -> AsyncIterator[None]:
         yield
 
 
-async def test_it_returns_when_journald_has_written_all(place: str) -> None:
+async def test_it_returns_when_journald_is_synchronized(place: str) -> None:
     asked: list[bytes] = []
     written = asyncio.Event()
 
@@ -55,8 +55,8 @@ async def done(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> None:
-    """It ends while it is asked, its socket is there and nobody listens; then the next one answers."""
+async def test_the_call_is_repeated_when_journald_restarts(place: str) -> None:
+    """The connection breaks during the call, then the socket refuses connections, then the next journald replies."""
     asked = asyncio.Event()
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ async def test_a_journald_that_is_being_restarted_is_asked_again(place: str) -> 
 
 
 @pytest.mark.leaps
-async def test_a_journald_that_is_not_there_or_may_not_be_asked_is_not_waited_for(
+async def test_a_missing_or_inaccessible_journald_is_not_waited_for(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await taken(synchronize(TASK)) == 0
@@ -87,7 +87,7 @@ async def test_a_journald_that_is_not_there_or_may_not_be_asked_is_not_waited_fo
 
 
 @pytest.mark.leaps
-async def test_a_journald_that_is_stuck_delays_only_for_so_long(place: str) -> None:
+async def test_a_hung_journald_is_a_timeout(place: str) -> None:
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()

@@ -43,7 +43,7 @@ class Reader:
 @pytest.mark.parametrize(
     ("main_start", "said"), [(70, ["run", "set back"]), (0, ["run"])], ids=["a service", "of which nobody says more"]
 )
-def test_a_run_has_its_last_words_also_where_the_clock_was_set_back(
+def test_a_run_has_its_exit_messages_after_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch, main_start: int, said: list[str]
 ) -> None:
     monkeypatch.setattr(exit_messages, "JournalReader", Reader)

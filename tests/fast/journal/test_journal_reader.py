@@ -48,13 +48,13 @@ def library(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     return library
 
 
-def test_entries_of_a_file_that_is_being_removed_are_passed_over(library: Library) -> None:
+def test_entries_of_a_file_that_is_being_removed_are_skipped(library: Library) -> None:
     reader = JournalReader([])
     lines = list(iter(reader.next, None))
     assert [line.position.cursor for line in lines] == ["s=1;i=4", "s=1;i=1"]
 
 
-def test_a_step_that_fails_is_taken_again_from_the_last_line(library: Library) -> None:
+def test_a_failed_step_is_retried_from_the_last_line(library: Library) -> None:
     reader = JournalReader([])
     lines = reader.lines_from(0)
     library.steps = [-errno.EBADMSG, 1]
@@ -64,13 +64,13 @@ def test_a_step_that_fails_is_taken_again_from_the_last_line(library: Library) -
     assert library.calls == [("seek_realtime_usec", 0)] * 2 + [("seek_cursor", first.encode())] * 2
 
 
-def test_a_step_that_fails_for_ever_is_an_error(library: Library) -> None:
+def test_a_step_that_fails_persistently_is_an_error(library: Library) -> None:
     library.steps = [-errno.EBADMSG] * 1000
     with pytest.raises(HostError, match="sd_journal_next: Bad message"):
         JournalReader([]).next()
 
 
-def test_any_other_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdjournal, "_library", lambda: Library(-errno.EMFILE))
     with pytest.raises(HostError, match="sd_journal_get_monotonic_usec: Too many open files"):
         JournalReader([]).next()

@@ -12,7 +12,7 @@ MAX_ARG_STRLEN = 128 << 10
 """execve(2): bytes of one environment variable, its name and the final zero among them."""
 
 
-def test_the_names_of_all_that_systemd_may_keep_fit_into_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_of_all_stored_descriptors_fit_into_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(fdstore, "_notify", lambda text, *_: names.extend(re.findall("FDSTORE=1\nFDNAME=(.*)", text)))
     most = int(re.findall("(?m)^FileDescriptorStoreMax=([0-9]+)$", UNIT.read_text())[0])

@@ -9,7 +9,7 @@ from solo5_systemd.journal import journald as stream
 from solo5_systemd.journal.journald import open_stream
 
 
-def test_journald_is_told_whose_lines_these_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_header_of_a_stream_identifies_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "stdout")
     monkeypatch.setattr(stream, "STDOUT_SOCKET", address)
     with socket.socket(socket.AF_UNIX) as journald:
@@ -30,7 +30,7 @@ def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) 
         open_stream("web", "solo5-task-web.service", 4, "guests")
 
 
-def test_a_host_without_journald_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_journald_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STDOUT_SOCKET", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="journald cannot be reached at .*: No such file or directory"):
         open_stream("web", "solo5-task-web.service", 4)

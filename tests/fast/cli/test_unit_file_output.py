@@ -1,4 +1,4 @@
-"""Unit properties in the words of unit files."""
+"""Unit properties as directives of unit files."""
 
 import pytest
 
@@ -50,12 +50,12 @@ OPERATORS = [
 
 
 @pytest.mark.parametrize(("entry", "text"), KNOWN)
-def test_a_property_is_a_line_of_a_unit_file(entry: Property, text: str) -> None:
+def test_a_property_is_a_directive_of_a_unit_file(entry: Property, text: str) -> None:
     assert directive(entry) == text
 
 
 @pytest.mark.parametrize("text", OPERATORS)
-def test_what_an_operator_types_is_what_the_preview_shows(text: str) -> None:
+def test_a_property_is_shown_as_it_was_typed(text: str) -> None:
     key, _, value = text.partition("=")
     assert key in SETTABLE
     assert directive(parse_property(key, value)) == text

@@ -1,4 +1,4 @@
-"""What we write into the journal ourselves."""
+"""Entries sent to journald's native socket."""
 
 import socket
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
         yield journald
 
 
-def test_a_hung_tender_is_noted_with_its_task_and_its_process(journald: socket.socket) -> None:
+def test_a_hung_tender_is_logged_with_its_task_and_pid(journald: socket.socket) -> None:
     module.log_hung(STATE)
     fields = dict(line.split("=", 1) for line in journald.recv(4096).decode().splitlines())
     assert fields["SOLO5_TASK"] == TaskName("web")
@@ -32,7 +32,7 @@ def test_a_hung_tender_is_noted_with_its_task_and_its_process(journald: socket.s
     assert fields["MESSAGE"].startswith("solo5-task-web.service: Killing hung tender: main thread exited")
 
 
-def test_a_journal_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_journald_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NATIVE_SOCKET", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="journald cannot be reached at .*nothing: No such file or directory"):
         module.log_hung(STATE)

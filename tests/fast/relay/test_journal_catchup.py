@@ -9,12 +9,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("realtime", "since_boot"), [(4_990, 60), (5_000, 70), (4_900, -30), (6_000, 70)])
-def test_a_moment_since_boot_is_never_to_come(realtime: int, since_boot: int) -> None:
+def test_a_monotonic_time_is_never_in_the_future(realtime: int, since_boot: int) -> None:
     assert journal_catchup.to_monotonic(realtime) == since_boot
 
 
 @pytest.mark.parametrize(("clock", "earliest"), [(5_010, 4_990), (1_000, 980), (9_000, 4_990)])
-def test_what_is_searched_from_is_early_enough_on_whichever_side_the_clock_was_set(
+def test_the_start_of_a_search_is_early_enough_after_the_clock_was_set(
     monkeypatch: pytest.MonkeyPatch, clock: int, earliest: int
 ) -> None:
     since_boot = journal_catchup.to_monotonic(4_990)

@@ -27,14 +27,14 @@ RECORD = ConsoleState(
 )
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_state_is_loaded(tmp_path: Path) -> None:
     with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
     assert list(StateFiles(tmp_path).load()) == [RECORD]
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
 
 
-def test_what_is_saved_again_is_written_over_it(tmp_path: Path) -> None:
+def test_a_second_save_overwrites_the_file_in_place(tmp_path: Path) -> None:
     shorter = replace(RECORD, streams=dict.fromkeys(Stream, Delivery()), ended=False)
     with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
@@ -45,12 +45,12 @@ def test_what_is_saved_again_is_written_over_it(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_size) == (before.st_ino, PAGE_SIZE)
 
 
-def test_a_record_is_never_more_than_a_page_which_no_kill_tears(tmp_path: Path) -> None:
+def test_a_state_longer_than_a_page_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="has 4[0-9]{3} bytes: expected less than 4096"):
         StateFiles(tmp_path).save(replace(RECORD, unit="u" * 3900))
 
 
-def test_what_was_removed_is_gone(tmp_path: Path) -> None:
+def test_remove_deletes_the_file(tmp_path: Path) -> None:
     with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
         records.remove(TaskName("web"))
@@ -61,7 +61,7 @@ def test_what_was_removed_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"version": 4}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
 )
-def test_a_file_that_cannot_be_read_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_file_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
     with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
     (tmp_path / "bad.json").write_text(text)
@@ -69,12 +69,12 @@ def test_a_file_that_cannot_be_read_is_removed_and_the_others_are_loaded(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["web.json"]
 
 
-def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"web.json cannot be written: No such file"):
         StateFiles(tmp_path / "gone").save(RECORD)
 
 
-def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
+def test_version_1_is_parsed(tmp_path: Path) -> None:
     document = {
         "version": 1,
         "task": "web",

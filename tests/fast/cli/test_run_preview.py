@@ -1,4 +1,4 @@
-"""`run --dry-run`: the whole plan, and nothing done."""
+"""`run --dry-run`: prints the plan without starting the task."""
 
 import json
 

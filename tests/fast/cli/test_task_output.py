@@ -1,4 +1,4 @@
-"""A task, as people and programs read it."""
+"""Text and JSON output of a task."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ NOW = STARTED + 3 * MINUTE
         (Phase.STOPPING, "Stopping"),
     ],
 )
-def test_status_of_what_lives(phase: Phase, text: str) -> None:
+def test_status_of_a_task_that_has_not_ended(phase: Phase, text: str) -> None:
     assert task_output.status(running(phase=phase), NOW) == text
 
 
@@ -53,7 +53,7 @@ def test_unknown_times_are_left_out() -> None:
     assert task_output.status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
 
 
-def test_ports_and_addresses_are_podmans() -> None:
+def test_ports_and_addresses_have_podmans_format() -> None:
     task = running(networked=True)
     assert task_output.ports(task.reservation) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
     assert task_output.addresses(task.reservation) == "10.89.0.2"
@@ -95,7 +95,7 @@ def test_json_of_a_running_task() -> None:
     assert len(PORTS) == 2
 
 
-def test_json_leaves_out_what_is_unknown() -> None:
+def test_json_has_no_keys_for_unknown_values() -> None:
     task = running()
     bare = replace(task, state=replace(task.state, main_pid=0, started=0, control_group="", log_fields={"TEAM": "web"}))
     assert task_output.task_json(bare) == {
@@ -131,13 +131,13 @@ def test_json_of_an_outcome() -> None:
     }
 
 
-def test_json_of_an_outcome_says_why_a_retry_cannot_help() -> None:
+def test_json_of_an_outcome_has_the_reason_why_a_retry_fails() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
     shown = task_output.outcome_json(outcome)
     assert (shown["retry"], shown["retry_reason"], shown["memory_peak"]) == (False, "too small", 64 << 20)
 
 
-def test_fields_of_a_failure_say_whether_a_retry_can_help() -> None:
+def test_fields_of_a_failure_show_whether_a_retry_can_help() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
     shown = dict(task_output.task_fields(ended(outcome=outcome), NOW))
     assert (shown["Retry"], shown["Memory peak"]) == ("cannot help: too small", "64M")
@@ -155,7 +155,7 @@ def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
     assert "Outcome" not in shown
 
 
-def test_fields_of_an_ended_task_say_how_it_ended() -> None:
+def test_fields_of_an_ended_task_show_its_outcome() -> None:
     shown = dict(task_output.task_fields(ended(), NOW))
     assert shown["Outcome"] == "the guest exited with 0"
     assert "Main PID" not in shown

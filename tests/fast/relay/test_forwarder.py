@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.clock import passed
 from tests.fakes.kernel import failing
-from tests.fast.relay.fakejournal import Journal
+from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.export import Stream
@@ -28,7 +28,7 @@ WEB, DB = TaskName("web"), TaskName("db")
 
 
 class Fifo:
-    """A pipe: its write end to hand over, its read end to look at."""
+    """A pipe: its write end is passed to the forwarder, its read end is read by the test."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe2(os.O_NONBLOCK)
@@ -85,7 +85,7 @@ async def running(journal: Journal, directory: Path) -> AsyncIterator[Relay]:
 
 
 async def until(text: Callable[[], str], wanted: str) -> None:
-    """Wait until what was read, all together, is what is wanted."""
+    """Read until the total is the expected text."""
     got = ""
     async with asyncio.timeout(30):
         while got != wanted:
@@ -94,7 +94,7 @@ async def until(text: Callable[[], str], wanted: str) -> None:
             assert wanted.startswith(got), got
 
 
-async def test_each_line_goes_where_it_belongs(tmp_path: Path) -> None:
+async def test_each_line_is_written_to_its_fifo(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         web, web_errors = relay.forward(WEB)
@@ -108,8 +108,8 @@ async def test_each_line_goes_where_it_belongs(tmp_path: Path) -> None:
         await until(db.read, "tables\n")
 
 
-async def test_lines_come_from_the_journal_of_the_tasks_namespace_and_from_no_other(tmp_path: Path) -> None:
-    """Its own lines elsewhere are not its console; a namespace that is gone on with after a restart is the same."""
+async def test_lines_come_from_the_journal_of_the_tasks_namespace_only(tmp_path: Path) -> None:
+    """Lines of its unit in another journal are ignored; the namespace is kept over a restart."""
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         web, _ = relay.forward(WEB, namespace="guests")
@@ -129,7 +129,7 @@ async def test_lines_come_from_the_journal_of_the_tasks_namespace_and_from_no_ot
         assert await relay.forwarder.drain(WEB)
 
 
-async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> None:
+async def test_a_removed_file_is_read_to_its_end(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
@@ -141,7 +141,9 @@ async def test_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path) -> No
         await until(out.read, "written,\nput aside\nand removed\n")
 
 
-async def test_news_of_files_does_not_wait_for_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_the_journals_files_does_not_wait_for_the_next_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "POLL_INTERVAL_S", 3600)
     journal = Journal()
     async with running(journal, tmp_path) as relay:
@@ -163,7 +165,7 @@ async def test_lines_before_since_are_not_forwarded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [1_000, 9_000], ids=["back", "forward"])
-async def test_a_clock_that_is_set_while_a_task_runs_hides_none_of_its_lines(
+async def test_no_line_is_lost_when_the_clock_is_set_while_a_task_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
 ) -> None:
     journal = Journal()
@@ -178,7 +180,7 @@ async def test_a_clock_that_is_set_while_a_task_runs_hides_none_of_its_lines(
         await until(web.read, "before\n0\n1\n2\n")
 
 
-async def test_a_fifo_that_is_not_read_keeps_nobody_waiting_and_gets_all_in_the_end(tmp_path: Path) -> None:
+async def test_a_full_fifo_blocks_no_other_and_gets_all_lines_later(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         stuck, _ = relay.forward(WEB)
@@ -193,7 +195,7 @@ async def test_a_fifo_that_is_not_read_keeps_nobody_waiting_and_gets_all_in_the_
         await until(stuck.read, "and on\n")
 
 
-async def test_a_new_reader_gets_what_the_lost_one_did_not(tmp_path: Path) -> None:
+async def test_a_new_reader_gets_lines_that_the_last_one_did_not_read(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
@@ -208,7 +210,7 @@ async def test_a_new_reader_gets_what_the_lost_one_did_not(tmp_path: Path) -> No
         await until(again.read, "2\n3\n4\n5\n6\n")
 
 
-async def test_a_relay_that_is_started_anew_goes_on(tmp_path: Path) -> None:
+async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, err = relay.forward()
@@ -233,7 +235,7 @@ def _read(fd: int) -> str:
         return ""
 
 
-async def test_drain_writes_the_last_line_closes_and_forgets(tmp_path: Path) -> None:
+async def test_drain_writes_the_last_line_and_removes_the_console(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
@@ -248,7 +250,7 @@ async def test_drain_writes_the_last_line_closes_and_forgets(tmp_path: Path) -> 
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_last_lines_of_an_ended_task_wait_for_their_reader(tmp_path: Path) -> None:
+async def test_the_last_lines_of_an_ended_task_wait_for_a_reader(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()
@@ -260,7 +262,7 @@ async def test_the_last_lines_of_an_ended_task_wait_for_their_reader(tmp_path: P
         assert relay.forwarder.tasks == []
 
 
-async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more(
+async def test_an_ended_task_is_removed_when_its_fifo_is_unreachable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal()
@@ -281,7 +283,7 @@ async def test_an_ended_task_is_forgotten_when_nobody_can_read_its_fifo_any_more
     assert "last lines of task web not delivered" in caplog.text
 
 
-async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_them_open(
+async def test_a_console_with_unlinked_fifos_is_removed_unless_they_have_a_reader(
     tmp_path: Path,
 ) -> None:
     async with running(Journal(), tmp_path) as relay:
@@ -306,7 +308,7 @@ async def test_a_console_whose_fifos_were_removed_is_let_go_unless_somebody_has_
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_reader_that_comes_back_is_noticed_without_a_call(tmp_path: Path) -> None:
+async def test_a_new_reader_is_detected_without_a_call(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         path = tmp_path / "fifo"
@@ -331,7 +333,7 @@ async def test_drain_of_an_unknown_task_is_done(tmp_path: Path) -> None:
         assert await relay.forwarder.drain(WEB)
 
 
-async def test_the_relay_is_needed_while_it_holds_a_fifo(tmp_path: Path) -> None:
+async def test_the_relay_is_needed_while_a_fifo_is_open(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
         before = relay.forwarder.is_needed
         relay.forward()
@@ -342,7 +344,7 @@ async def test_the_relay_is_needed_while_it_holds_a_fifo(tmp_path: Path) -> None
         assert (tmp_path / "web.json").exists()
 
 
-async def test_what_journald_left_out_is_marked_in_its_place_and_told_once(tmp_path: Path) -> None:
+async def test_dropped_lines_have_a_notice_in_their_place_and_one_signal(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         _, err = relay.forward()
@@ -359,7 +361,7 @@ async def test_what_journald_left_out_is_marked_in_its_place_and_told_once(tmp_p
         assert relay.forwarder.dropped.empty()
 
 
-async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it_is_given(tmp_path: Path) -> None:
+async def test_an_ended_task_without_fifos_is_delivered_to_new_ones(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         relay.forward()
@@ -373,7 +375,7 @@ async def test_an_ended_task_whose_fifos_were_lost_is_delivered_to_those_that_it
         assert await relay.forwarder.drain(WEB)
 
 
-async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(tmp_path: Path) -> None:
+async def test_lines_that_were_removed_before_delivery_have_a_notice(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, err = relay.forward()
@@ -396,7 +398,7 @@ async def test_lines_that_the_journal_removed_before_they_were_read_are_told_of(
     assert got == "".join(lines[:first] + lines[MEMORY_LIMIT // 500 :])
 
 
-async def test_each_task_has_a_number_of_its_own_also_where_an_earlier_version_gave_it_none(tmp_path: Path) -> None:
+async def test_each_console_has_a_unique_number_also_if_an_earlier_version_saved_none(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
         for name in ("a", "b", "c"):
             relay.forward(TaskName(name))
@@ -414,7 +416,7 @@ def numbers(directory: Path) -> dict[str, int]:
     return {str(record.task): record.number for record in StateFiles(directory).load()}
 
 
-async def test_of_a_task_whose_record_cannot_be_written_nothing_is_left(
+async def test_a_console_whose_state_cannot_be_saved_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal()
@@ -435,7 +437,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_drain_of_a_task_whose_fifos_were_lost_forgets_it(tmp_path: Path) -> None:
+async def test_drain_of_a_task_without_fifos_removes_it(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
         relay.forward()
     async with running(Journal(), tmp_path) as relay:

@@ -2,7 +2,7 @@ from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fast.relay.fakejournal import Journal
+from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.relay import line_queue as module
@@ -26,7 +26,7 @@ def write_all(queue: LineQueue) -> bytes:
     return written
 
 
-def test_what_is_offered_is_written_in_order() -> None:
+def test_offered_lines_are_written_in_order() -> None:
     queue = LineQueue()
     for line in lines(5):
         queue.offer(line)
@@ -35,14 +35,14 @@ def test_what_is_offered_is_written_in_order() -> None:
     assert queue.position == StreamPosition(cursor="c4")
 
 
-def test_a_chunk_is_about_what_a_pipe_holds() -> None:
+def test_a_chunk_has_about_the_capacity_of_a_pipe() -> None:
     queue = LineQueue()
     for line in lines(10, size=CHUNK_SIZE // 4):
         queue.offer(line)
     assert len(queue.next_chunk()) == CHUNK_SIZE
 
 
-def test_a_line_written_in_part_is_not_delivered_yet() -> None:
+def test_a_partly_written_line_is_not_delivered() -> None:
     queue = LineQueue()
     for line in lines(2):
         queue.offer(line)
@@ -51,13 +51,13 @@ def test_a_line_written_in_part_is_not_delivered_yet() -> None:
     assert queue.next_chunk() == lines(2)[1].data[3:]
 
 
-def test_a_lane_that_goes_on_begins_in_the_middle_of_the_line() -> None:
+def test_a_restored_queue_starts_within_the_line() -> None:
     queue = LineQueue(position=StreamPosition(cursor="c0", written=3))
     queue.offer(lines(2)[1])
     assert queue.next_chunk() == lines(2)[1].data[3:]
 
 
-def test_memory_is_bounded_and_a_longer_line_still_has_its_turn() -> None:
+def test_memory_is_bounded_and_a_longer_line_is_accepted() -> None:
     queue = LineQueue()
     first, *rest = lines(4, size=2 * MEMORY_LIMIT)
     queue.offer(first)
@@ -68,7 +68,7 @@ def test_memory_is_bounded_and_a_longer_line_still_has_its_turn() -> None:
     assert queue.next_chunk() == first.data
 
 
-def test_what_was_passed_over_is_read_again_up_to_the_gap_and_not_further() -> None:
+def test_skipped_lines_are_read_again_up_to_the_last_one() -> None:
     queue = LineQueue()
     all_lines = lines(9)
     queue.skip(all_lines[3])
@@ -78,7 +78,7 @@ def test_what_was_passed_over_is_read_again_up_to_the_gap_and_not_further() -> N
     assert write_all(queue) == b"".join(line.data for line in all_lines[:5])
 
 
-def test_a_gap_whose_end_the_journal_has_lost_is_closed_by_what_comes_after() -> None:
+def test_catch_up_ends_after_the_last_skipped_line_even_if_it_was_removed() -> None:
     queue = LineQueue()
     all_lines = lines(9)
     queue.skip(all_lines[3])  # of one time with the fourth and fifth
@@ -87,7 +87,7 @@ def test_a_gap_whose_end_the_journal_has_lost_is_closed_by_what_comes_after() ->
     assert write_all(queue) == b"".join(line.data for line in all_lines[:2])
 
 
-def test_a_reader_that_ends_with_a_file_put_aside_does_not_close_the_gap() -> None:
+def test_catch_up_does_not_end_with_an_archived_file() -> None:
     queue = LineQueue()
     all_lines = lines(9)
     for line in all_lines:
@@ -99,7 +99,7 @@ def test_a_reader_that_ends_with_a_file_put_aside_does_not_close_the_gap() -> No
     assert queue.removed == 0
 
 
-def test_a_lane_without_a_reader_keeps_only_the_line_written_in_part() -> None:
+def test_evict_keeps_only_a_partly_written_line() -> None:
     queue = LineQueue()
     all_lines = lines(6)
     for line in all_lines:
@@ -113,7 +113,7 @@ def test_a_lane_without_a_reader_keeps_only_the_line_written_in_part() -> None:
     assert write_all(queue) == b"".join(line.data for line in all_lines[2:])
 
 
-def test_lines_that_the_journal_has_removed_are_counted() -> None:
+def test_removed_lines_are_counted() -> None:
     queue = LineQueue()
     all_lines = lines(9)
     queue.offer(all_lines[0])
@@ -124,7 +124,7 @@ def test_lines_that_the_journal_has_removed_are_counted() -> None:
     assert write_all(queue) == b"".join(line.data for line in (all_lines[0], *all_lines[4:8]))
 
 
-def test_those_of_a_gap_that_was_there_from_the_beginning_are_not() -> None:
+def test_removed_lines_of_a_restored_queue_are_not_counted() -> None:
     all_lines = lines(9)
     queue = LineQueue(catch_up_to=all_lines[5].position)
     queue.skip(all_lines[6])
@@ -132,7 +132,7 @@ def test_those_of_a_gap_that_was_there_from_the_beginning_are_not() -> None:
     assert queue.removed == 0
 
 
-def test_a_notice_is_written_alone_and_leaves_the_place_in_the_journal_as_it_was() -> None:
+def test_a_notice_is_a_chunk_of_its_own_and_does_not_move_the_cursor() -> None:
     queue = LineQueue()
     first, second = lines(2)
     queue.offer(first)
@@ -147,7 +147,7 @@ def test_a_notice_is_written_alone_and_leaves_the_place_in_the_journal_as_it_was
 
 
 @given(st.lists(st.sampled_from(["line", "write", "part", "catch up", "evict", "notice"]), max_size=120))
-def test_whatever_happens_each_line_is_written_once_and_in_order(steps: list[str]) -> None:
+def test_after_any_steps_each_line_is_written_once_and_in_order(steps: list[str]) -> None:
     journal, queue, written = Journal(), LineQueue(), bytearray()
     room, module.MEMORY_LIMIT = module.MEMORY_LIMIT, 5 * (LINE_OVERHEAD + 10)
     try:
