@@ -33,7 +33,7 @@ from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpError
 
 
 class FakeImages:
@@ -165,14 +165,14 @@ class FakeUsers:
         self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
 
-    async def acquire(self, task: TaskName) -> HeldUser:
+    async def acquire(self, task: TaskName) -> AllocatedUser:
         async with self._steps.step("acquire user"):
             if len(self.held) == self.most:
                 raise RangeUsedUpError("all users are in use.")
             adopted = task in self.held
             uid = self.held.setdefault(task, self.next_uid())
         self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
-        return HeldUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
+        return AllocatedUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         async with self._steps.step("note disks"):

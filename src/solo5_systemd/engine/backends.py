@@ -27,7 +27,7 @@ from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import GivenDisk, HeldUser
+from solo5_systemd.users.record import AllocatedUser, GivenDisk
 
 
 class Images(Protocol):
@@ -100,7 +100,7 @@ class Disks(Protocol):
 class Users(Protocol):
     """The registry of task users."""
 
-    async def acquire(self, task: TaskName) -> HeldUser:
+    async def acquire(self, task: TaskName) -> AllocatedUser:
         """Allocate a user for a task, or adopt the one of an earlier start of this task.
 
         Raises:

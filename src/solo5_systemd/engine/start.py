@@ -31,7 +31,7 @@ from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUni
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError
+from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
@@ -221,7 +221,7 @@ class Starter:
             raise
         os.close(held.descriptor)
 
-    async def _user(self, name: TaskName) -> HeldUser:
+    async def _user(self, name: TaskName) -> AllocatedUser:
         """Allocate a user; if none is free, retry once after the users of tasks without a unit are freed."""
         try:
             return await self._users.acquire(name)

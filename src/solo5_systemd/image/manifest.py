@@ -69,7 +69,7 @@ class ImageFacts:
     memory_end: int
 
     @property
-    def least_memory(self) -> int:
+    def min_memory(self) -> int:
         """Guest memory (bytes) below which the image cannot start."""
         return max(self.load_end, self.entry + 1, self.memory_end + GUEST_HEAP)
 

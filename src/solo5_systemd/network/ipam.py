@@ -80,7 +80,7 @@ def bridge_mac(name: NetworkName) -> MacAddress:
     return _mac(_number("bridge", name))
 
 
-def assign(
+def assign_leases(
     task: TaskName,
     nics: Sequence[NicRequest],
     networks: Sequence[Network],

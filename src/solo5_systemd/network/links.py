@@ -128,7 +128,7 @@ class Links:
         with _kernel_errors(f"tap {lease.tap}"):
             tap = index(lease.tap)
             # An earlier start of the task had another user, which cannot be changed on an existing tap.
-            if tap and tap_user(lease.tap) not in (None, self._owner(task)):
+            if tap and tap_owner_uid(lease.tap) not in (None, self._owner(task)):
                 delete_links([lease.tap])
                 tap = 0
             if not tap:
@@ -214,7 +214,7 @@ class LinkWatch(NetlinkSocket):
         names = set()
         try:
             while True:
-                for kind, body in self.announced():
+                for kind, body in self.receive():
                     if kind == _RTM_DELLINK:
                         name = attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0")
                         names.add(os.fsdecode(name))  # a link name may have any bytes except / and white space
@@ -244,7 +244,7 @@ def delete_links(names: Iterable[str]) -> None:
             route.link("del", group=_DELETION_GROUP)
 
 
-def tap_user(name: str) -> int | None:
+def tap_owner_uid(name: str) -> int | None:
     """Return the user id that may attach to a tap; None where the kernel does not show it."""
     try:
         uid = int(Path("/sys/class/net", name, "owner").read_text())

@@ -44,12 +44,12 @@ class Ruleset:
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     """Return all elements of both tables."""
     return (
-        *(element for network in ruleset.networks for element in elements_of(network, ruleset.networks)),
-        *(element for reservation in ruleset.reservations for element in elements_for(reservation, ruleset.networks)),
+        *(element for network in ruleset.networks for element in network_elements(network, ruleset.networks)),
+        *(element for reservation in ruleset.reservations for element in task_elements(reservation, ruleset.networks)),
     )
 
 
-def elements_of(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
+def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
     """Return the elements of a network; `networks` are all that are up, for its `reach`."""
     inside, bridge, policy = str(network.ipv4), _quoted(network.bridge), network.policy
     reached = [other.bridge for other in networks if other.name in policy.reach]
@@ -69,7 +69,7 @@ def _member(name: str, *key: str) -> Element:
     return Element(family="ip", name=name, key=key)
 
 
-def elements_for(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
+def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
     """Return the elements of a task; `networks` are all that are up."""
     fragmenting = {network.name for network in networks if network.policy.fragments}
     return (

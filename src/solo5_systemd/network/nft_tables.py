@@ -228,7 +228,7 @@ class RulesetWatch(NetlinkSocket):
         changed = False
         try:
             while True:
-                for _, body in self.announced():
+                for _, body in self.receive():
                     name = attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME, b"")
                     changed |= name == TABLE.encode() + b"\0"
         except BlockingIOError:

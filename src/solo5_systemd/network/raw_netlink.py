@@ -55,7 +55,7 @@ class NetlinkSocket:
                     return
                 yield answer, body
 
-    def announced(self) -> Iterator[tuple[int, bytes]]:
+    def receive(self) -> Iterator[tuple[int, bytes]]:
         """Receive one batch of multicast messages, as message type and payload.
 
         Raises:

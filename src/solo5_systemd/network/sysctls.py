@@ -14,26 +14,26 @@ _CHANGED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwardin
 `forwarding`."""
 
 
-def current() -> dict[str, str]:
-    """Return the values that `restore` needs to undo `forward`; only ip_forward where that is 1 already.
+def values_to_restore() -> dict[str, str]:
+    """Return the values that `restore` needs to undo `enable_forwarding`; only ip_forward where that is 1 already.
 
     Raises:
         HostError: a value cannot be read.
     """
     before = {IP_FORWARD: _read(IP_FORWARD)}
-    if forwards(before):
+    if was_forwarding(before):
         return before
     links = (path.parent.name for path in (_ROOT / "ipv4/conf").glob("*/forwarding"))
     forwarding = (f"ipv4/conf/{link}/forwarding" for link in links if link not in ("all", "default"))
     return before | {name: value for name in (*_CHANGED_ALONG, *forwarding) if (value := _read(name)) != ""}
 
 
-def forwards(before: Mapping[str, str]) -> bool:
+def was_forwarding(before: Mapping[str, str]) -> bool:
     """Return whether the host forwarded packets before the first network was up, by the saved values."""
     return before.get(IP_FORWARD) == "1"
 
 
-def forward() -> None:
+def enable_forwarding() -> None:
     """Set ip_forward to 1.
 
     Raises:
@@ -49,7 +49,7 @@ def restore(before: Mapping[str, str]) -> None:
     Raises:
         HostError: a setting cannot be written.
     """
-    if not before or forwards(before) or _read(IP_FORWARD) != "1":
+    if not before or was_forwarding(before) or _read(IP_FORWARD) != "1":
         return
     _write(IP_FORWARD, before[IP_FORWARD])
     for name, value in before.items():

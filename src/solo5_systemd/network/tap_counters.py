@@ -31,7 +31,7 @@ class Traffic:
     sent: Counters
 
 
-def traffic(table: str) -> Iterator[tuple[str, Traffic]]:
+def parse_net_dev(table: str) -> Iterator[tuple[str, Traffic]]:
     """Parse /proc/net/dev (proc(5)) and yield each link with its counters, directions exchanged.
 
     Format: two header lines, then `LINK: …` with eight columns for each direction. The first four are bytes, packets,
@@ -54,7 +54,7 @@ def read_traffic(
 ) -> dict[TaskName, Mapping[DeviceName, Traffic]]:
     """Return the counters of all NICs, by task and NIC: one read of /proc/net/dev, and one of each tap's alias."""
     found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
-    for link, counted in traffic(table.read_text(encoding="utf-8", errors="replace")):
+    for link, counted in parse_net_dev(table.read_text(encoding="utf-8", errors="replace")):
         owner = read_tap_owner(links / link) if link.startswith(TAP_PREFIX) else None
         if owner is not None:
             task, nic = owner

@@ -10,7 +10,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links, nft_elements, sysctls
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.ipam import assign, choose_network, free_addresses
+from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record
 from solo5_systemd.network.links import Links
@@ -166,7 +166,7 @@ class NetworkState:
         attached = record.state is LeaseState.ATTACHED
         self._save(replace(record, state=LeaseState.RELEASING))
         if attached:
-            self._delete_from_tables(self._elements_for(record.reservation))
+            self._delete_from_tables(self._task_elements(record.reservation))
         self._ports.release(record.reservation.ports)
         return record.reservation
 
@@ -281,7 +281,9 @@ class NetworkState:
         local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
         check_ports(ports, names, self._allocations, bound, local)
         new = self._new_networks(nics)
-        leases = assign(task, nics, (*self.networks(), *new), self._allocations, lambda link: bool(links.index(link)))
+        leases = assign_leases(
+            task, nics, (*self.networks(), *new), self._allocations, lambda link: bool(links.index(link))
+        )
         return Reservation(task=task, leases=leases, ports=tuple(ports)), new
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
@@ -315,7 +317,7 @@ class NetworkState:
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:
-            self._tables.add(self._elements_for(reservation))
+            self._tables.add(self._task_elements(reservation))
         except HostError:  # another program may have removed the tables since `repair`
             ruleset = self._ruleset()
             self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
@@ -339,7 +341,7 @@ class NetworkState:
         self._up.add(network.name)
         try:
             self._tables.change(before, self._ruleset())  # first: the rules must exist before ip_forward is set
-            sysctls.forward()
+            sysctls.enable_forwarding()
             self._links.make_bridge(network)
         except Solo5Error:
             self._up.discard(network.name)
@@ -347,7 +349,7 @@ class NetworkState:
 
     def _save_sysctls(self) -> None:
         if not self._store.sysctls():  # saved once, before the first change: later values are this service's
-            self._store.save_sysctls(sysctls.current())
+            self._store.save_sysctls(sysctls.values_to_restore())
 
     def _remove_idle_networks(self) -> None:
         idle = [network for name, network in self._networks.items() if not self._allocations.leases.get(name)]
@@ -435,11 +437,11 @@ class NetworkState:
         return Ruleset(
             networks=[network for network in self.networks() if network.name in self._up],
             reservations=[held.reservation for held in self._attached()],
-            forwards=sysctls.forwards(self._store.sysctls()),
+            forwards=sysctls.was_forwarding(self._store.sysctls()),
         )
 
-    def _elements_for(self, reservation: Reservation) -> Sequence[Element]:
-        return nft_elements.elements_for(reservation, self.networks())
+    def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
+        return nft_elements.task_elements(reservation, self.networks())
 
     def _elements(self) -> Sequence[Element]:
         return nft_elements.elements(self._ruleset())

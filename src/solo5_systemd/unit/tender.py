@@ -66,7 +66,7 @@ def _ring(manifest: Manifest) -> int:
 def least_guest_memory(facts: ImageFacts) -> int:
     """Return the smallest guest memory in MiB with which the image boots."""
     target = facts.manifest.target
-    least = max(MINIMUM[target], -(-facts.least_memory // MIB))
+    least = max(MINIMUM[target], -(-facts.min_memory // MIB))
     return least + least % HVT_GRANULE if target is Target.HVT else least
 
 

@@ -16,7 +16,7 @@ class RangeUsedUpError(TakenError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldUser:
+class AllocatedUser:
     """A user allocated for a start in progress.
 
     Attributes:

@@ -29,7 +29,14 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.procfs import name_descriptor
 from solo5_systemd.users.dynamic import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
-from solo5_systemd.users.record import GivenDisk, HeldUser, RangeUsedUpError, retained_record, user_name, user_record
+from solo5_systemd.users.record import (
+    AllocatedUser,
+    GivenDisk,
+    RangeUsedUpError,
+    retained_record,
+    user_name,
+    user_record,
+)
 
 STATE = Path("/run/solo5/users")
 RECORDS = Path("/run/userdb")
@@ -72,7 +79,7 @@ class Users:
         self._locks = locks
         self._resolved = False
 
-    async def acquire(self, task: TaskName) -> HeldUser:
+    async def acquire(self, task: TaskName) -> AllocatedUser:
         """Allocate a user for a start, or adopt the one of an earlier start of the task.
 
         Raises:
@@ -192,7 +199,7 @@ class Users:
         except FileNotFoundError:
             return True
 
-    def _acquire(self, task: TaskName) -> HeldUser:
+    def _acquire(self, task: TaskName) -> AllocatedUser:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._records.mkdir(mode=0o755, parents=True, exist_ok=True)
         left = self._lock_file(task)
@@ -200,8 +207,8 @@ class Users:
         try:
             adopted = None if left is None else self._adopt(task, descriptor)
             if adopted is not None:
-                return HeldUser(uid=adopted, descriptor=descriptor, adopted=True)
-            return HeldUser(uid=self._allocate(task, descriptor), descriptor=descriptor)
+                return AllocatedUser(uid=adopted, descriptor=descriptor, adopted=True)
+            return AllocatedUser(uid=self._allocate(task, descriptor), descriptor=descriptor)
         except BaseException:
             self._free(task, descriptor)
             raise

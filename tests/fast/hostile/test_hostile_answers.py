@@ -64,7 +64,7 @@ class _Link(LinkWatch):
     def __init__(self, *said: bytes) -> None:
         self._said = list(said)
 
-    def announced(self) -> list[tuple[int, bytes]]:  # type: ignore[override]
+    def receive(self) -> list[tuple[int, bytes]]:  # type: ignore[override]
         if not self._said:
             raise BlockingIOError
         return [(kind, body) for _, kind, body in _messages(self._said.pop(0))]

@@ -160,4 +160,4 @@ def test_names_are_listed_by_kind() -> None:
 )
 def test_the_least_memory_covers_code_entry_and_heap(load_end: int, entry: int, memory_end: int, least: int) -> None:
     facts = ImageFacts(manifest=_manifest(), entry=entry, load_end=load_end, memory_end=memory_end)
-    assert facts.least_memory == least
+    assert facts.min_memory == least

@@ -12,7 +12,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import (
     CANDIDATES,
-    assign,
+    assign_leases,
     bridge_mac,
     choose_network,
     free_addresses,
@@ -51,7 +51,7 @@ def leases(
     held: Sequence[Reservation] = (),
     links: Sequence[str] = (),
 ) -> tuple[Lease, ...]:
-    return assign(TaskName(task), nics or (nic(),), networks, Allocations(held), lambda link: link in links)
+    return assign_leases(TaskName(task), nics or (nic(),), networks, Allocations(held), lambda link: link in links)
 
 
 def fill(count: int, on: Network) -> list[Reservation]:

@@ -8,12 +8,12 @@ from tests.fast.network.test_nft_elements import RESERVATION, SERVICE
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
 from solo5_systemd.network.model import LeaseState
-from solo5_systemd.network.nft_elements import elements_for, elements_of
+from solo5_systemd.network.nft_elements import network_elements, task_elements
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [
     replace(e, key=tuple(w.strip('"') for w in e.key))
-    for e in (*elements_of(NETWORK, [NETWORK]), *elements_for(RESERVATION, [NETWORK]))
+    for e in (*network_elements(NETWORK, [NETWORK]), *task_elements(RESERVATION, [NETWORK]))
 ]
 
 
@@ -33,4 +33,4 @@ def test_what_is_not_there_is_not_invented() -> None:
     ours = {LEASE.tap: (tap_alias(RESERVATION.task, SERVICE), NETWORK)}
     assert recover_lease_record(TaskName("b"), ours, ELEMENTS) is None
     assert recover_lease_record(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
-    assert recover_lease_record(RESERVATION.task, ours, elements_of(NETWORK, [NETWORK])) is None
+    assert recover_lease_record(RESERVATION.task, ours, network_elements(NETWORK, [NETWORK])) is None

@@ -57,7 +57,7 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = nft_elements.elements_for(RESERVATION, [])
+    elements = nft_elements.task_elements(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
     assert nft_elements.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
     assert nft_elements.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
@@ -72,7 +72,7 @@ def test_a_network_is_elements_alone() -> None:
     ]
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
-        assert sorted(map(str, nft_elements.elements_of(made, [made]))) == sorted(expected)
+        assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -93,7 +93,7 @@ def test_a_change_touches_what_differs_alone() -> None:
     commands = nft_elements.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = nft_elements.elements_of(other, [first, other])
+    elements = nft_elements.network_elements(other, [first, other])
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
     assert nft_elements.change(before, before) == ""
     assert "limited" not in nft_elements.change(after, replace(after, reservations=[RESERVATION]))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.lease_recovery import tap_alias, tap_owner
-from solo5_systemd.network.tap_counters import Counters, Traffic, read_traffic, traffic
+from solo5_systemd.network.tap_counters import Counters, Traffic, parse_net_dev, read_traffic
 
 TABLE = """\
 Inter-|   Receive                                               |  Transmit
@@ -25,14 +25,14 @@ WEB = Traffic(
 
 
 def test_what_the_host_receives_the_guest_has_sent() -> None:
-    found = dict(traffic(TABLE))
+    found = dict(parse_net_dev(TABLE))
     assert found.keys() == {"lo", "s5-aaaaaaaaaaaa", "s5-bbbbbbbbbbbb"}
     assert found["s5-aaaaaaaaaaaa"] == WEB
 
 
 @given(st.text(alphabet="a0:² \n", max_size=200))
 def test_any_text_gives_counters_or_nothing(text: str) -> None:
-    assert all(isinstance(counted.sent.bytes, int) for _, counted in traffic(f"\n\n{text}"))
+    assert all(isinstance(counted.sent.bytes, int) for _, counted in parse_net_dev(f"\n\n{text}"))
 
 
 @pytest.fixture

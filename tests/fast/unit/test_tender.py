@@ -72,7 +72,7 @@ def test_the_advised_least_allotment_is_enough_and_one_mebibyte_less_is_not(
     image = facts(target, nics=nics, end=end)
     guest = least_guest_memory(image)
     least = (guest + overhead(image.manifest, guest)) * MIB
-    assert guest_memory(least, image) * MIB >= image.least_memory
+    assert guest_memory(least, image) * MIB >= image.min_memory
     with pytest.raises(InvalidRequestError, match=f"Ask for {least // MIB}M or more"):
         guest_memory(least - 1, image)
 

@@ -32,7 +32,7 @@ class ImageReport:
     problems: tuple[Solo5Error, ...]
 
     @property
-    def least_memory(self) -> int:
+    def min_memory(self) -> int:
         """The lowest value of `--memory`, in bytes."""
         least = least_guest_memory(self.facts)
         return (least + overhead(self.facts.manifest, least)) * MIB
@@ -86,7 +86,7 @@ def _fields(report: ImageReport) -> list[tuple[str, str]]:
     return [
         ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
         *((_KINDS[device.kind], device.name) for device in manifest.devices),
-        ("Memory", f"{_mib(report.least_memory)}{most}, {tender_memory}"),
+        ("Memory", f"{_mib(report.min_memory)}{most}, {tender_memory}"),
         ("Tender", tender),
         ("Runnable", "no" if report.problems else "yes"),
         *(("Problem", str(problem)) for problem in report.problems),
@@ -106,7 +106,7 @@ def _json(report: ImageReport) -> dict[str, object]:
         "target": manifest.target.value,
         "abi_version": manifest.abi_version,
         "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
-        "memory_min": report.least_memory,
+        "memory_min": report.min_memory,
         "runnable": not report.problems,
         "problems": [str(problem) for problem in report.problems],
     }
