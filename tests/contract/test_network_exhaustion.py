@@ -277,7 +277,7 @@ async def round_trips(many: int, sock: socket.socket | None, host: str) -> list[
 
 
 @pytest.mark.timeout(180)
-async def test_a_flood_of_one_guest_stops_nobody_elses_traffic(service: Service, outside: Outside) -> None:
+async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, outside: Outside) -> None:
     """Other guests of the flooding guest's network are excluded: any allowed sender can fill a guest's queue."""
     await service.restart()
     async with service.client() as client:

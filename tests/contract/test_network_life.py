@@ -47,7 +47,7 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
         await client.drop("a")
 
 
-async def test_everything_may_be_said_twice(service: Service) -> None:
+async def test_every_call_is_idempotent(service: Service) -> None:
     await service.restart()
     async with service.client() as client:
         request = (TaskName("a"), (nic("service"),), (udp(5353),))
@@ -114,7 +114,7 @@ async def test_a_range_in_use_is_left_alone(service: Service) -> None:
     run("ip", "address", "del", "10.153.0.7/24", "dev", "lo")
 
 
-async def test_somebody_elses_bridge_is_left_alone(service: Service) -> None:
+async def test_the_bridge_of_another_program_is_not_changed(service: Service) -> None:
     run("ip", "link", "add", "solo5-default", "type", "bridge")
     await service.restart()
     async with service.client() as client:
@@ -237,7 +237,7 @@ async def test_half_done_work_is_finished_or_undone(service: Service, state: str
         await client.drop("b")
 
 
-async def test_a_reservation_that_nobody_picks_up_expires(service: Service) -> None:
+async def test_a_reservation_without_an_attach_expires(service: Service) -> None:
     await service.restart()
     async with service.client() as client:
         await client.reserve(TaskName("a"), (nic("service"),), ())
@@ -265,7 +265,7 @@ async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: S
         await client.drop("c")
 
 
-async def test_it_leaves_when_nobody_needs_it(service: Service) -> None:
+async def test_it_exits_without_leases(service: Service) -> None:
     await service.restart()
     async with service.client() as client:
         await client.lease("a")
@@ -281,7 +281,7 @@ async def test_only_root_may_call(service: Service) -> None:
     assert error == "Call failed: Access denied\n"
 
 
-async def test_a_state_directory_that_cannot_be_written_is_said(service: Service) -> None:
+async def test_a_state_directory_that_cannot_be_written_is_an_error(service: Service) -> None:
     service.state.mkdir()
     (service.state / "networks").write_text("in the way")
     await service.restart()
@@ -294,7 +294,7 @@ async def test_a_state_directory_that_cannot_be_written_is_said(service: Service
     (service.state / "networks").unlink()
 
 
-async def test_a_wrong_setting_is_said(service: Service) -> None:
+async def test_a_wrong_setting_is_an_error(service: Service) -> None:
     (service.settings / "solo5.toml").write_text("[network.default]\nmtuu = 9000\n")
     await service.restart()
     async with service.client() as client:

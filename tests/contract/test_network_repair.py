@@ -124,7 +124,7 @@ async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Servic
         await client.drop("a")
 
 
-async def test_each_repair_is_told_with_the_tasks_that_it_concerns_and_after_a_kill_as_well(service: Service) -> None:
+async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service: Service) -> None:
     await service.restart("--shared-tables")
     async with service.client() as client, aclosing(client.repairs()) as repairs:
         told = asyncio.ensure_future(anext(repairs))
@@ -142,7 +142,7 @@ async def test_each_repair_is_told_with_the_tasks_that_it_concerns_and_after_a_k
         await client.drop("b")
 
 
-async def test_what_somebody_else_says_is_no_repair(service: Service) -> None:
+async def test_a_signal_of_another_sender_is_no_repair(service: Service) -> None:
     await service.restart()
     async with service.connected() as connection, aclosing(Client(connection, service.state).repairs()) as repairs:
         client = Client(connection, service.state)

@@ -96,7 +96,7 @@ def test_a_mount_that_pid_1_does_not_see_is_refused(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_file_system_that_refuses_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_failing_mount_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     def refuse(*_: str) -> None:
         raise OSError(22, "Invalid argument")
 

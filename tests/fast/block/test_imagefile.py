@@ -159,7 +159,7 @@ def test_an_access_control_list_may_allow_it(file: Path, monkeypatch: pytest.Mon
     assert inspect(request(file), user="other").path == str(file)
 
 
-def test_a_host_without_the_user_is_told_so(file: Path) -> None:
+def test_a_host_without_the_user_is_an_error(file: Path) -> None:
     with pytest.raises(HostError, match="user nobodyatall does not exist: expected the user of tenders"):
         inspect(request(file), user="nobodyatall")
 

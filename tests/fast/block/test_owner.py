@@ -145,7 +145,7 @@ def test_a_hard_link_is_refused_though_it_could_be_written(file: Path, tmp_path:
     assert "has 2 names" in refusal(tmp_path / "alloc" / "link.img", tmp_path)
 
 
-def test_a_strangers_file_is_refused_though_all_may_write_it(
+def test_another_users_file_is_refused_though_all_may_write_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file may have replaced the disk, and its owner may have it open."""

@@ -32,13 +32,13 @@ def test_what_was_written_is_read(attributes: Attributes, mount: Path) -> None:
     assert marks.read(GROUP) == FIELDS
 
 
-def test_a_cgroup_that_is_gone_takes_no_mark(attributes: Attributes, mount: Path) -> None:
+def test_a_removed_cgroup_gets_no_attribute(attributes: Attributes, mount: Path) -> None:
     ScopeFields(mount).write("/solo5.slice/other.scope", FIELDS)
     assert attributes.stored == {}
 
 
 @pytest.mark.parametrize("mark", [b"", b"oops", b"\xff", b"[]", b'{"a": 1}', b'{"a": ["b"]}'])
-def test_a_mark_of_somebody_else_says_nothing(attributes: Attributes, mount: Path, mark: bytes) -> None:
+def test_a_malformed_attribute_gives_no_fields(attributes: Attributes, mount: Path, mark: bytes) -> None:
     marks = ScopeFields(mount)
     marks.write(GROUP, FIELDS)
     [key] = attributes.stored

@@ -19,7 +19,7 @@ def test_what_python_ignores_is_ignored_no_more() -> None:
     ]  # of others, whoever runs this may
 
 
-def test_what_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())  # by this very process, too
     with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
         execute(["/nothing"])

@@ -99,7 +99,7 @@ def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
     assert kvm_problem(str(node)) == f"{node} is not a KVM device: Inappropriate ioctl for device."
 
 
-def test_a_node_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_cannot_be_opened_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.open", failing(errno.EACCES))
     assert kvm_problem() == "/dev/kvm cannot be opened: Permission denied."
 

@@ -55,7 +55,7 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
         ),
     ],
 )
-def test_what_limits_tasks_is_said_with_what_to_do(name: str, kernel: Kernel, value: str, words: str) -> None:
+def test_a_limiting_setting_has_advice(name: str, kernel: Kernel, value: str, words: str) -> None:
     found = fact(name, kernel)
     assert (found.verdict, found.value) == (Verdict.LIMITED, value)
     assert words in found.advice

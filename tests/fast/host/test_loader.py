@@ -107,7 +107,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_is_not_known_is_said_to_be_unknown(made: Path, reason: str) -> None:
+def test_unknown_libraries_have_a_reason(made: Path, reason: str) -> None:
     with pytest.raises(UnknownFilesError, match=reason):
         mapped_files(program(made, REFUSED[reason]))
 

@@ -37,7 +37,7 @@ async def test_what_is_there_is_found(tmp_path: Path) -> None:
     assert host.store is not None
 
 
-async def test_a_processor_without_virtualization_is_told(tmp_path: Path) -> None:
+async def test_a_processor_without_virtualization_is_found(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu sse2\n")
     assert (await probe(tmp_path)).virtualization is False

@@ -114,7 +114,7 @@ async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, tmp_p
 @pytest.mark.parametrize(
     "script", ["true", "echo ABI version 2", r"printf 'a\0b\377' >&2", "echo no ABI version 2 >&2"]
 )
-async def test_a_program_that_says_something_else_is_no_tender(make: Make, path: TenderPath, script: str) -> None:
+async def test_a_program_with_other_output_is_no_tender(make: Make, path: TenderPath, script: str) -> None:
     make("bin/solo5-hvt", script)
     with pytest.raises(NotFoundError):
         await path.find(Target.HVT, 2)

@@ -433,7 +433,7 @@ def aged(image: StoredImage) -> StoredImage:
     return image
 
 
-async def test_collect_removes_what_nobody_keeps_and_its_memos(store: ImageStore, image: Path, tmp_path: Path) -> None:
+async def test_collect_removes_unused_images_and_their_memos(store: ImageStore, image: Path, tmp_path: Path) -> None:
     old = aged(await store.take(str(image)))
     other = elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build()
     kept = aged(await store.take(str(written(tmp_path / "kept", other))))

@@ -28,7 +28,7 @@ def content(allocations: Allocations) -> tuple[object, ...]:
     return dict(allocations.addresses), dict(allocations.macs), dict(allocations.taps), +allocations._leases, ports
 
 
-def test_what_is_entered_is_found_by_its_value() -> None:
+def test_added_values_are_found() -> None:
     allocations = Allocations([A, B])
     assert allocations.addresses == {LEASE.ipv4.ip: "a", OTHER.ipv4.ip: "b"}
     assert allocations.macs == {LEASE.mac: "a", OTHER.mac: "b"}
@@ -38,7 +38,7 @@ def test_what_is_entered_is_found_by_its_value() -> None:
     assert dict(allocations.published(Protocol.UDP, 8080)) == {}
 
 
-def test_what_is_struck_leaves_the_rest_as_it_was() -> None:
+def test_removing_a_reservation_leaves_the_others() -> None:
     allocations = Allocations([B])
     allocations.add(A)
     allocations.remove(A)
@@ -47,7 +47,7 @@ def test_what_is_struck_leaves_the_rest_as_it_was() -> None:
     assert content(allocations) == content(Allocations())
 
 
-def test_what_two_claim_is_left_to_the_last_when_the_first_goes() -> None:
+def test_a_value_of_two_tasks_stays_the_later_ones() -> None:
     allocations = Allocations([A, replace(A, task=TaskName("later"))])
     allocations.remove(A)
     assert (set(allocations.addresses.values()), allocations.leases[NetworkName("default")]) == ({"later"}, 1)

@@ -71,7 +71,7 @@ def settings(name: str = "default", ipv4: str | None = None, gateway4: str | Non
     )
 
 
-def test_a_lease_says_all_that_a_guest_needs() -> None:
+def test_a_lease_has_all_that_a_guest_needs() -> None:
     (lease,) = leases("a")
     assert (lease.nic, lease.network, lease.bridge, lease.mtu) == ("service", "default", "solo5-default", 1500)
     assert str(lease.gateway4) == "10.77.0.1"
@@ -171,7 +171,7 @@ def test_an_address_that_no_guest_can_have(ip: str, words: str) -> None:
         (nic(mac=bridge_mac(DEFAULT)), "taken by network default, as its bridge's"),
     ],
 )
-def test_what_somebody_holds(asked: NicRequest, words: str) -> None:
+def test_a_value_in_use_is_taken(asked: NicRequest, words: str) -> None:
     held = Reservation(task=TaskName("b"), leases=leases("b", nic(ip="10.77.0.5", mac="02:00:00:00:00:09")))
     with pytest.raises(TakenError, match=words):
         leases("a", asked, held=[held])

@@ -26,16 +26,16 @@ def mark(task: str) -> str:
     return tap_alias(TaskName(task), DeviceName("service"))
 
 
-@pytest.mark.parametrize("file, told", [("a.json", ()), ("a.json.damaged", ()), ("b.json", ("tap s5-x",))])
-def test_a_tap_is_stray_where_its_task_has_no_lease(
-    links: Path, tmp_path: Path, file: str, told: tuple[str, ...]
+@pytest.mark.parametrize("file, found", [("a.json", ()), ("a.json.damaged", ()), ("b.json", ("tap s5-x",))])
+def test_a_tap_is_an_orphan_if_its_task_has_no_lease(
+    links: Path, tmp_path: Path, file: str, found: tuple[str, ...]
 ) -> None:
     link(links, "s5-x", mark("a"))
     (tmp_path / "state/tasks" / file).write_text("{")
-    assert orphans.read_orphans(tmp_path / "state", links) == told
+    assert orphans.read_orphans(tmp_path / "state", links) == found
 
 
-def test_links_of_others_are_nobodys_strays(links: Path, tmp_path: Path) -> None:
+def test_links_of_other_programs_are_no_orphans(links: Path, tmp_path: Path) -> None:
     link(links, "s5-theirs", "a link of theirs")
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()

@@ -43,7 +43,7 @@ def links(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_tap_belongs_to_whom_its_mark_says(links: Path, tmp_path: Path) -> None:
+def test_a_tap_belongs_to_the_task_in_its_alias(links: Path, tmp_path: Path) -> None:
     """A link that was deleted since the read of the table has no task."""
     table = tmp_path / "dev"
     table.write_text(TABLE)
@@ -51,5 +51,5 @@ def test_a_tap_belongs_to_whom_its_mark_says(links: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mark", ["", "solo5 task web", "solo5 task web NIC service more", "uplink"])
-def test_another_mark_is_nobodys(mark: str) -> None:
+def test_another_alias_has_no_task(mark: str) -> None:
     assert tap_owner(mark) is None

@@ -46,11 +46,11 @@ async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service:
         await client.drop(TASK)
 
 
-async def test_what_is_given_back_on_the_way_out_needs_nobody_again(service: Service) -> None:
+async def test_a_release_during_the_exit_needs_no_restart(service: Service) -> None:
     assert await asyncio.to_thread(_called_on_the_way_out, service, "Release", "s", TASK) == 0
 
 
-async def test_calls_around_every_leaving_are_answered_and_leave_nothing(service: Service) -> None:
+async def test_calls_around_each_exit_are_answered_and_leave_nothing(service: Service) -> None:
     """The calls arrive shortly before or after the exit, some of them during it."""
     chance = random.Random(5)
 

@@ -10,7 +10,7 @@ def rewrite(lease: Path, **fields: object) -> None:
     lease.write_text(json.dumps(json.loads(lease.read_text()) | fields))
 
 
-async def test_elements_without_a_lease_are_strays_and_go_with_the_services_next_start(service: Service) -> None:
+async def test_elements_without_a_lease_are_orphans_until_the_services_next_start(service: Service) -> None:
     await service.restart()
     async with service.client() as client:
         await client.lease("a", udp(5301))
@@ -18,15 +18,15 @@ async def test_elements_without_a_lease_are_strays_and_go_with_the_services_next
         assert await client.orphans() == ()
         service.kill()
         (service.state / "tasks/a.json").unlink()
-        told = await client.orphans()
-        assert any("5301" in line for line in told)
-        assert all(line.startswith("nftables element ") and "5302" not in line for line in told)
+        found = await client.orphans()
+        assert any("5301" in line for line in found)
+        assert all(line.startswith("nftables element ") and "5302" not in line for line in found)
         await service.restart()
         assert await client.orphans() == ()
         await client.drop("b")
 
 
-async def test_where_a_lease_cannot_be_read_nothing_is_a_stray(service: Service) -> None:
+async def test_with_an_unreadable_lease_record_nothing_is_an_orphan(service: Service) -> None:
     await service.restart()
     async with service.client() as client:
         await client.lease("a", udp(5301))
