@@ -12,7 +12,7 @@ SOURCES = ROOT / "src" / "solo5_systemd"
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 ARCHITECTURE = DOCS / "architecture.md"
 HACKING = ROOT / "HACKING.md"
-PAPERS = [HACKING, ARCHITECTURE, DOCS / "glossary.md", *DECISIONS]
+PAPERS = [HACKING, ARCHITECTURE, DOCS / "glossary.md", DOCS / "timeouts.md", *DECISIONS]
 
 HEADINGS = ["Why", "Alternatives", "What would change it", "Code", "Tests"]
 MADE = ("build/", "dist/")
