@@ -1,4 +1,4 @@
-"""solo5-relay on a private bus: what it answers, what it refuses, and when it leaves."""
+"""solo5-relay on a private bus: replies, errors, and when it exits."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ async def main():
 asyncio.run(main())
 """
 
-_CALLED_ON_THE_WAY_OUT = f"""
+_CALLED_WHILE_STOPPING = f"""
 import subprocess, sys
 from solo5_systemd.daemon import process
 from solo5_systemd.relay import main as program
@@ -52,7 +52,7 @@ call = [sys.executable, "-c", {_FORWARD!r}, fd]
 process.notify_stopping = lambda: subprocess.run(call, check=True, pass_fds=[int(fd)])
 sys.exit(program.main())
 """
-"""The relay, called when it has told systemd that it leaves, and before it gives its name back."""
+"""The relay, called after STOPPING=1 and before it releases its bus name."""
 
 
 class Daemon:
@@ -104,7 +104,7 @@ class Daemon:
 
 
 async def _nothing(_: TaskName, namespace: str) -> None:
-    """There is no journald to wait for."""
+    """Do nothing: there is no journald to synchronize."""
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def tasks(connection: Connection) -> list[str]:
     return list(names)
 
 
-async def test_a_task_is_known_from_forward_to_drain_and_after_a_kill(daemon: Daemon, pipe: tuple[int, int]) -> None:
+async def test_a_task_is_forwarded_until_drain_and_after_a_kill(daemon: Daemon, pipe: tuple[int, int]) -> None:
     daemon.start()
     async with daemon.connected() as connection:
         client = daemon.client(connection)
@@ -136,13 +136,13 @@ async def test_a_task_is_known_from_forward_to_drain_and_after_a_kill(daemon: Da
         daemon.kill()
     daemon.start()
     async with daemon.connected() as connection:
-        assert await daemon.client(connection).open_tasks() == frozenset(), "here, nobody keeps descriptors"
+        assert await daemon.client(connection).open_tasks() == frozenset(), "without systemd, there is no fd store"
         assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
         assert await daemon.client(connection).drain(TASK) is None
     assert list(daemon.state.iterdir()) == []
 
 
-async def test_what_is_wrong_is_refused_and_no_descriptor_stays(daemon: Daemon, pipe: tuple[int, int]) -> None:
+async def test_an_invalid_call_is_refused_and_leaves_no_descriptor(daemon: Daemon, pipe: tuple[int, int]) -> None:
     daemon.start()
     async with daemon.connected() as connection:
         before = daemon.descriptors()
@@ -172,7 +172,7 @@ async def test_descriptors_are_closed_when_the_task_is_drained(daemon: Daemon, p
         assert daemon.descriptors() == before
 
 
-async def test_it_describes_itself(daemon: Daemon) -> None:
+async def test_the_interface_is_introspectable(daemon: Daemon) -> None:
     daemon.start()
     async with daemon.connected() as connection:
         introspect = (INTERFACE.name, INTERFACE.path, "org.freedesktop.DBus.Introspectable", "Introspect")
@@ -181,12 +181,12 @@ async def test_it_describes_itself(daemon: Daemon) -> None:
     assert '<arg name="stderr" type="h" direction="in"/></method>' in xml
 
 
-def test_it_leaves_when_it_has_nothing_to_forward(daemon: Daemon) -> None:
+def test_it_exits_when_idle(daemon: Daemon) -> None:
     assert daemon.start(idle="0.1").wait(10) == 0
 
 
-def test_what_is_forwarded_on_the_way_out_is_taken_up_by_the_next(daemon: Daemon, pipe: tuple[int, int]) -> None:
-    assert daemon.start("-c", _CALLED_ON_THE_WAY_OUT, idle="0.1", fd=pipe[1]).wait(10) == EXIT_RESTART
+def test_a_call_while_it_is_stopping_causes_a_restart(daemon: Daemon, pipe: tuple[int, int]) -> None:
+    assert daemon.start("-c", _CALLED_WHILE_STOPPING, idle="0.1", fd=pipe[1]).wait(10) == EXIT_RESTART
     assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
 
 
@@ -197,7 +197,9 @@ async def test_drain_of_an_unknown_task_starts_no_relay(bus: PrivateBus, tmp_pat
         assert not (await connection.call(*bus_itself, "NameHasOwner", "s", ["org.solo5.Relay1"]))[0]
 
 
-async def test_a_relay_that_is_not_installed_is_told(bus: PrivateBus, tmp_path: Path, pipe: tuple[int, int]) -> None:
+async def test_a_relay_that_is_not_installed_is_an_error(
+    bus: PrivateBus, tmp_path: Path, pipe: tuple[int, int]
+) -> None:
     async with system_bus(bus.address) as connection:
         with pytest.raises(HostError, match="solo5-relay is not installed"):
             await Relay(connection, _nothing, tmp_path).forward(TASK, task_service(TASK), 0, pipe[1], pipe[1])

@@ -1,7 +1,7 @@
-"""The relay, killed before and after every call that moves a byte or notes how far it is.
+"""The relay, killed before and after every call that moves a byte or saves a position.
 
-Each life of it is a process, which runs the relay's own code. What goes on over a life's end is what systemd and the
-kernel would keep: descriptors, the journal, the state's files.
+Each run of it is a process with the relay's own code. Between two runs, the test keeps what systemd and the kernel
+keep: descriptors, the journal, the state files.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from solo5_systemd.relay.state_files import StateFiles
 TASK = TaskName("web")
 PAGE = 4096
 MOMENT = 0.02
-"""Seconds in which a relay without a reader does all that it can."""
+"""Seconds in which a relay without a reader has nothing left to do."""
 
 OUTLIVING = [(os, "write"), (os, "pwrite"), (os, "splice"), (os, "read"), (fdstore, "_notify")]
 """The calls whose effect outlives the process."""
 
 
 class Systemd:
-    """Keeps descriptors, as PID 1 does, from what it is sent."""
+    """A fd store, like PID 1's, with a notify socket."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -60,7 +60,7 @@ class Systemd:
 
 
 class Fifo:
-    """One page, so that most chunks go through it in parts."""
+    """A FIFO of one page, so that most chunks are split."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe2(os.O_NONBLOCK)
@@ -68,13 +68,13 @@ class Fifo:
         self.got = b""
 
     def read(self, most: int) -> None:
-        """Read what is there, at most so many bytes."""
+        """Read the content, at most `most` bytes."""
         with suppress(BlockingIOError):
             self.got += os.read(self.read_end, most)
 
 
 class World:
-    """All that lives longer than a relay."""
+    """Everything that outlives a relay process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -87,7 +87,7 @@ class World:
         self._answers = os.pipe2(os.O_NONBLOCK)
 
     def write(self, count: int) -> None:
-        """What a task says: mostly on one stream, in lines of many lengths."""
+        """Write lines of a task: mostly to one stream, of many lengths."""
         for _ in range(count):
             number = len(self.journal.lines)
             stream = Stream.STDERR if number % 5 == 0 else Stream.STDOUT
@@ -98,11 +98,11 @@ class World:
             fifo.read(most)
 
     def life(self, fatal: int, speaks: int = 0, reads: int = 0, *, ends: bool = False) -> bool:
-        """Let a relay live.
+        """Run a relay.
 
         Args:
-            fatal: the call that it is killed at: before the first, after the first, before the second and so on; of a
-                negative number, none.
+            fatal: the call at which it is killed: before the first, after the first, before the second and so on; a
+                negative number: none.
             speaks: how many lines the task writes meanwhile, beside as many before.
             reads: how many bytes the readers take at a time meanwhile; 0 for none.
             ends: whether the task has ended.
@@ -158,7 +158,7 @@ class World:
             run.cancel()
 
     def check(self) -> None:
-        """Each byte has come once and in its place, and nothing is left."""
+        """Assert that each byte was delivered once and in order, and that nothing is left over."""
         for stream, fifo in self.fifos.items():
             os.close(fifo.write_end)
             fifo.write_end = -1
@@ -186,7 +186,7 @@ async def _drained(forwarder: Forwarder) -> None:
 
 
 def _kill_at(fatal: int) -> None:
-    """Have this process killed before or after one of the calls."""
+    """Kill this process before or after one of the calls."""
     left = [fatal]
 
     def passed() -> None:
@@ -208,7 +208,7 @@ def _kill_at(fatal: int) -> None:
 
 
 def killed_at(fatal: int, directory: Path, *, first: bool) -> bool:
-    """Kill a relay at one of its calls, the first one or one that goes on; whether it has come to that call."""
+    """Kill the first or a restarted relay at one of its calls; return whether it made that many calls."""
     directory.mkdir()
     with closing(World(directory)) as world:
         if not first:
@@ -223,15 +223,15 @@ def killed_at(fatal: int, directory: Path, *, first: bool) -> bool:
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
-def test_no_byte_is_lost_and_none_comes_twice_wherever_it_is_killed(tmp_path: Path, which: str) -> None:
+def test_no_byte_is_lost_or_duplicated_wherever_it_is_killed(tmp_path: Path, which: str) -> None:
     fatal = 0
     while killed_at(fatal, tmp_path / str(fatal), first=which == "first"):
         fatal += 1
-    assert fatal > 15, "there are calls that it can be killed at"
+    assert fatal > 15, "the relay makes calls at which it can be killed"
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nor_if_it_is_killed_over_and_over(tmp_path: Path, seed: int) -> None:
+def test_no_byte_is_lost_or_duplicated_if_it_is_killed_repeatedly(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with closing(World(tmp_path)) as world:
         for _ in range(40):

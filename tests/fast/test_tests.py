@@ -30,9 +30,9 @@ MEASURED = {
     "machine/test_outcome.py::test_what_systemd_said_is_waited_for_where_journald_is_just_being_restarted": (
         "what another process waits for cannot be seen"
     ),
-    "machine/test_relay.py::test_killed_relay_goes_on_where_it_was": "of several moments",
-    "machine/test_relay.py::test_relay_is_there_only_while_it_is_needed": "longer than it stays without need",
-    "machine/test_relay_journal.py::test_what_journald_leaves_out_is_marked_in_its_place_and_told": (
+    "machine/test_relay.py::test_killed_relay_continues_after_the_last_byte": "of several moments",
+    "machine/test_relay.py::test_relay_runs_only_while_it_is_needed": "longer than it stays without need",
+    "machine/test_relay_journal.py::test_dropped_lines_have_a_notice_in_their_place_and_a_signal": (
         "that a subscription has reached the bus cannot be seen; too short, and the test fails"
     ),
     "machine/test_run.py::test_freeze_and_thaw": "what half a second costs",

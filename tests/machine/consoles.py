@@ -1,4 +1,4 @@
-"""Consoles as a log collector has them: two FIFOs for each task, forwarded by the relay."""
+"""Consoles as a log collector uses them: two FIFOs per task, written by the relay."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ from .fifos import Reader
 T = TypeVar("T")
 
 UNLIMITED = ("LogRateLimitIntervalSec=1s", "LogRateLimitBurst=10000000")
-"""journald leaves lines out above a rate; not here. (A unit's interval of 0 is none, and means journald's own.)"""
+"""No rate limit of journald. (An interval of 0 in a unit would mean journald's default.)"""
 
 
 class Consoles:
-    """Makes FIFOs, has consoles forwarded into them, and drains what a test has not."""
+    """Creates FIFOs, forwards consoles to them, and drains those that the test has not drained."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -52,7 +52,7 @@ class Consoles:
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
-            reader.path.unlink(missing_ok=True)  # nobody will come to read what is left
+            reader.path.unlink(missing_ok=True)  # so that the rest is not waited for
         for name in self._forwarded:
             self.drain(name)
 
@@ -76,7 +76,7 @@ async def forward(relay: Relay, task: TaskName, stdout: Reader, stderr: Reader, 
 
 
 def numbers(flood: bytes) -> list[int]:
-    """The numbers of the lines that the guest `flood` has written."""
+    """Return the numbers in the lines of the guest `flood`."""
     return [int(line.split()[1]) for line in flood.splitlines() if line.startswith(b"line ")]
 
 
@@ -85,10 +85,10 @@ def relay_pid() -> int:
 
 
 def shell_task(name: str, script: str, *properties: str) -> None:
-    """A unit of a task's name whose console says what no guest here says.
+    """Start a unit with the name of a task whose shell script writes the console.
 
-    Let one process write all of it: of a later one, if it has ended with its unit before journald comes to its lines,
-    journald does not find the unit's rate limit any more.
+    One process should write all of it: if a later process ends with its unit before journald has read its lines,
+    journald does not find the unit's rate limit.
     """
     options = [f"--property={each}" for each in ("SyslogFacility=local5", "User=solo5", *properties)]
     ok("systemd-run", "--quiet", "--collect", "--unit", task_service(TaskName(name)), *options, "sh", "-c", script)

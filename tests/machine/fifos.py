@@ -1,4 +1,4 @@
-"""FIFOs as a log collector has them: two for each task, read, not read, or given up."""
+"""FIFOs as a log collector uses them: two per task, read, not read, or closed."""
 
 import os
 import select
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Reader:
-    """One FIFO and its read end. `start` has it read as it comes; until then it is open, and nobody reads."""
+    """One FIFO and its read end, which is open, but read only after `start`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Reader:
             return bytes(self._got)
 
     def now(self) -> bytes:
-        """All that is in the FIFO at this moment, for one that was not started."""
+        """Return the FIFO's content; for a reader that was not started."""
         got = b""
         while True:
             try:
@@ -43,7 +43,7 @@ class Reader:
             got += data
 
     def is_over(self) -> bool:
-        """Nothing is in the FIFO, and nobody can write to it."""
+        """Return whether the FIFO is empty and has no writer."""
         return not self.now() and self.ended
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A task's console in FIFOs that somebody reads: each line once, whatever becomes of reader and relay."""
+"""A task's console in FIFOs: each line is delivered once, whatever happens to reader and relay."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ LIST = ("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Re
 
 
 def written(unit: str, line: str) -> None:
-    """Wait until the journal has a line of a unit's."""
+    """Wait until the journal has a line of a unit."""
     eventually(lambda: line in ok("journalctl", "--output=cat", f"--unit={unit}").splitlines(), f"{line!r} is written")
 
 
@@ -28,7 +28,7 @@ def over(name: str) -> None:
     ok("solo5ctl", "wait", name)
 
 
-def test_console_and_tenders_words_come_apart_as_they_were_written(run: Runner, consoles: Consoles) -> None:
+def test_console_and_tender_messages_are_separate_and_unchanged(run: Runner, consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("apart")
     run("sleeper.hvt", name="apart")
     eventually(lambda: stdout.got == b"sleeping\n", "the line comes while the guest runs")
@@ -41,7 +41,7 @@ def test_console_and_tenders_words_come_apart_as_they_were_written(run: Runner, 
 
 
 def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
-    """All but white space at the end of a line, and empty lines: journald drops those."""
+    """Except white space at the end of a line, and empty lines, which journald does not store."""
     stdout, _ = consoles.forward("bytes")
     head, tail = b"a\0b\xff\x1b[1m\n  two\n", b"\nno newline"
     shell_task("bytes", f"exec python3 -c \"import os; os.write(1, {head!r} + b'x' * 60000 + {tail!r})\"")
@@ -49,7 +49,7 @@ def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
     assert stdout.got == head + b"x" * 60000 + tail
 
 
-def test_last_line_is_there_when_drain_returns(run: Runner, consoles: Consoles) -> None:
+def test_last_line_is_delivered_when_drain_returns(run: Runner, consoles: Consoles) -> None:
     for i in range(20):
         name = f"short-{i}"
         stdout, _ = consoles.forward(name, reads=False)
@@ -60,7 +60,7 @@ def test_last_line_is_there_when_drain_returns(run: Runner, consoles: Consoles) 
         eventually(stdout.is_over, "the FIFO ends")
 
 
-def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
+def test_flood_is_delivered_completely(run: Runner, consoles: Consoles) -> None:
     stdout, _ = consoles.forward("flood")
     run("flood.spt", "lines=16000", "bytes=1000", name="flood", options=UNLIMITED_OPTIONS)
     over("flood")
@@ -70,7 +70,7 @@ def test_flood_comes_whole(run: Runner, consoles: Consoles) -> None:
     assert len(stdout.got) >= 16_000_000
 
 
-def test_reader_that_does_not_read_delays_nobody_and_loses_nothing(run: Runner, consoles: Consoles) -> None:
+def test_full_fifo_delays_no_other_task_and_loses_no_line(run: Runner, consoles: Consoles) -> None:
     stuck, _ = consoles.forward("stuck", reads=False)
     run("flood.spt", "lines=60000", "bytes=100", name="stuck", options=UNLIMITED_OPTIONS)
     other, _ = consoles.forward("other")
@@ -89,9 +89,9 @@ def resident_mib() -> int:
     return int(status.partition("RssAnon:")[2].split()[0]) // 1024
 
 
-def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consoles: Consoles) -> None:
+def test_killed_relay_continues_after_the_last_byte(machine: Machine, run: Runner, consoles: Consoles) -> None:
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
-    machine.expect("Failed to start solo5-relay.service")  # where it had not said yet that it is ready
+    machine.expect("Failed to start solo5-relay.service")  # if it was killed before READY=1
     flowing, _ = consoles.forward("flowing")
     stuck, _ = consoles.forward("stuck", reads=False)
     run("flood.spt", "lines=20000", "bytes=100", name="stuck", options=UNLIMITED_OPTIONS)
@@ -110,10 +110,8 @@ def test_killed_relay_goes_on_where_it_was(machine: Machine, run: Runner, consol
     assert numbers(stuck.got) == list(range(1, 20001))
 
 
-def test_killed_relay_comes_back_though_its_tasks_are_many_and_their_names_long(
-    machine: Machine, consoles: Consoles
-) -> None:
-    """systemd hands the names of all descriptors back in one variable, and the kernel has a limit for each."""
+def test_killed_relay_is_restarted_with_many_tasks_of_long_names(machine: Machine, consoles: Consoles) -> None:
+    """systemd passes the names of all descriptors in one variable, whose length the kernel limits."""
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
     names = [f"{number:04}-{'long' * 30}" for number in range(260)]
     readers = {name: consoles.forward(name, reads=False)[0] for name in names}
@@ -124,7 +122,7 @@ def test_killed_relay_comes_back_though_its_tasks_are_many_and_their_names_long(
     eventually(lambda: readers[names[-1]].now() == b"still there\n", "a line comes")
 
 
-def test_reader_that_came_back_goes_on_where_the_old_one_was(consoles: Consoles) -> None:
+def test_new_reader_continues_after_the_old_one(consoles: Consoles) -> None:
     before = Reader(consoles._directory / "back.stdout.fifo")
     errors = consoles.reader("back", "stderr")
     consoles.hand_over("back", before, errors)
@@ -141,7 +139,7 @@ def test_reader_that_came_back_goes_on_where_the_old_one_was(consoles: Consoles)
     assert numbers(got + after.got) == list(range(1, 31))
 
 
-def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runner, consoles: Consoles) -> None:
+def test_forward_from_an_earlier_time_delivers_earlier_lines(run: Runner, consoles: Consoles) -> None:
     since = time.time_ns() // 1000
     run("hello.spt", name="late")
     over("late")
@@ -162,7 +160,7 @@ def test_forwarding_again_from_an_earlier_time_brings_what_was_missed(run: Runne
     consoles.drain("late")
 
 
-def test_relay_is_there_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
+def test_relay_runs_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
     consoles.forward("needed")
     pid = relay_pid()
     time.sleep(IDLE_TIMEOUT_S + 2)
@@ -175,7 +173,7 @@ def test_relay_is_there_only_while_it_is_needed(run: Runner, consoles: Consoles)
     assert relay_pid() == 0
 
 
-def test_only_root_may_have_a_console_forwarded(machine: Machine) -> None:
+def test_only_root_may_call_the_relay(machine: Machine) -> None:
     refused = sh("setpriv", "--reuid=nobody", *LIST)
     assert refused.returncode != 0
     assert "denied" in refused.stderr.lower()

@@ -1,4 +1,4 @@
-"""Consoles through whatever becomes of the journal, and many of them at once."""
+"""Consoles through restarts of journald, rotation and vacuuming, and many of them at once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .fifos import Reader
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 
 
-def test_each_line_comes_once_while_journald_restarts_rotates_and_removes_what_was_read(consoles: Consoles) -> None:
+def test_each_line_is_delivered_once_while_journald_restarts_rotates_and_vacuums(consoles: Consoles) -> None:
     stdout, _ = consoles.forward("through")
     shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
     for _ in range(3):
@@ -49,8 +49,8 @@ def files(machine: Machine) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("files")
-def test_reader_passes_over_the_files_that_journald_removes_before_it_has_come_to_them() -> None:
-    """Those that it stands in and is to read next."""
+def test_reader_skips_files_that_journald_removes() -> None:
+    """The current file of the reader, and the next one."""
     with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as forward:
         lines = forward.lines_from(0)
         assert next(lines).data == b"line 1\n"
@@ -63,7 +63,7 @@ def test_reader_passes_over_the_files_that_journald_removes_before_it_has_come_t
         assert [line.data for line in lines] == [b"line 3\n"]
 
 
-def test_reader_that_was_away_gets_lines_that_the_journal_had_put_aside(consoles: Consoles) -> None:
+def test_late_reader_gets_lines_of_archived_files(consoles: Consoles) -> None:
     stdout, _ = consoles.forward("aside", reads=False)
     for part in range(1, 4):
         shell_task("aside", f"exec seq -f 'line %g {'.' * 80}' {part * 5000 - 4999} {part * 5000}", *UNLIMITED)
@@ -74,13 +74,13 @@ def test_reader_that_was_away_gets_lines_that_the_journal_had_put_aside(consoles
     assert numbers(stdout.got) == list(range(1, 15001))
 
 
-def test_what_the_journal_removed_unread_is_told_of_by_number(consoles: Consoles) -> None:
+def test_lines_removed_before_delivery_have_a_notice_with_their_number(consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("removed", reads=False)
     shell_task("removed", f"exec seq -f 'line %g {'.' * 80}' 20000", *UNLIMITED)
     is_gone("removed")
     behind, _ = consoles.forward("behind")
     shell_task("behind", "echo seen")
-    eventually(lambda: behind.got == b"seen\n", "the relay has passed all those lines over")
+    eventually(lambda: behind.got == b"seen\n", "the relay has skipped all those lines")
     ok("journalctl", "--rotate")
     ok("journalctl", "--vacuum-size=1")
     shell_task("removed", f"exec seq -f 'line %g {'.' * 80}' 20001 20100", *UNLIMITED)
@@ -95,7 +95,7 @@ def test_what_the_journal_removed_unread_is_told_of_by_number(consoles: Consoles
     )
 
 
-def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Consoles) -> None:
+def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("gap")
     script = "seq -f 'line %g' 3000; sleep 1.5; echo after; sleep 0.5"
     dropped: list[DroppedLines] = []
@@ -111,7 +111,7 @@ def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Cons
         listening = asyncio.ensure_future(listen(relay))
         await asyncio.sleep(0.3)
         await asyncio.to_thread(shell_task, "gap", script, "LogRateLimitIntervalSec=1s", "LogRateLimitBurst=100")
-        await asyncio.to_thread(eventually, is_complete, "each line has come or is told of")
+        await asyncio.to_thread(eventually, is_complete, "each line was delivered or is counted as dropped")
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 
@@ -120,10 +120,10 @@ def test_what_journald_leaves_out_is_marked_in_its_place_and_told(consoles: Cons
     assert {each.task for each in dropped} == {"gap"}
     assert numbers(stdout.got) == sorted(set(numbers(stdout.got)))
     notices = b"".join(dropped_notice(each.lines) for each in dropped)
-    eventually(lambda: stderr.got == notices, "each is marked, and nothing else")
+    eventually(lambda: stderr.got == notices, "stderr has exactly these notices")
 
 
-def test_two_hundred_consoles_at_once_are_each_whole_in_little_memory(consoles: Consoles) -> None:
+def test_two_hundred_consoles_at_once_are_complete_in_bounded_memory(consoles: Consoles) -> None:
     names = [f"crowd-{i}" for i in range(200)]
     readers = {name: consoles.forward(name, reads=i % 4 > 0)[0] for i, name in enumerate(names)}
     for name in names:
@@ -140,7 +140,7 @@ def test_two_hundred_consoles_at_once_are_each_whole_in_little_memory(consoles: 
 
 
 def is_gone(name: str) -> None:
-    """Wait until a task has written all, and the journal has it."""
+    """Wait until a task has ended and the journal has all its lines."""
     unit = f"solo5-task-{name}.service"
     eventually(lambda: unit_property(unit, "LoadState") == "not-found", f"{unit} is over, and its name free")
     ok("journalctl", "--sync")
@@ -167,7 +167,7 @@ async def drained(relay: Relay, name: str) -> None:
 
 
 def nobody_waits_for_those_that_are_not_read(names: list[str], consoles: Consoles) -> None:
-    """Fifty ends wait for their readers on one connection; another task's console is taken up meanwhile."""
+    """Fifty drains wait for readers on one connection; another task's console is forwarded meanwhile."""
     ends = [consoles.reader("newcomer", stream) for stream in ("stdout", "stderr")]
 
     async def beside(relay: Relay) -> None:

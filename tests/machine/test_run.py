@@ -1,4 +1,4 @@
-"""A task's life, as a person at the machine sees it."""
+"""The life of a task, with solo5ctl."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def test_foreground_copies_the_console_and_exits_as_the_guest(machine: Machine, 
     assert done.stderr == ""
 
 
-def test_the_tenders_words_come_on_stderr(machine: Machine, run: Runner) -> None:
+def test_messages_of_the_tender_are_on_stderr(machine: Machine, run: Runner) -> None:
     attended = subprocess.Popen(
         ["solo5ctl", "run", "--rm", "--name", "stderr", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1, text=True
     )
@@ -38,7 +38,7 @@ def test_the_tenders_words_come_on_stderr(machine: Machine, run: Runner) -> None
     assert "Exiting on signal" not in out
 
 
-def test_detached_task_is_what_systemd_says_it_is(run: Runner) -> None:
+def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     name = run("sleeper.hvt", name="seen", options=("--memory", "64M"))
     says(name, "sleeping")
     assert name in ok("solo5ctl", "ps", "--quiet").split()
@@ -52,7 +52,7 @@ def test_detached_task_is_what_systemd_says_it_is(run: Runner) -> None:
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
 
 
-def test_limits_that_the_kernel_will_not_enforce_are_named(machine: Machine) -> None:
+def test_limits_that_are_not_enforced_are_named(machine: Machine) -> None:
     """On this machine's own hierarchy; `solo5ctl doctor` names the same controllers."""
     enabled = Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
     lacking = [name for name in ("memory", "pids") if name not in enabled]
@@ -96,7 +96,7 @@ def test_interrupt_stops_the_guest(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("how", [("--signal", "TERM"), ("--signal", "INT"), ()])
-def test_stop_is_no_failure_and_keeps_the_outcome(run: Runner, target: str, how: tuple[str, ...]) -> None:
+def test_stop_is_not_a_failure_and_keeps_the_outcome(run: Runner, target: str, how: tuple[str, ...]) -> None:
     name = run(f"sleeper.{target}")
     says(name, "sleeping")
     ok("solo5ctl", "stop", *how, name)
@@ -115,7 +115,7 @@ def test_systemctl_stop_is_a_stop_like_any_other(run: Runner, target: str) -> No
     assert inspect(name)["outcome"]["ending"] == "stopped"
 
 
-def test_kill_sends_what_it_may(run: Runner) -> None:
+def test_kill_sends_permitted_signals(run: Runner) -> None:
     name = run("sleeper.hvt")
     says(name, "sleeping")
     refused = sh("solo5ctl", "kill", "--signal", "HUP", name)
@@ -127,13 +127,13 @@ def test_kill_sends_what_it_may(run: Runner) -> None:
     assert inspect(name)["outcome"]["signal"] == 9
 
 
-def test_dollars_and_percents_of_an_argument_reach_the_guest(run: Runner) -> None:
+def test_dollars_and_percents_in_arguments_reach_the_guest(run: Runner) -> None:
     name = run("hello.hvt", "$HOME", "${{PATH}}", "$$", "a$", "%n")
     for number, text in enumerate(("$HOME", "${PATH}", "$$", "a$", "%n"), start=1):
         says(name, f"argument {number}: '{text}'")
 
 
-def test_wait_tells_the_exit_status(run: Runner) -> None:
+def test_wait_prints_the_exit_status(run: Runner) -> None:
     name = run("hello.spt", "exit=9")
     assert ok("solo5ctl", "wait", name).split()[-1] == "9"
 
@@ -150,7 +150,7 @@ def test_ended_task_keeps_its_outcome_until_rm(run: Runner) -> None:
     assert sh("solo5ctl", "inspect", name).returncode == 125
 
 
-def test_rm_wants_force_for_a_running_task(run: Runner) -> None:
+def test_rm_requires_force_for_a_running_task(run: Runner) -> None:
     name = run("sleeper.spt")
     refused = sh("solo5ctl", "rm", name)
     assert refused.returncode == 125
@@ -158,7 +158,7 @@ def test_rm_wants_force_for_a_running_task(run: Runner) -> None:
     ok("solo5ctl", "rm", "--force", name)
 
 
-def test_replace_takes_the_place_of_an_ended_task(run: Runner) -> None:
+def test_replace_removes_an_ended_task(run: Runner) -> None:
     name = run("hello.spt", name="again")
     eventually(lambda: inspect(name)["phase"] == "ended", "ended")
     run("sleeper.spt", name=name, options=("--replace",))
@@ -197,8 +197,8 @@ def test_freeze_and_thaw(run: Runner) -> None:
     assert inspect(name)["outcome"]["ending"] == "stopped", "a frozen task can be stopped"
 
 
-def test_zombie_leader_is_seen_and_ended(run: Runner) -> None:
-    """A tender whose main thread is dead while another lives: nobody is told by the kernel, and no signal ends it."""
+def test_zombie_leader_is_detected_and_killed(run: Runner) -> None:
+    """A tender whose main thread has exited while another runs: PID 1 gets no SIGCHLD, and SIGTERM has no effect."""
     name = run("sleeper.hvt")
     says(name, "sleeping")
     pid = str(inspect(name)["pid"])
@@ -223,7 +223,7 @@ def test_json_is_json(run: Runner) -> None:
     assert told("image", f"{GUESTS}/net.hvt")["target"] == "hvt"
 
 
-def test_dry_run_does_nothing(machine: Machine) -> None:
+def test_dry_run_changes_nothing(machine: Machine) -> None:
     before = machine.snapshot()
     shown = ok(
         "solo5ctl",
