@@ -189,7 +189,7 @@ class ImageStore:
             _sync(copy)
             with self._lock(fcntl.LOCK_SH):
                 stored = self._publish(path, copy, memo, status)
-                if time.time() - status.st_ctime > _TIMES_SETTLE_S:
+                if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
                     self._write_memo(memo, status)
         return stored
 

@@ -83,7 +83,7 @@ def _from(address: IPv4Address) -> bytes:
 
 def _filter(ports: Collection[int]) -> bytes:
     flags, protocol = _BY_PROTOCOL, [attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))]
-    if len(ports) == 1:
+    if len(ports) == 1:  # a kernel filter has one port at most; several are compared in this process
         flags |= _BY_PORT
         protocol += [attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
     chosen = nested(

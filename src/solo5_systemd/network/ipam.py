@@ -61,6 +61,7 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
 
 
 def _free_range(name: NetworkName, busy: Sequence[IPv4Network]) -> IPv4Network:
+    # The default network has the same range on all hosts with free routes: the first candidate.
     first = 0 if name == DEFAULT_NETWORK else _number("network", name) % 256
     for candidate in _from(CANDIDATES, first):
         if not any(candidate.overlaps(other) for other in busy):

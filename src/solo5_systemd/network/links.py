@@ -100,7 +100,7 @@ class Links:
                     f"Set another one as network.{network.name}.bridge below /etc/solo5.",
                 )
             set_for_link("ipv6", network.bridge, "disable_ipv6", "1")
-            set_for_link("ipv4", network.bridge, "route_localnet", "1")
+            set_for_link("ipv4", network.bridge, "route_localnet", "1")  # for ports published at 127.0.0.1
             set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # guests must not learn the host's other addresses
             bridge = index(network.bridge)
             with contextlib.suppress(FileExistsError), _existing():
@@ -135,7 +135,7 @@ class Links:
                 self._route.link("add", ifname=lease.tap, kind="tuntap", mode="tap", uid=self._owner(task))
                 tap = index(lease.tap)
             set_for_link("ipv6", lease.tap, "disable_ipv6", "1")
-            set_for_link("ipv6", lease.tap, "addr_gen_mode", "1")
+            set_for_link("ipv6", lease.tap, "addr_gen_mode", "1")  # none: no link-local address
             _without_offload(lease.tap)
             self._route.link(
                 "set",
@@ -188,7 +188,7 @@ class Links:
             address=bridge_mac(network.name),
             mtu=network.mtu,
             br_stp_state=0,
-            br_forward_delay=0,
+            br_forward_delay=0,  # a new port forwards at once
             br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
         )
 

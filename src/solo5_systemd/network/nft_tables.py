@@ -88,7 +88,7 @@ class Tables:
 
         It is if no other program has committed since the generation `known`, or if the tables have an owner.
         """
-        self._generation = None
+        self._generation = None  # unknown if the transaction raises
         self._run(commands)
         self._built = self._listing()[0]
         if known is not None and self._current_generation() == known + 1:

@@ -42,7 +42,7 @@ class HeldPorts:
             )
         new: list[PortRequest] = []
         for port in ports:
-            if _fd_name(port) in self._sockets:
+            if _fd_name(port) in self._sockets:  # a repeated request, or kept over a restart
                 continue
             try:
                 self._bind(port)

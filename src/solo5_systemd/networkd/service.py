@@ -278,7 +278,7 @@ class Networkd:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds_until_due()):
                 await self._wake.wait()
-        self._wake.clear()
+        self._wake.clear()  # before the flags are read: an event from here on wakes the loop again
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires or the next check of units."""
@@ -290,7 +290,7 @@ class Networkd:
             if self._rules_changed:
                 self._rules_changed = False
                 await self._work(self._state.repair)
-            if self._links_removed != frozenset():
+            if self._links_removed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 removed, self._links_removed = self._links_removed, frozenset()
                 await self._work(self._state.repair_links, removed)
