@@ -1,7 +1,7 @@
-"""Typed getters for mappings that somebody else wrote: TOML files, D-Bus dictionaries, JSON of ours on disk.
+"""Typed getters for decoded TOML, JSON, MessagePack and D-Bus dictionaries.
 
-Nothing behind these getters checks a type again. Each error names the key by its whole path (`network.default.mtu`),
-the value, and what was expected.
+Types are checked here only. Each error has the full path of the key (`network.default.mtu`), the value, and what was
+expected.
 """
 
 import json
@@ -20,12 +20,12 @@ def json_document(content: bytes, what: str, *, error: type[Solo5Error] = Invali
     """Return the value of a JSON document.
 
     Args:
-        content: of any bytes.
-        what: it is, as the reader of an error knows it.
-        error: the class to raise.
+        content: any bytes.
+        what: the document in an error.
+        error: class to raise.
 
     Raises:
-        Solo5Error: (of class `error`) it is not JSON, or nested too deep.
+        Solo5Error: (of class `error`) it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(content)
@@ -34,15 +34,17 @@ def json_document(content: bytes, what: str, *, error: type[Solo5Error] = Invali
 
 
 class Fields:
-    """One mapping under a name, read key by key.
+    """A mapping, read key by key.
+
+    The getters raise `error` for a value of another type, and for a missing key without a default.
 
     Args:
-        mapping: what was decoded, of any shape.
-        where: the path to it, as the reader of an error knows it.
-        error: the class to raise.
+        mapping: a decoded value of any type.
+        where: its path in an error.
+        error: class to raise.
 
     Raises:
-        Solo5Error: (of class `error`) `mapping` is not a mapping with text keys.
+        Solo5Error: (of class `error`) `mapping` is not a mapping with string keys.
     """
 
     def __init__(self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError) -> None:
@@ -53,30 +55,34 @@ class Fields:
         self._mapping: Mapping[str, object] = mapping
 
     def path(self, key: str) -> str:
+        """Return the full path of a key, for an error."""
         return f"{self.where}.{key}" if self.where else key
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
 
     def allow(self, *known: str) -> None:
-        """Refuse keys that nobody reads: a misspelt setting must not be silently without effect."""
+        """Refuse unknown keys: a misspelt setting must not be ignored silently."""
         for key in self._mapping:
             if key not in known:
                 raise self._error(f"{self.path(key)} is not a known key: expected one of {', '.join(sorted(known))}.")
 
     def text(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
         value = self._get(key, "a string", default)
         if not isinstance(value, str):
             raise self.wrong(key, value, "a string")
         return value
 
     def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        """Return a boolean."""
         value = self._get(key, "true or false", default)
         if not isinstance(value, bool):
             raise self.wrong(key, value, "true or false")
         return value
 
     def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+        """Return an integer from `low` to `high`."""
         expected = f"a whole number from {low} to {high}"
         value = self._get(key, expected, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -84,7 +90,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
-        """A whole number from a writer that does not tell numbers from text: `2`, `2.0` and `"2"` are one."""
+        """Return an integer that may be encoded as `2`, `2.0` or `"2"`, as by go-cty."""
         value = self._get(key, f"a whole number from {low} to {high}", default)
         text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
         if isinstance(text, str) and _WHOLE.fullmatch(text):
@@ -94,6 +100,7 @@ class Fields:
         return self.integer(key, default, low=low, high=high)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Return a list of strings."""
         values = self.items(key, "a list of strings", default)
         texts = tuple(value for value in values if isinstance(value, str))
         if len(texts) != len(values):
@@ -101,20 +108,22 @@ class Fields:
         return texts
 
     def table(self, key: str) -> "Fields":
+        """Return a table; an empty one if the key is missing."""
         return Fields(self._mapping.get(key, {}), self.path(key), error=self._error)
 
     def tables(self, key: str) -> "tuple[Fields, ...]":
+        """Return a list of tables; empty if the key is missing."""
         values = self.items(key, "a list of tables", ())
         return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
 
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
-        """A text that `parse` turns into a value; its own error is kept, with the key put before it."""
+        """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""
         if key not in self._mapping and default is not None:
             return default
         return self._parse(key, self.text(key), parse)
 
     def each(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
-        """Each of a list of strings as `parsed` reads one; nothing where the key is missing."""
+        """Yield the result of `parse` for each of a list of strings; nothing if the key is missing."""
         for text in self.texts(key, ()):
             yield self._parse(key, text, parse)
 
@@ -127,10 +136,11 @@ class Fields:
             raise self._error(f"{self.path(key)}: {error}.") from error
 
     def has(self, key: str) -> bool:
+        """Return whether the key exists."""
         return key in self._mapping
 
     def wrong(self, key: str, value: object, expected: str) -> Solo5Error:
-        """The error for a value that is of the right type and still not right."""
+        """Return the error for a value of the right type that is out of bounds."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
 
     def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:

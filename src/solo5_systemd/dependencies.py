@@ -1,8 +1,8 @@
-"""What this package needs of others at run time: Python modules, libraries, programs and sockets.
+"""The run-time dependencies: Python modules, libraries, programs and sockets.
 
-One list for all that is derived from it: what `solo5ctl doctor` and the Nomad driver's fingerprint look at, the advice
-in an error, the table in docs/dependencies.md, and the tests that take each of them away. A test compares it with
-pyproject.toml, with debian/control, and with what the code imports, loads, executes and connects to.
+`solo5ctl doctor`, the Nomad driver's fingerprint, the hints of errors, the table in docs/dependencies.md and the tests
+that remove each dependency derive from this list. A test compares it with pyproject.toml, with debian/control, and with
+what the code imports, loads, executes and connects to.
 """
 
 import re
@@ -13,7 +13,7 @@ from solo5_systemd.errors import DependencyError
 
 
 class Kind(StrEnum):
-    """How a dependency is found: by import, by dlopen(3), by execve(2), by connect(2)."""
+    """The kind of a dependency: found by import, dlopen(3), execve(2) or connect(2)."""
 
     MODULE = "Python module"
     LIBRARY = "library"
@@ -23,15 +23,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """One of them.
+    """A dependency.
 
     Attributes:
         kind: how it is found.
-        name: a module's import name, a library's soname, a path otherwise.
-        debian: the Debian package that has it.
-        pip: the distribution on PyPI that has it; empty for what is no module.
-        unit: of a socket, the unit of systemd that listens there.
-        needed_by: the commands of `solo5ctl`, and the other programs and units of ours, that fail without it.
+        name: import name of a module, soname of a library, path of a program or socket.
+        debian: Debian package.
+        pip: distribution on PyPI; empty for other kinds than modules.
+        unit: of a socket, the systemd unit that listens on it.
+        needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class Dependency:
 
     @property
     def advice(self) -> str:
-        """What to do where it is missing."""
+        """Return what to do if it is missing."""
         if self.pip:
             return f"Install {self.debian} (Debian) or {self.pip} (pip)."
         if self.unit:
@@ -51,21 +51,21 @@ class Dependency:
         return f"Install {self.debian} (Debian)."
 
     def missing(self) -> DependencyError:
-        """The error of a call that cannot do without it."""
+        """Return the error for a missing dependency."""
         expected = "a service that listens there" if self.kind is Kind.SOCKET else "it to be installed"
         return DependencyError(f"{self.kind} {self.name} is missing: expected {expected}.", self.advice)
 
 
 REINSTALL = "Reinstall the Debian package: apt install --reinstall solo5-systemd"
-"""The advice for what a dependency needs itself."""
+"""The hint for a missing dependency of a dependency."""
 
 _LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): (\S.*)")
-"""How ld.so(8) and dlopen(3) name a library, and what is wrong with it."""
+"""The error text of ld.so(8) and dlopen(3): library and cause."""
 
 _ABSENT = "cannot open shared object file"
 
-LACKING = 78
-"""The exit status of a service of ours that lacks one: EX_CONFIG of sysexits(3)."""
+EXIT_CONFIG = 78
+"""Exit status of a service with a missing dependency: EX_CONFIG of sysexits(3)."""
 
 NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
 
@@ -74,7 +74,7 @@ TASKS = (
     *("ps", "inspect", "logs", "stop", "kill", "rm", "wait", "stats", "metrics", "freeze", "thaw", "network", "gc"),
     *STARTS,
 )
-"""Commands that speak to systemd."""
+"""Verbs that call systemd."""
 
 
 DEPENDENCIES = (
@@ -111,7 +111,7 @@ DEPENDENCIES = (
         needed_by=(NETWORKD, RELAY, DRIVER),
     ),
     Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
-    # systemd looks the users of tasks up with it.
+    # With it, systemd resolves the users of tasks.
     Dependency(
         kind=Kind.LIBRARY,
         name="libnss_systemd.so.2",
@@ -158,18 +158,18 @@ DEPENDENCIES = (
 
 
 def advice(name: str) -> str:
-    """Return what to do where a program or socket is missing; empty where it is none of the list."""
+    """Return what to do if a program or socket is missing; empty if it is not in the list."""
     return next((each.advice for each in DEPENDENCIES if each.name == name), "")
 
 
-def blamed(error: ImportError | OSError) -> DependencyError:
-    """Return the sentence for an import, or a load of a library, that failed.
+def dependency_error(error: ImportError | OSError) -> DependencyError:
+    """Return the error for a failed import or a failed load of a library.
 
-    What a dependency needs itself, and is not in the list, is named as well. One that is there and cannot be used, such
-    as of another version, is not missing: its own words say what is wrong.
+    Dependencies of dependencies, which are not in the list, are named too. For one that exists and cannot be used, such
+    as one of another version, the error has the text of the import.
 
     Raises:
-        ImportError, OSError: the error itself, where it is a fault of this package.
+        ImportError, OSError: the error itself, if it is a fault of this package.
     """
     text = str(error)
     library = _LIBRARY.search(text)
@@ -184,7 +184,7 @@ def blamed(error: ImportError | OSError) -> DependencyError:
 
 
 def missing_library(text: str) -> DependencyError | None:
-    """Return the sentence for the library that the dynamic loader did not find; None where it found each."""
+    """Return the error for a library that the dynamic loader did not find; None if it found each."""
     library = _LIBRARY.search(text)
     return _missing(Kind.LIBRARY, library[1]) if library and library[2].startswith(_ABSENT) else None
 

@@ -6,7 +6,7 @@ class determines the exit status of `solo5ctl` and the name of the D-Bus error.
 
 from typing import ClassVar
 
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 MAX_SENTENCE, MAX_HINT = 2000, 1000
 """Characters. A quoted value may be of any length; a long sentence loses its middle and keeps what was expected."""
@@ -38,7 +38,7 @@ class Solo5Error(Exception):
 
 def _line(text: str, most: int) -> str:
     """Return text as one printable line of at most `most` characters."""
-    return _elide(visible(_elide(text, most)), most)
+    return _elide(printable(_elide(text, most)), most)
 
 
 def _elide(text: str, most: int) -> str:

@@ -1,8 +1,8 @@
-"""dbus-next's connection, without the signals that any local user may address to it.
+"""dbus-next's connection, which drops unicast signals of local users.
 
-The policy of the system bus lets every user send a signal to every connection. No match rule is needed for such a
-signal, and no program that we listen to sends one: only the bus itself does. The library would parse its body, of up to
-32 MiB, before anything else is answered, and would never close the descriptors that came along.
+The policy of the system bus lets every user send a signal to any connection, without a match rule. Of this
+package's peers only the bus itself sends unicast signals. dbus-next would parse a body of up to 32 MiB before any other
+message, and would never close the file descriptors of the signal.
 """
 
 import os
@@ -17,14 +17,15 @@ BUS = "org.freedesktop.DBus"
 
 _TYPE = 1  # offset of a message's type in its header
 _PATH, _INTERFACE, _MEMBER, _DESTINATION, _SENDER = 1, 2, 3, 6, 7
-_IN_ITS_PLACE = ([_PATH, Variant("o", "/")], [_INTERFACE, Variant("s", "x.x")], [_MEMBER, Variant("s", "x")])
-"""Header fields of a signal without a body, which cost nothing to check."""
+_EMPTY_SIGNAL = ([_PATH, Variant("o", "/")], [_INTERFACE, Variant("s", "x.x")], [_MEMBER, Variant("s", "x")])
+"""Header fields of a signal without a body, in the place of a dropped one's."""
 
 
 class MessageBus(LibraryBus):  # type: ignore[misc] # the library carries no types
-    """A connection to a bus."""
+    """A connection to a bus that drops unicast signals, except those of the bus."""
 
     async def connect(self) -> "MessageBus":
+        """Connect and authenticate."""
         await super().connect()
         return self
 
@@ -35,15 +36,15 @@ class MessageBus(LibraryBus):  # type: ignore[misc] # the library carries no typ
         if not self._unmarshaller.dropped:
             super()._on_message(message)
         if self._unmarshaller.dropped or message.message_type is not MessageType.METHOD_CALL:
-            for fd in message.unix_fds:  # no reply or signal that we use carries any
+            for fd in message.unix_fds:  # no reply or signal in use has file descriptors
                 os.close(fd)
 
 
 class _Unmarshaller(Unmarshaller):  # type: ignore[misc] # the library carries no types
-    """Reads one message.
+    """The parser of one message.
 
     Attributes:
-        dropped: it is a signal for this connection alone, and not the bus's own. Its body has not been read.
+        dropped: it is a unicast signal, and not from the bus. Its body has not been parsed.
     """
 
     def __init__(self, stream: Any, sock: Any = None) -> None:
@@ -60,4 +61,4 @@ class _Unmarshaller(Unmarshaller):  # type: ignore[misc] # the library carries n
         named = {code: variant.value for code, variant in fields}
         is_signal = self.buf[_TYPE] == MessageType.SIGNAL.value
         self.dropped = is_signal and _DESTINATION in named and named.get(_SENDER) != BUS
-        return _IN_ITS_PLACE if self.dropped else fields
+        return _EMPTY_SIGNAL if self.dropped else fields

@@ -1,7 +1,7 @@
-"""Names: parsed once, valid ever after.
+"""Names of tasks, devices and networks, and of the units that derive from a task's name.
 
-A task's name is the only key that everything else derives from: units, lease file and log fields are computed
-from it, so that stop, inspect and clean-up need no stored state.
+A name is parsed once; its type shows that it is valid. Units, lease record and log fields derive from the task's name,
+so that stop, inspect and gc need no stored state.
 """
 
 import re
@@ -10,14 +10,14 @@ from typing import NewType
 from solo5_systemd.errors import InvalidRequestError
 
 TaskName = NewType("TaskName", str)
-"""1–128 of letters, digits, `_`, `.`, `-`, beginning with a letter or digit: stands in a unit name unescaped
-(systemd.unit(5)) and, as a file name, cannot leave its directory."""
+"""1–128 of letters, digits, `_`, `.`, `-`, beginning with a letter or digit: unescaped in a unit name
+(systemd.unit(5)), and as a file name never a path out of its directory."""
 
 DeviceName = NewType("DeviceName", str)
 """A manifest device: 1–67 letters and digits, the alphabet of the tender's own option parser."""
 
 NetworkName = NewType("NetworkName", str)
-"""A network of the host: like a task name, at most 32."""
+"""A network of the host: as a task name, with at most 32 characters."""
 
 TASK_PREFIX = "solo5-task-"
 SLICE = "solo5.slice"
@@ -32,7 +32,7 @@ def task_name(text: str) -> TaskName:
     """Parse a task's name.
 
     Raises:
-        InvalidRequestError: it does not fit.
+        InvalidRequestError: it is malformed.
     """
     if not _TASK.fullmatch(text):
         raise InvalidRequestError(
@@ -46,7 +46,7 @@ def device_name(text: str) -> DeviceName:
     """Parse the name of a manifest device (NIC or disk).
 
     Raises:
-        InvalidRequestError: the tender could not be told this name.
+        InvalidRequestError: the tender's option parser would not accept it.
     """
     if not _DEVICE.fullmatch(text):
         raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
@@ -57,7 +57,7 @@ def network_name(text: str) -> NetworkName:
     """Parse the name of a network.
 
     Raises:
-        InvalidRequestError: it does not fit.
+        InvalidRequestError: it is malformed.
     """
     if not _NETWORK.fullmatch(text):
         raise InvalidRequestError(
@@ -68,10 +68,10 @@ def network_name(text: str) -> NetworkName:
 
 
 def log_namespace(text: str) -> str:
-    """Parse the name of a journal namespace, which stands in unit and file names of systemd's.
+    """Parse the name of a journal namespace, which is part of unit and file names of systemd.
 
     Raises:
-        InvalidRequestError: it does not fit.
+        InvalidRequestError: it is malformed.
     """
     if not _LOG_NAMESPACE.fullmatch(text):
         raise InvalidRequestError(
@@ -82,30 +82,32 @@ def log_namespace(text: str) -> str:
 
 
 def journald_of(namespace: str) -> str:
-    """Return the service that keeps the journal of a namespace; empty: the host's."""
+    """Return the journald service of a journal namespace; empty: that of the host's journal."""
     return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
 def task_service(task: TaskName) -> str:
+    """Return the task's unit if it is a service."""
     return f"{TASK_PREFIX}{task}.service"
 
 
 def task_scope(task: TaskName) -> str:
+    """Return the task's unit if it is a scope."""
     return f"{TASK_PREFIX}{task}.scope"
 
 
 def network_service(task: TaskName) -> str:
-    """The oneshot that holds one task's share of the network."""
+    """Return the task's network unit, a oneshot service."""
     return f"solo5-network@{task}.service"
 
 
 def outcome_target(task: TaskName) -> str:
-    """The target whose only work is to refer to the task's unit, so that systemd keeps its outcome."""
+    """Return the task's outcome target, which refers to the task's service so that systemd keeps its outcome."""
     return f"solo5-outcome@{task}.target"
 
 
 def task_of_unit(unit: str) -> TaskName | None:
-    """The task that a unit name belongs to, or None for a unit that is not a task's."""
+    """Return the task of a unit name, or None if it is not a task's unit."""
     stem, dot, suffix = unit.rpartition(".")
     if not dot or suffix not in ("service", "scope") or not stem.startswith(TASK_PREFIX):
         return None

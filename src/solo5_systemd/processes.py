@@ -1,4 +1,4 @@
-"""Programs that are executed as children."""
+"""Child processes."""
 
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 @asynccontextmanager
 async def reaped(process: Process) -> AsyncIterator[Process]:
-    """Yield a child; where it still runs at the end of the block it is killed, and it is reaped in any case."""
+    """Yield a child process; kill it if it is running at the end of the block, and reap it."""
     try:
         yield process
     finally:

@@ -1,4 +1,4 @@
-"""Where a file lies: found without being opened, looked for below its roots alone; and names for open files."""
+"""Paths and file descriptors: open with O_PATH below given roots, resolve by /proc/self/fd, link by descriptor."""
 
 import errno
 import os
@@ -8,29 +8,28 @@ from pathlib import Path, PurePath
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 
-# This boot of the kernel, by the id that it gives itself (random(4)).
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
+    """Return the ID of this boot (random(4))."""
     return BOOT_ID.read_text(encoding="ascii").strip()
 
 
 ROOT = 0
 _PLACE = os.O_PATH | os.O_CLOEXEC
 _MOST_LINKS = 40
-"""The kernel's own limit."""
+"""The kernel's limit, MAXSYMLINKS."""
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # the group's bits hold the mask of an access control list, too
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
 
 
-def place(descriptor: int) -> str:
-    """The path of an open file, absolute and free of symbolic links (proc(5), /proc/pid/fd).
+def path_of(descriptor: int) -> str:
+    """Return the path of an open file, absolute and without symbolic links (proc(5), /proc/pid/fd).
 
     Raises:
-        HostError: the kernel does not tell.
+        HostError: /proc cannot be read.
     """
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
@@ -39,21 +38,21 @@ def place(descriptor: int) -> str:
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
-    """Return what two files have in common exactly where they are one: device and inode, or a device's number and 0."""
+    """Return the identity of a file: device and inode; of a block device, its device number and 0."""
     return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
 
 
-def exposed(path: str, *, root: int = ROOT) -> bool:
-    """Return whether a user other than root may change what a path without symbolic links leads to.
+def is_exposed(path: str, *, root: int = ROOT) -> bool:
+    """Return whether a user other than root can change which file a path without symbolic links leads to.
 
     Args:
         path: absolute.
-        root: the user who may.
+        root: UID of the user that may.
     """
     entries = (Path(path), *Path(path).parents)
     try:
         return any(_may_be_changed(entry, root) for entry in entries if entry != entry.parent)
-    except OSError:  # it has just been changed
+    except OSError:  # it was changed meanwhile
         return True
 
 
@@ -66,75 +65,75 @@ def _may_be_changed(entry: Path, root: int) -> bool:
     return not directory.st_mode & stat.S_ISVTX or entry.lstat().st_uid != root
 
 
-def below(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path without symbolic links lies below one of some directories, with or without links."""
+def is_below(path: str, roots: Sequence[str]) -> bool:
+    """Return whether a path without symbolic links is below one of `roots`, which may contain links."""
     return any(PurePath(path).is_relative_to(os.path.realpath(root)) for root in roots)
 
 
-def find(what: str, path: str, roots: Sequence[str]) -> tuple[int, str]:
-    """Find a file without opening it: a device may act on an open, a FIFO may wait, a file system may be mounted.
+def open_path(what: str, path: str, roots: Sequence[str]) -> tuple[int, str]:
+    """Open a file with O_PATH: an open of a device may act on it, of a FIFO may block, of an automount may mount.
 
-    Where there are roots, nothing outside of them is looked at either, so that the answer says nothing of it.
+    With roots, no path outside of them is accessed, so that the result does not reveal whether one exists.
 
     Args:
-        what: the file in a reader's words, such as `image '/srv/web.hvt'`.
-        path: absolute, or relative to the current directory where there are no roots.
-        roots: directories below one of which it must lie, links followed; none at all: it may lie anywhere.
+        what: the file in an error, such as `image '/srv/web.hvt'`.
+        path: absolute; without roots, it may be relative to the current directory.
+        roots: directories below one of which it must be, links followed; empty: it may be anywhere.
 
     Returns:
-        A descriptor (O_PATH), the caller's to close, and the file's path at that moment, free of symbolic links.
+        A file descriptor (O_PATH), which the caller closes, and the file's path without symbolic links.
 
     Raises:
-        InvalidRequestError: it is not below a root, or not there.
-        NotFoundError: there are no roots, and it is not there.
-        HostError: a file system fails.
+        InvalidRequestError: it is not below a root, or does not exist.
+        NotFoundError: it does not exist, without roots.
+        HostError: the file system returned an error.
     """
     try:
         descriptor = _follow(path, roots) if roots else os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         if roots and error.errno in _NOT_THERE:
-            raise _elsewhere(what, roots) from error
+            raise _outside_error(what, roots) from error
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise NotFoundError(f"{what} does not exist.") from error
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
     try:
-        found = place(descriptor)
+        found = path_of(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
-    if roots and not below(found, roots):  # it was moved meanwhile
+    if roots and not is_below(found, roots):  # it was moved meanwhile
         os.close(descriptor)
-        raise _elsewhere(what, roots)
+        raise _outside_error(what, roots)
     return descriptor, found
 
 
-def is_there(path: str, roots: Sequence[str]) -> bool:
-    """Whether `find` finds a file."""
+def exists(path: str, roots: Sequence[str]) -> bool:
+    """Return whether `open_path` succeeds."""
     try:
-        descriptor, _ = find("", path, roots)
+        descriptor, _ = open_path("", path, roots)
     except Solo5Error:
         return False
     os.close(descriptor)
     return True
 
 
-def _elsewhere(what: str, roots: Sequence[str]) -> InvalidRequestError:
+def _outside_error(what: str, roots: Sequence[str]) -> InvalidRequestError:
     return InvalidRequestError(
         f"{what} cannot be used: expected a file below {' or '.join(roots)}.",
-        "Symbolic links are followed, and must not lead elsewhere on their way.",
+        "Symbolic links are followed, and must not lead out of these directories.",
     )
 
 
 def _follow(path: str, roots: Sequence[str]) -> int:
-    """Open a file as a place (O_PATH), one name after another from a root on.
+    """Open a file with O_PATH, one path component after another from a root on.
 
     Raises:
-        OSError: it is not there; ENOENT also where the way leads out of the roots.
+        OSError: it does not exist; ENOENT also if a component leads out of the roots.
     """
     named = [(PurePath(os.path.normpath(root)), PurePath(os.path.realpath(root))) for root in roots]
     places = [real for _, real in named]
-    at, rest, links = PurePath("/"), _names(path, named), 0
-    opened: list[int] = []  # a root, and below it the directories to `at`
+    at, rest, links = PurePath("/"), _components(path, named), 0
+    opened: list[int] = []  # a root, and below it the directories up to `at`
     try:
         while rest:
             name = rest.pop()
@@ -148,7 +147,7 @@ def _follow(path: str, roots: Sequence[str]) -> int:
                     os.close(opened.pop())
                     if links > _MOST_LINKS:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                    rest += _names(target, named)
+                    rest += _components(target, named)
                     here = at
                     if target.startswith("/"):
                         here = PurePath("/")
@@ -170,8 +169,8 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-def _names(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
-    """The names of a path, the last one first; a root that is written with links is the place that it leads to."""
+def _components(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+    """Return the components of a path, the last one first, with the resolved root in the place of a root with links."""
     written = PurePath(path)
     for root, real in roots:
         if written.is_relative_to(root):
@@ -181,15 +180,15 @@ def _names(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
 
 
 def name_descriptor(descriptor: int, path: Path) -> None:
-    """Give an open file a name.
+    """Link an open file to a path (linkat(2)).
 
     Raises:
-        FileExistsError: the name is taken.
-        OSError: the kernel refused.
+        FileExistsError: the path exists.
+        OSError: another error of linkat(2).
     """
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # With a directory's descriptor it is linkat(2) that is called, and the link of proc(5) that is followed.
+        # With dst_dir_fd, os.link calls linkat(2) and follows the link in /proc/self/fd.
         os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(directory)

@@ -1,4 +1,4 @@
-"""What an operator sets in /etc/solo5/*.toml, as values.
+"""The settings of /etc/solo5/*.toml, as values.
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
@@ -33,21 +33,21 @@ from solo5_systemd.names import NetworkName, log_namespace, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
 TASK_UIDS = range(61184, 65520)
-"""That of `DynamicUser=`: journald makes a journal file of its own for each user above it (`users.dynamic`)."""
+"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic`)."""
 
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 
 IMAGE_STORE_MB = 8192
-"""What all stored images may take of the disk."""
+"""MiB of disk space for all stored images."""
 
 _LINK_MAX = 15
-"""Characters of a link's name: IFNAMSIZ without its NUL."""
+"""Most characters of a link's name: IFNAMSIZ without its NUL."""
 
 _LINK = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
 
 
 CONNECTIONS = 4096
-"""How many tracked connections one guest may have open: a sixty-fourth of the table of a host with 4 GiB or more."""
+"""Connection limit of one guest: 1/64 of nf_conntrack_max of a host with 4 GiB or more."""
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _HOST_PORT = re.compile(r"([0-9]{1,5})/(tcp|udp)", re.ASCII)
@@ -55,7 +55,7 @@ _HOST_PORT = re.compile(r"([0-9]{1,5})/(tcp|udp)", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class HostPort:
-    """A port of the host that guests may call."""
+    """A port of the host that guests may connect to."""
 
     port: int
     protocol: str
@@ -66,16 +66,16 @@ class HostPort:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPolicy:
-    """What passes the packet filter besides published ports and a guest's way out. The default is closed.
+    """What the packet filter of a network accepts besides published ports and outgoing connections.
 
     Attributes:
         routed: clients beyond the host reach ports that are not published.
-        reach: networks whose guests may be called by guests of this one.
-        isolated: guests of this network do not reach one another.
-        host: ports of the host, at each of its addresses, that guests may call.
+        reach: networks whose guests the guests of this one may connect to.
+        isolated: guests of this network do not reach each other.
+        host: ports of the host, at each of its addresses, that guests may connect to.
         metadata: guests reach the addresses of metadata services.
-        connections: how many tracked connections one guest may have open.
-        fragments: guests may send fragments of datagrams, which the host puts together.
+        connections: connection limit of each guest.
+        fragments: guests may send IP fragments, which the host reassembles.
     """
 
     routed: bool = False
@@ -92,7 +92,12 @@ CLOSED = NetworkPolicy()
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """One named network. `ipv4` None: choose a range; `gateway4` None: its first address."""
+    """One network.
+
+    Attributes:
+        ipv4: its range; None: a free one is chosen.
+        gateway4: the host's address in it; None: the first one.
+    """
 
     name: NetworkName
     bridge: str
@@ -105,11 +110,11 @@ class NetworkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All of it.
+    """All settings.
 
     Attributes:
-        reserved_ports: first and last port of each range.
-        log_namespace: the journal namespace of consoles; empty: the host's journal.
+        reserved_ports: first and last port of each range that no task can publish.
+        log_namespace: journal namespace of consoles; empty: the host's journal.
     """
 
     tender_paths: tuple[str, ...] = TENDER_PATHS
@@ -120,21 +125,23 @@ class Settings:
     networks: tuple[NetworkSettings, ...] = ()
 
     def reserves(self, port: int) -> bool:
+        """Return whether a port is reserved: no task can publish it."""
         return any(first <= port <= last for first, last in self.reserved_ports)
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
+        """Return the settings of a network, or None."""
         return next((network for network in self.networks if network.name == name), None)
 
 
 def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
-    """Read one document; the network `default` exists whether or not it is named there.
+    """Return the settings of a decoded document. The network `default` exists even if it is not in the document.
 
     Args:
-        document: as `tomllib` decodes it.
-        where: the file, for error messages.
+        document: as `tomllib` returns it.
+        where: the file, for errors.
 
     Raises:
-        SettingsError: an unknown key or a wrong value; the message begins with `where` and the key's path.
+        SettingsError: an unknown key or an invalid value; the sentence begins with `where` and the key's path.
     """
     try:
         return _parse(Fields(document, error=SettingsError))
@@ -150,7 +157,7 @@ def _parse(fields: Fields) -> Settings:
     tables = fields.table("network")
     names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables)))
     networks = tuple(_network(name, tables.table(name)) for name in names)
-    _unlike_each_other(networks)
+    _check_distinct(networks)
     return Settings(
         tender_paths=paths,
         image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
@@ -175,10 +182,10 @@ def _task_uids(text: str) -> range:
 
 
 def check_reach(settings: Settings) -> None:
-    """Check, when all files are merged, that networks name networks.
+    """Check that `reach` of each network contains other networks only. Called when all files are merged.
 
     Raises:
-        SettingsError: one does not exist.
+        SettingsError: a network does not exist, or contains itself.
     """
     for network in settings.networks:
         for name in network.policy.reach:
@@ -205,10 +212,10 @@ POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections",
 
 
 def network_policy(fields: Fields) -> NetworkPolicy:
-    """Read what a network's table opens; other keys are left alone.
+    """Return the policy of a network's table; other keys are ignored.
 
     Raises:
-        Solo5Error: (of the class of `fields`) a value is wrong.
+        Solo5Error: (of the class of `fields`) a value is invalid.
     """
     return NetworkPolicy(
         routed=fields.boolean("routed", default=False),
@@ -222,7 +229,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
 
 
 def policy_table(policy: NetworkPolicy) -> dict[str, object]:
-    """Return what `network_policy` reads."""
+    """Return a policy as the table that `network_policy` reads."""
     return {
         "routed": policy.routed,
         "reach": list(policy.reach),
@@ -272,7 +279,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
 
 
 def default_bridge(name: NetworkName) -> str:
-    """`solo5-NAME`, or where that is no link's name for its length (15), one that is as long and as lasting."""
+    """Return `solo5-NAME`; if that is longer than 15 characters, `solo5-` with a prefix and a hash of the name."""
     bridge = f"solo5-{name}"
     if len(bridge) <= _LINK_MAX:
         return bridge
@@ -283,7 +290,7 @@ def _is_host(address: IPv4Address, network: IPv4Network) -> bool:
     return address in network and address not in (network.network_address, network.broadcast_address)
 
 
-def _unlike_each_other(networks: tuple[NetworkSettings, ...]) -> None:
+def _check_distinct(networks: tuple[NetworkSettings, ...]) -> None:
     for index, one in enumerate(networks):
         for other in networks[:index]:
             if one.bridge == other.bridge:

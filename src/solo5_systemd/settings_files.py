@@ -1,4 +1,4 @@
-"""Read /etc/solo5/*.toml, and what another service of this boot has put beside it below /run."""
+"""Read the settings in /etc/solo5/*.toml and /run/solo5/settings/*.toml, and write the latter."""
 
 import json
 import tomllib
@@ -12,18 +12,18 @@ from solo5_systemd.settings import Settings, check_reach, parse_settings
 ETC = Path("/etc/solo5")
 
 RUN = Path("/run/solo5/settings")
-"""What the Nomad driver's configuration defines; as with systemd's own files, /etc wins over it, key by key."""
+"""Networks that the Nomad driver's configuration defines. As with systemd's files, /etc overrides /run, key by key."""
 
 
 def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
-    """The settings of this host: all files in the order of their names, a later key winning over an earlier one.
+    """Return the settings of this host: all files sorted by name, with later keys overriding earlier ones.
 
     Args:
-        directory: the operator's.
-        run: what holds until the next boot, read before it.
+        directory: of the operator's files.
+        run: of files for this boot, read first.
 
     Raises:
-        SettingsError: a file cannot be read, is no TOML, or holds an unknown key or wrong value.
+        SettingsError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
     files = (file for place in (run, directory) for file in sorted(place.glob("*.toml")))
     documents = {file: _document(file) for file in files}
@@ -32,7 +32,7 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
     try:
         settings = parse_settings(merged, str(directory))
     except SettingsError:
-        for file, document in documents.items():  # if one of them is wrong by itself, it is the one to name
+        for file, document in documents.items():  # name the file if it is invalid by itself
             parse_settings(document, str(file))
         raise
     check_reach(settings)
@@ -40,10 +40,10 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
 
 
 def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> None:
-    """Define networks until the next boot, or take the definition back where there are none.
+    """Write definitions of networks that last until the next boot; without any, remove the file.
 
     Args:
-        file: one below `RUN`, of the writer alone.
+        file: below `RUN`, with one writer.
         networks: tables as in /etc/solo5/*.toml, by name.
 
     Raises:

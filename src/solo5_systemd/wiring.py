@@ -1,4 +1,4 @@
-"""The one module that picks implementations."""
+"""The implementations of the engine's backends, chosen here only."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -27,18 +27,16 @@ if TYPE_CHECKING:
     from solo5_systemd.users.record import GivenDisk
 
 
-# Directories of others.
-
-
 class HostDirectories:
-    """Fulfils `backends.Directories`."""
+    """Directories of other programs; implements `backends.Directories`."""
 
     async def removed(self, directories: Iterable[str]) -> frozenset[str]:
-        return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_gone(Path(each))))
+        """Return the directories that do not exist, while their parent directory does."""
+        return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_removed(Path(each))))
 
 
-def _is_gone(directory: Path) -> bool:
-    """One that cannot be looked at is not, nor one whose whole file system is away."""
+def _is_removed(directory: Path) -> bool:
+    """Return whether a directory was removed: not if lstat(2) fails otherwise, or its file system is not mounted."""
     try:
         directory.lstat()
     except FileNotFoundError:
@@ -49,11 +47,10 @@ def _is_gone(directory: Path) -> bool:
 
 
 class Machine:
-    """This machine, as `backends.Backends`.
+    """The backends of this host; implements `backends.Backends`.
 
-    Each backend is imported when it is first asked for: what lists tasks needs few of them, and imports are most of
-    what a quick verb costs. So are the settings read when something is to be started: one that is wrong must not keep
-    anybody from watching or stopping what runs.
+    Each backend is imported at its first use: imports are most of the run time of a short verb. The settings are read
+    for a start only: an invalid one must not prevent inspecting or stopping tasks.
     """
 
     def __init__(self, connection: Connection, settings: "Callable[[], Settings]") -> None:
@@ -63,54 +60,63 @@ class Machine:
 
     @cached_property
     def images(self) -> "Images":
+        """The image store."""
         from solo5_systemd.image.store import ImageStore
 
         return ImageStore(quota=lambda: self._settings().image_store_mb << 20)
 
     @cached_property
     def tenders(self) -> "Tenders":
+        """The tender programs."""
         from solo5_systemd.host.tenders import TenderPath
 
         return TenderPath(self._settings().tender_paths)
 
     @cached_property
     def disks(self) -> "Disks":
+        """The disks."""
         from solo5_systemd.block.imagefile import ImageFiles
 
         return ImageFiles(lambda: self._settings().task_uids)
 
     @cached_property
     def users(self) -> "Users":
+        """The task users."""
         from solo5_systemd.users.registry import Users
 
         return Users(lambda: self._settings().task_uids, _reclaim_disk)
 
     @cached_property
     def networks(self) -> "Networks":
+        """The network service."""
         from solo5_systemd.bus.network_client import Networkd
 
         return Networkd(self._connection)
 
     @cached_property
     def console(self) -> "Console":
+        """The journal."""
         from solo5_systemd.journal.journalctl import Journal
 
         return Journal(lambda: self._settings().log_namespace)
 
     @cached_property
     def relay(self) -> "Relay":
+        """The relay."""
         from solo5_systemd.bus.relay_client import Relay
 
         return Relay(self._connection, self.console.sync)
 
     @cached_property
     def usages(self) -> "Usages":
+        """The cgroup hierarchy."""
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
 
     @cached_property
     def directories(self) -> "Directories":
+        """Directories of other programs."""
         from solo5_systemd.wiring import HostDirectories
 
         return HostDirectories()
@@ -125,7 +131,7 @@ def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
 
 @asynccontextmanager
 async def machine(settings: "Callable[[], Settings]") -> AsyncGenerator[Machine, None]:
-    """This machine, over one connection.
+    """Yield the backends of this host, over one connection.
 
     Raises:
         HostError: the system bus cannot be reached.
@@ -136,7 +142,7 @@ async def machine(settings: "Callable[[], Settings]") -> AsyncGenerator[Machine,
 
 @asynccontextmanager
 async def connect(settings: "Callable[[], Settings]") -> AsyncGenerator[Runtime, None]:
-    """The engine on this machine.
+    """Yield the engine on this host.
 
     Raises:
         HostError: the system bus cannot be reached.

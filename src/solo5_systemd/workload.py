@@ -1,4 +1,4 @@
-"""What to run, whoever asks for it."""
+"""Workloads: the input of a start, from any front end."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,16 +13,18 @@ from solo5_systemd.policy import Policy
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
 STOP_TIMEOUT_S = 10.0
-"""Seconds between the stop signal and SIGKILL. A tender ends within milliseconds of its signal, or never."""
+"""Time between the stop signal and SIGKILL. A tender ends within milliseconds of the signal, or never."""
 
 
 class UnitKind(StrEnum):
+    """The type of a task's unit, as the suffix of its name."""
+
     SERVICE = "service"
     SCOPE = "scope"
 
 
 class StopSignal(StrEnum):
-    """The two signals that a tender knows as "end"; it has none for a guest to see."""
+    """The two signals on which a tender exits. A guest sees no signal."""
 
     INT = "SIGINT"
     TERM = "SIGTERM"
@@ -30,9 +32,15 @@ class StopSignal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Publish:
-    """A port to publish; `nic` None: the one named `service`, or else the image's first.
+    """A port to publish.
 
-    `implied`: no caller named it, and an image without NICs leaves it out instead of being refused.
+    Attributes:
+        nic: None: the one named `service`, or else the image's first.
+        host_ip: None: all addresses of the host.
+        host_port: on the host.
+        port: of the guest.
+        protocol: TCP or UDP.
+        implied: not requested by name; dropped for an image without NICs, instead of an error.
     """
 
     nic: DeviceName | None = None
@@ -43,6 +51,7 @@ class Publish:
     implied: bool = False
 
     def to(self, nic: DeviceName) -> PortRequest:
+        """Return the request for a NIC."""
         return PortRequest(
             nic=nic,
             host_ip=self.host_ip,
@@ -54,27 +63,27 @@ class Publish:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One task to be.
+    """The input of a start.
 
     Attributes:
-        name: the task's name.
-        image: path of the unikernel, as the caller sees it.
-        roots: directories below one of which the image must lie, links followed; none at all: it may lie anywhere.
-        arguments: the guest's, with placeholders still in them.
-        memory: bytes, the whole allotment: guest, tender and what the kernel holds for them.
-        memory_max: bytes at which the kernel ends it, at least `memory`; None: `memory`, INFINITY: no limit.
-        cpus: how many processors' worth of time at most; None: no limit.
-        cpu_weight: 1–10000, systemd's CPUWeight=; None: systemd's default.
-        nics: one request for each NET_BASIC device; none at all: each joins the default network.
-        publish: the ports that the host passes on.
+        name: of the task.
+        image: path of the unikernel.
+        roots: directories below one of which the image must be, links followed; empty: it may be anywhere.
+        arguments: of the guest, with placeholders.
+        memory: bytes for guest, tender, and the kernel's structures for them.
+        memory_max: bytes of MemoryMax=, at least `memory`; None: `memory`, INFINITY: no limit.
+        cpus: limit of CPU time, in processors; None: no limit.
+        cpu_weight: CPUWeight=, 1–10000; None: systemd's default.
+        nics: one request for each NET_BASIC device; empty: each joins the default network.
+        publish: ports to publish.
         disks: one for each BLOCK_BASIC device.
-        tender: the tender to insist on; None: the one that the image names.
-        slice: the slice that holds the unit, `solo5.slice` or one below it; None: `solo5.slice`.
-        kind: a service of PID 1, or a scope under the caller.
-        properties: further unit properties, in systemd's own words (`TasksMax`, `32`).
-        log_fields: further journal fields on every line of the task.
-        description: the unit's, None: derived.
-        policy: what the task may be, once all defaults are filled in.
+        tender: required tender; None: any.
+        slice: `solo5.slice` or one below it; None: `solo5.slice`.
+        kind: a service, or a scope whose process the caller executes.
+        properties: further unit properties, as in a unit file (`TasksMax`, `32`).
+        log_fields: further journal fields of every line.
+        description: Description= of the unit; None: derived from the image.
+        policy: limits for the task, checked when all defaults are filled in.
     """
 
     name: TaskName

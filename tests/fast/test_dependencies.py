@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.cli.parser import VERBS
-from solo5_systemd.dependencies import DEPENDENCIES, DRIVER, NETWORKD, RELAY, STARTS, TASKS, Kind, advice, blamed
+from solo5_systemd.dependencies import (
+    DEPENDENCIES,
+    DRIVER,
+    NETWORKD,
+    RELAY,
+    STARTS,
+    TASKS,
+    Kind,
+    advice,
+    dependency_error,
+)
 from solo5_systemd.errors import DependencyError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -204,7 +214,7 @@ def test_each_verb_has_its_needs_declared() -> None:
     ],
 )
 def test_failed_import_is_a_sentence(error: ImportError | OSError, sentence: str, hint: str) -> None:
-    lacking = blamed(error)
+    lacking = dependency_error(error)
     assert isinstance(lacking, DependencyError)
     assert sentence in lacking.sentence
     assert hint in lacking.hint
@@ -221,7 +231,7 @@ def test_failed_import_is_a_sentence(error: ImportError | OSError, sentence: str
 )
 def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSError) -> None:
     with pytest.raises(type(error)) as raised:
-        blamed(error)
+        dependency_error(error)
     assert raised.value is error
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from solo5_systemd import procfs
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.procfs import find, is_there
+from solo5_systemd.procfs import exists, open_path
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
-    descriptor, place = find("image 'x'", str(path), [str(root) for root in roots])
+    descriptor, place = open_path("image 'x'", str(path), [str(root) for root in roots])
     os.close(descriptor)
     return place
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_file_below_a_root_may_be_used_however_the_root_is_written(root: Path, roots: tuple[str, ...]) -> None:
     (root.parent / "link").symlink_to("root")
     assert found(root / "inside", *(root.parent / each for each in roots)) == str(root / "inside")
-    assert is_there(str(root / "inside"), [str(root.parent / each) for each in roots])
+    assert exists(str(root / "inside"), [str(root.parent / each) for each in roots])
 
 
 def test_a_root_that_is_written_with_a_link_is_named_by_it_too(root: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_is_elsewhere_and_what_is_not_there_have_one_sentence(root: Path, p
     assert refusal(root / path, root, "/srv/none") == (
         f"image 'x' cannot be used: expected a file below {root} or /srv/none."
     )
-    assert not is_there(str(root / path), [str(root)])
+    assert not exists(str(root / path), [str(root)])
 
 
 def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
     real = os.open
 
     def opened(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        touched.append(str(path) if dir_fd is None else f"{procfs.place(dir_fd)}/{path}")
+        touched.append(str(path) if dir_fd is None else f"{procfs.path_of(dir_fd)}/{path}")
         assert flags & os.O_PATH
         return real(path, flags, dir_fd=dir_fd)
 
@@ -149,11 +149,11 @@ def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_is_moved_out_meanwhile_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = procfs.place
+    real = procfs.path_of
 
     def moved(descriptor: int) -> str:
         (root / "inside").rename(root.parent / "taken")
         return real(descriptor)
 
-    monkeypatch.setattr(procfs, "place", moved)
+    monkeypatch.setattr(procfs, "path_of", moved)
     assert "cannot be used" in refusal(root / "inside", root)

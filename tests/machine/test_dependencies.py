@@ -51,7 +51,7 @@ COMMANDS = {
 STORIES = (("logs", "freeze", "thaw"), ("stop", "wait", "rm"))
 """Commands that follow each other; every other one stands alone."""
 
-LACKING = [(command, each) for each in DEPENDENCIES for command in each.needed_by if command in COMMANDS]
+EXIT_CONFIG = [(command, each) for each in DEPENDENCIES for command in each.needed_by if command in COMMANDS]
 SERVICES = {NETWORKD: "solo5_systemd.networkd", RELAY: "solo5_systemd.relay"}
 OF_SERVICES = [(service, each) for each in DEPENDENCIES for service in SERVICES if service in each.needed_by]
 
@@ -71,7 +71,7 @@ class Cases:
         self.working: dict[str, Future[dict[str, Done]]] = {}
         for story in stories:
             self.working |= dict.fromkeys(story, pool.submit(_story, story))
-        self.lacking = {(command, each.name): pool.submit(_lacking, command, each) for command, each in LACKING}
+        self.lacking = {(command, each.name): pool.submit(_lacking, command, each) for command, each in EXIT_CONFIG}
         self.services = {(service, each.name): pool.submit(_service, service, each) for service, each in OF_SERVICES}
 
 
@@ -92,7 +92,7 @@ def _unneeded(command: str) -> set[Path]:
 
 def _lacking(command: str, each: Dependency) -> Done:
     """Run it without one that it needs: on a task of which nothing is changed."""
-    number = LACKING.index((command, each))
+    number = EXIT_CONFIG.index((command, each))
     words = [
         f"dep-{number}" if "--name" in COMMANDS[command] and word.startswith("dep-") else word
         for word in COMMANDS[command]
@@ -171,7 +171,7 @@ def test_command_works_without_all_that_it_does_not_need(cases: Cases, command: 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("command, each", LACKING, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize("command, each", EXIT_CONFIG, ids=lambda value: getattr(value, "name", value))
 def test_command_names_what_it_lacks_in_one_sentence(cases: Cases, command: str, each: Dependency) -> None:
     done = cases.lacking[command, each.name].result()
     assert done.returncode == (127 if (command, each.name) == ("run --scope", "/usr/bin/setpriv") else 125), done.stderr

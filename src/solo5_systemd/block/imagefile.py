@@ -14,9 +14,9 @@ from solo5_systemd.block.locks import LOCKS, lock, remove_stale
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
 from solo5_systemd.block.owner import check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
-from solo5_systemd.procfs import exposed, find, identity, place
+from solo5_systemd.procfs import identity, is_exposed, open_path, path_of
 from solo5_systemd.settings import TASK_UIDS
-from solo5_systemd.text import bare
+from solo5_systemd.text import is_plain_path
 
 USER = "solo5"
 
@@ -117,7 +117,7 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
         filesystem=filesystem,
-        exposed=exposed(path) or not bare(path),
+        exposed=is_exposed(path) or not is_plain_path(path),
     )
 
 
@@ -134,7 +134,7 @@ def reopen(disk: Disk) -> int:
     except OSError as error:
         raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
     status = os.fstat(descriptor)
-    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or place(descriptor) != disk.path:
+    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
         os.close(descriptor)
         raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
     return descriptor
@@ -190,7 +190,7 @@ def _open(request: DiskRequest) -> tuple[int, str]:
         The descriptor, and the checked path: a job may rename the file at any moment.
     """
     where = _described(request)
-    found, path = find(where, request.path, request.roots)
+    found, path = open_path(where, request.path, request.roots)
     try:
         _check_kind(request, os.fstat(found).st_mode)
         if is_in_allocation(request, path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.procfs import below
+from solo5_systemd.procfs import is_below
 
 ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
@@ -21,7 +21,7 @@ _ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 def is_in_allocation(request: DiskRequest, path: str) -> bool:
     """Return whether a resolved path lies in the request's allocation."""
-    return below(path, request.allocation)
+    return is_below(path, request.allocation)
 
 
 def check_single_link(request: DiskRequest, status: os.stat_result) -> None:

@@ -12,7 +12,7 @@ from solo5_systemd.block.locks import LOCKS, lock
 from solo5_systemd.block.model import SECTOR_SIZE, Disk
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.procfs import identity, place
+from solo5_systemd.procfs import identity, path_of
 
 LOCK_TIMEOUT_S = 2.0
 """PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""
@@ -92,7 +92,7 @@ def _is_owned_by(uid: int, disk: Disk, descriptor: int) -> bool:
         same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.identity[1]
         if not same and not _is_device(disk) and not _is_filesystem_of(disk, disk.path):
             raise _reclaim_error(uid, disk, "another file system has its path")
-    return same and status.st_uid == uid and place(descriptor) == disk.path
+    return same and status.st_uid == uid and path_of(descriptor) == disk.path
 
 
 def _is_filesystem_of(disk: Disk, path: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection, RemoteError
 from solo5_systemd.bus.unit_watch import unit_path
-from solo5_systemd.dependencies import LACKING
+from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
 
 STATUS_INTERVAL_S = 1.0
@@ -99,10 +99,10 @@ class Service:
             if owned:
                 return None
             status = await self._property("ExecMainStatus")
-            sentence = await self._property("StatusText") if status == LACKING else ""
+            sentence = await self._property("StatusText") if status == EXIT_CONFIG else ""
         except (HostError, RemoteError):
             return None
-        if status != LACKING:
+        if status != EXIT_CONFIG:
             return None
         return DependencyError(
             f"{self.unit} cannot start: {sentence or 'a dependency is missing.'}",

@@ -13,7 +13,7 @@ from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.text import bare, bounded, structure
+from solo5_systemd.text import bounded, is_plain_path, unit_file_syntax
 
 SYSTEMD = "org.freedesktop.systemd1"
 
@@ -24,7 +24,7 @@ _FORMS: Mapping[str, Callable[[str], object]] = {
         ("DeviceAllow", "IOReadBandwidthMax", "IOReadIOPSMax", "IOWriteBandwidthMax", "IOWriteIOPSMax"),
         _DEVICE.fullmatch,
     ),
-    **dict.fromkeys(("BindPaths", "BindReadOnlyPaths"), bare),
+    **dict.fromkeys(("BindPaths", "BindReadOnlyPaths"), is_plain_path),
     "Description": lambda text: text == text.strip(),
 }
 """Properties that systemd (252 to 257) writes unquoted, each with a test for text that it parses back unchanged."""
@@ -52,7 +52,7 @@ async def call(
 
 
 def _check(what: str, text: str) -> None:
-    fault = structure(text)
+    fault = unit_file_syntax(text)
     if not fault and what in _FORMS and not _FORMS[what](text):
         fault = "a blank, quote or other character that systemd writes unquoted"
     if fault:

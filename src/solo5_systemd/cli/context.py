@@ -28,9 +28,9 @@ def connect() -> "AbstractAsyncContextManager[Runtime]":
     try:
         from solo5_systemd import settings_files, wiring  # imports D-Bus and asyncio, which `--help` does not need
     except ImportError as error:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(error) from error
+        raise dependency_error(error) from error
     return wiring.connect(settings_files.read_settings)
 
 

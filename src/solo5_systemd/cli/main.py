@@ -46,10 +46,10 @@ def run(words: Sequence[str], context: CommandContext) -> int:
 
 def _missing_module(error: ImportError, context: CommandContext) -> int:
     """Report a dependency that is not installed; a missing module of solo5_systemd is an internal error."""
-    from solo5_systemd.dependencies import blamed
+    from solo5_systemd.dependencies import dependency_error
 
     try:
-        missing = blamed(error)
+        missing = dependency_error(error)
     except ImportError:
         return _internal_error(error, context)
     context.screen.error(missing)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 Row = Sequence[str]
 Paint = Callable[[str, str], str]
@@ -29,7 +29,7 @@ def plain(_column: str, cell: str) -> str:
 
 def table(header: Row, rows: Sequence[Row], paint: Paint = plain) -> str:
     """Return rows as aligned columns, two blanks apart, below the header; empty cells are `UNKNOWN`."""
-    cells = [[visible(cell) or UNKNOWN for cell in row] for row in rows]
+    cells = [[printable(cell) or UNKNOWN for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *cells)) for i in range(len(header))]
     lines = [_line(header, widths, header, plain)]
     lines += [_line(row, widths, header, paint) for row in cells]
@@ -45,13 +45,13 @@ def _line(row: Row, widths: Sequence[int], header: Row, paint: Paint) -> str:
 def fields(pairs: Sequence[tuple[str, str]]) -> str:
     """Return `name: value` lines with aligned colons, as in systemctl status; empty values are `UNKNOWN`."""
     width = max((len(name) for name, _ in pairs), default=0)
-    return "".join(f"{name.rjust(width)}: {visible(value) or UNKNOWN}\n" for name, value in pairs)
+    return "".join(f"{name.rjust(width)}: {printable(value) or UNKNOWN}\n" for name, value in pairs)
 
 
 def visible_line(line: bytes) -> bytes:
     """Return a console line with control characters other than tab escaped, for a terminal."""
     text = line.decode("utf-8", "surrogateescape")
-    return "\t".join(visible(part) for part in text.split("\t")).encode()
+    return "\t".join(printable(part) for part in text.split("\t")).encode()
 
 
 def size(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from solo5_systemd.cli.render import json_text, visible_line
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
 _CLEAR = "\x1b[H\x1b[J"
@@ -57,7 +57,7 @@ class Screen:
 
     def message(self, sentence: str) -> None:
         """Write a message to standard error, control characters escaped."""
-        lines = "\n".join(map(visible, sentence.split("\n")))
+        lines = "\n".join(map(printable, sentence.split("\n")))
         _put(self._err, f"solo5ctl: {lines}\n".encode())
 
     def error(self, error: Solo5Error) -> None:

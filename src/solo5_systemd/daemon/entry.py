@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
-from solo5_systemd.dependencies import LACKING, blamed
+from solo5_systemd.dependencies import EXIT_CONFIG, dependency_error
 
 
 def run(module: str) -> int:
@@ -19,10 +19,10 @@ def run(module: str) -> int:
     try:
         main = import_module(module).main
     except ImportError as error:
-        missing = blamed(error)
+        missing = dependency_error(error)
         print(f"<3>{missing}", file=sys.stderr)
         _notify(f"STATUS={missing}")
-        return LACKING
+        return EXIT_CONFIG
     return cast("int", main())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from dbus_next import BusType
 from pystemd.daemon import notify
 
-from solo5_systemd.dependencies import LACKING, advice
+from solo5_systemd.dependencies import EXIT_CONFIG, advice
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
 from solo5_systemd.messagebus import MessageBus
 
@@ -49,7 +49,7 @@ def run(serving: Coroutine[object, object, bool]) -> int:
         serving: runs the service; returns whether it has to be restarted.
 
     Returns:
-        0, EXIT_RESTART, LACKING for a missing dependency, or 1 for another error, which is logged.
+        0, EXIT_RESTART, EXIT_CONFIG for a missing dependency, or 1 for another error, which is logged.
     """
     _log_to_journal()
     status = 1
@@ -58,7 +58,7 @@ def run(serving: Coroutine[object, object, bool]) -> int:
     except* Solo5Error as group:
         for error in _leaves(group):
             logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - an expected error: no traceback
-            status = LACKING if isinstance(error, DependencyError) else status
+            status = EXIT_CONFIG if isinstance(error, DependencyError) else status
     return status
 
 

@@ -26,7 +26,7 @@ from solo5_systemd.names import (
     task_service,
 )
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
-from solo5_systemd.text import QUOTE, bounded, structure
+from solo5_systemd.text import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
@@ -492,11 +492,11 @@ async def _undo(undoing: Coroutine[object, object, None]) -> None:
 def _fit_for_unit(texts: Iterable[tuple[str, str]]) -> None:
     """Refuse text that `bus.checked_call` would refuse, with an error that names the workload's field."""
     for what, text in texts:
-        fault = structure(text)
+        fault = unit_file_syntax(text)
         if fault:
             raise InvalidRequestError(
-                f"{what} “{bounded(text, QUOTE)}” has {fault}: expected text without control characters and with no "
-                "backslash at its end, which systemd would read as part of the unit's file."
+                f"{what} “{bounded(text, MAX_QUOTE)}” has {fault}: expected text without control characters and "
+                "without a backslash at its end, which systemd would parse as unit file syntax."
             )
 
 

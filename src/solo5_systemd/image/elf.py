@@ -175,9 +175,9 @@ def _structs() -> Any:
     try:
         from elftools.elf.structs import ELFStructs
     except ImportError as error:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(error) from error
+        raise dependency_error(error) from error
     structs = ELFStructs(little_endian=True, elfclass=64)
     structs.create_basic_structs()
     structs.create_advanced_structs()

@@ -28,7 +28,7 @@ from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Sol
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
 from solo5_systemd.image.manifest_cache import Memo, is_sha256
-from solo5_systemd.procfs import find
+from solo5_systemd.procfs import open_path
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -310,7 +310,7 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) 
     """Open an image after a check of its place and kind: open(2) may act on a device, and block on a FIFO."""
     if "\0" in path:
         raise InvalidRequestError(f"image {path!r} is not a path: it contains a NUL byte.")
-    found, _ = find(f"image {path!r}", path, roots)
+    found, _ = open_path(f"image {path!r}", path, roots)
     try:
         status = os.fstat(found)
         problem = _unusable(status, largest)

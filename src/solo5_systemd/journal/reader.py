@@ -260,9 +260,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(error) from error
+        raise dependency_error(error) from error
     for name, arguments in _ARGUMENTS.items():
         getattr(library, f"sd_journal_{name}").argtypes = [ctypes.c_void_p, *arguments]
     library.sd_journal_close.restype = None

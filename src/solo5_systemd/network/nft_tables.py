@@ -49,9 +49,9 @@ class Tables:
         try:
             self._nft = nftables.Nftables()
         except OSError as error:  # libnftables.so cannot be loaded
-            from solo5_systemd.dependencies import blamed
+            from solo5_systemd.dependencies import dependency_error
 
-            raise blamed(error) from error
+            raise dependency_error(error) from error
         self._nft.set_stateless_output(True)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._owned = owned and self._can_own()

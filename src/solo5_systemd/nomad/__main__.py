@@ -19,10 +19,10 @@ def main() -> None:
 def _log_missing(error: ImportError) -> int:
     import time
 
-    from solo5_systemd.dependencies import blamed
+    from solo5_systemd.dependencies import dependency_error
     from solo5_systemd.goplugin.hclog import log_line
 
-    os.write(2, log_line(level="error", message=str(blamed(error)), time=time.time(), fields={}))
+    os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time(), fields={}))
     return 1
 
 

@@ -79,9 +79,9 @@ class EngineSession:
                 from solo5_systemd.engine.runtime import Runtime
                 from solo5_systemd.wiring import machine
             except ImportError as error:
-                from solo5_systemd.dependencies import blamed
+                from solo5_systemd.dependencies import dependency_error
 
-                raise blamed(error) from error
+                raise dependency_error(error) from error
             backends = await self._resources.enter_async_context(machine(self.settings))
             self._connected = backends, Runtime(backends)
             return self._connected

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from solo5_systemd.text import QUOTE, bounded
+from solo5_systemd.text import MAX_QUOTE, bounded
 
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")
@@ -114,7 +114,7 @@ def tender_message(lines: Sequence[str]) -> str:
     """
     errors = [text for line in lines if (text := _without_prefix(line)) and not _NOTICE.match(text)]
     fatal = [line for line in errors if _IN_RUN.match(line)]
-    return bounded(fatal[-1] if fatal else next(iter(errors), ""), QUOTE)
+    return bounded(fatal[-1] if fatal else next(iter(errors), ""), MAX_QUOTE)
 
 
 def signal_name(number: int) -> str:
@@ -138,4 +138,4 @@ def _containing(lines: Sequence[str], word: str) -> str | None:
 
 
 def _stripped(lines: Iterable[str]) -> str | None:
-    return next((bounded(line.strip(), QUOTE) for line in lines), None)
+    return next((bounded(line.strip(), MAX_QUOTE) for line in lines), None)

@@ -390,9 +390,9 @@ def _check_resolved(uid: int) -> None:
     try:
         CDLL("libnss_systemd.so.2")
     except OSError as error:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(error) from error
+        raise dependency_error(error) from error
     raise HostError(
         f"user {uid} is not found, though {RECORDS} has its record: expected systemd as a source of users.",
         "Put `systemd` into the line `passwd:` of /etc/nsswitch.conf.",

@@ -11,7 +11,7 @@ from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.procfs import exposed, identity
+from solo5_systemd.procfs import identity, is_exposed
 
 
 def bind(source: str, target: str) -> None:
@@ -175,8 +175,8 @@ def test_a_path_is_exposed_where_others_may_change_a_directory_on_it(tmp_path: P
     """The owner of this test's files stands for root; the directories above are sticky or root's."""
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    before = exposed(str(inner), root=os.getuid())
+    before = is_exposed(str(inner), root=os.getuid())
     (tmp_path / "a").chmod(mode)
-    assert exposed(str(inner / "c"), root=os.getuid()) is (before or expected)
-    assert exposed(str(inner / "c"), root=os.getuid() + 1)
-    assert exposed(str(tmp_path / "gone" / "c"), root=os.getuid()), "it was moved meanwhile"
+    assert is_exposed(str(inner / "c"), root=os.getuid()) is (before or expected)
+    assert is_exposed(str(inner / "c"), root=os.getuid() + 1)
+    assert is_exposed(str(tmp_path / "gone" / "c"), root=os.getuid()), "it was moved meanwhile"

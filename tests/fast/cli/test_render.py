@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.cli import render
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 
 def test_columns_are_aligned_two_blanks_apart() -> None:
@@ -36,7 +36,7 @@ def test_fields_have_aligned_colons() -> None:
     [("plain é", "plain é"), ("\x07", "\\x07"), ("\u202e", "\\u202e"), ("\udcff", "\\xff"), ("\x9b", "\\x9b")],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert printable(text) == shown
 
 
 @given(line=st.binary())

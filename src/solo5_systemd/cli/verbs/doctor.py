@@ -13,7 +13,7 @@ from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.facts import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -65,7 +65,7 @@ def _text(found: Sequence[Fact], screen: Screen) -> str:
     """Return a table, each row followed by its advice."""
     rows = [(fact.name, fact.verdict, fact.value) for fact in found]
     header, *lines = table(HEADER, rows, lambda column, cell: _paint(column, cell, screen)).splitlines()
-    advice = [f"\n    {visible(fact.advice)}" if fact.advice else "" for fact in found]
+    advice = [f"\n    {printable(fact.advice)}" if fact.advice else "" for fact in found]
     return "".join(f"{line}\n" for line in (header, *map("".join, zip(lines, advice, strict=True))))
 
 

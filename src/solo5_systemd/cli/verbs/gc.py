@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.text import visible
+from solo5_systemd.text import printable
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -25,7 +25,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if arguments.json:
             context.screen.json(list(removed))
         else:
-            context.screen.write("".join(f"{visible(line)}\n" for line in removed))
+            context.screen.write("".join(f"{printable(line)}\n" for line in removed))
         return 0
 
     return context.run(command)

@@ -97,9 +97,9 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
     try:
         import msgpack
     except ImportError as missing:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(missing) from missing
+        raise dependency_error(missing) from missing
     try:
         document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
         return Fields(_without_nil(document, DEPTH_MAX), where, error=error)

@@ -75,9 +75,9 @@ def connect(settings: Callable[[], Settings]) -> "AbstractAsyncContextManager[Ru
     try:
         from solo5_systemd import wiring
     except ImportError as error:
-        from solo5_systemd.dependencies import blamed
+        from solo5_systemd.dependencies import dependency_error
 
-        raise blamed(error) from error
+        raise dependency_error(error) from error
     return wiring.connect(settings)
 
 

@@ -28,7 +28,7 @@ from solo5_systemd.nomad.scope.parent import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.task_name import name_of
-from solo5_systemd.procfs import boot_id, is_there
+from solo5_systemd.procfs import boot_id, exists
 from solo5_systemd.workload import UnitKind, Workload
 
 if TYPE_CHECKING:
@@ -267,4 +267,4 @@ def _started(task: Task, since: int) -> Started:
 
 
 def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
-    return next((path for path in candidates if is_there(path, roots)), candidates[0])
+    return next((path for path in candidates if exists(path, roots)), candidates[0])
