@@ -1,4 +1,4 @@
-"""What Nomad's agent asks of the driver, by short names."""
+"""The calls of Nomad's agent to the driver, by short names."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,9 +27,9 @@ class Agent:
     async def wait(self, task_id: str = TASK_ID) -> wire.WaitTaskResponse:
         return await self.service.wait_task(wire.WaitTaskRequest(task_id=task_id))
 
-    async def stop(self, task_id: str = TASK_ID, *, signal: str = "", patience: int = 5) -> None:
+    async def stop(self, task_id: str = TASK_ID, *, signal: str = "", seconds: int = 5) -> None:
         await self.service.stop_task(
-            wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=patience))
+            wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=seconds))
         )
 
     async def destroy(self, task_id: str = TASK_ID, *, force: bool = True) -> None:

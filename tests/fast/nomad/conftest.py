@@ -57,9 +57,9 @@ def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
-    """Say what the child does that is to become the tender; `here` is a directory, `report` its descriptor.
+    """Set the program of the child that becomes the tender; `here` is a directory, `report` its file descriptor.
 
-    `say` reports, and `enter` says that it is in its scope and executes the tender.
+    `say` writes a report line, and `enter` the last one: the child executes the tender.
     """
     program = tmp_path / "child"
 

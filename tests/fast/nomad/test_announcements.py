@@ -1,4 +1,4 @@
-"""What events say: short, complete, and harmless on a terminal."""
+"""Texts of task events: short, complete, and without control characters."""
 
 import pytest
 from tests.fakes.images import preflight
@@ -15,23 +15,23 @@ END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    said = messages.preflight_passed(preflight(nics, disks)).message
-    assert said == (
+    message = messages.preflight_passed(preflight(nics, disks)).message
+    assert message == (
         "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB for the guest; " + devices
     )
 
 
 def test_all_addresses_are_one_event() -> None:
-    told = messages.leases_attached([LEASE, LEASE])
-    assert told.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
-    assert told.annotations["nic.service.address"] == "10.89.0.2/24"
+    event = messages.leases_attached([LEASE, LEASE])
+    assert event.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
+    assert event.annotations["nic.service.address"] == "10.89.0.2/24"
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
-    told = messages.with_last_lines(END, [str(number) for number in range(20)])
-    assert told.message == "The guest aborted. Last console lines: “15”, “16”, “17”, “18”, “19”"
-    assert told.message.count("“") == LAST_LINES
-    assert told.annotations == END.annotations
+    event = messages.with_last_lines(END, [str(number) for number in range(20)])
+    assert event.message == "The guest aborted. Last console lines: “15”, “16”, “17”, “18”, “19”"
+    assert event.message.count("“") == LAST_LINES
+    assert event.annotations == END.annotations
 
 
 def test_an_end_without_last_words_quotes_nothing() -> None:

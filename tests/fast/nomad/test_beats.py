@@ -1,4 +1,4 @@
-"""Moments that many wait for together."""
+"""The ticker: callbacks of one interval run together."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ from solo5_systemd.nomad.stats.ticker import Ticker
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose clock is moved by hand, and stands still for those who wait."""
+    """An event loop whose clock is set by the test."""
 
     now = 100.0
 

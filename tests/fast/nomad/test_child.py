@@ -1,4 +1,4 @@
-"""The process that becomes a scope's tender tells the driver how far it is, and what keeps it from it."""
+"""The child that becomes a scope's tender reports its steps, and the error of a failed start."""
 
 import os
 import pickle
@@ -51,8 +51,8 @@ def _signals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())
 
 
-def told(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[ReportLine]:
-    """What the driver hears."""
+def reported(monkeypatch: pytest.MonkeyPatch, engine: Engine, rule: Rule | None = None) -> list[ReportLine]:
+    """Return the report."""
     reading, writing = os.pipe()
     run(monkeypatch, engine, rule, writing)
     with open(reading, "rb") as report:  # noqa: PTH123 - a descriptor
@@ -78,7 +78,7 @@ def test_each_step_is_told_in_the_words_of_an_event_and_then_that_the_tender_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine()
-    assert told(monkeypatch, engine)[:-1] == [
+    assert reported(monkeypatch, engine)[:-1] == [
         StepBegun(doing="checking"),
         messages.preflight_passed(preflight()),
         messages.leases_attached([LEASE]),
@@ -88,26 +88,26 @@ def test_each_step_is_told_in_the_words_of_an_event_and_then_that_the_tender_is_
 
 
 def test_a_tender_that_cannot_be_executed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    *_, last = told(monkeypatch, Engine())
+    *_, last = reported(monkeypatch, Engine())
     assert isinstance(last, NotFoundError)
     assert last.sentence == "/proc/self/no-tender cannot be executed: No such file or directory."
 
 
 def test_an_error_of_ours_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    *_, last = told(monkeypatch, Engine(TakenError("port 80 is taken.", "Choose another.")))
+    *_, last = reported(monkeypatch, Engine(TakenError("port 80 is taken.", "Choose another.")))
     assert isinstance(last, TakenError)
     assert (last.sentence, last.hint) == ("port 80 is taken.", "Choose another.")
 
 
 def test_what_nobody_foresaw_is_told_and_not_taken_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    *_, last = told(monkeypatch, Engine(ZeroDivisionError("oops")))
+    *_, last = reported(monkeypatch, Engine(ZeroDivisionError("oops")))
     assert isinstance(last, HostError)
     assert last.sentence == "the task's tender was not executed: ZeroDivisionError('oops')."
 
 
 def test_an_image_that_can_never_be_ready_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    first, last = told(monkeypatch, engine, Rule(condition=GuestPort(protocol=Protocol.TCP, name="80")))
+    first, last = reported(monkeypatch, engine, Rule(condition=GuestPort(protocol=Protocol.TCP, name="80")))
     assert first == StepBegun(doing="checking")
     assert isinstance(last, InvalidRequestError)
     assert "the image has no NIC" in last.sentence

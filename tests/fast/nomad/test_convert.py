@@ -111,8 +111,10 @@ def test_the_operators_defaults_hold_where_the_job_does_not_say() -> None:
     made = workload(task_config(), plugin)
     assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.HVT, UnitKind.SCOPE, ("--solo5:quiet",), 2.0)
     assert made.properties == (("TasksMax", "8"),)
-    says = task_config(tender="spt", unit="service", quiet=False, cpu_hard_limit=False, properties={"TasksMax": "7"})
-    made = workload(says, plugin)
+    explicit = task_config(
+        tender="spt", unit="service", quiet=False, cpu_hard_limit=False, properties={"TasksMax": "7"}
+    )
+    made = workload(explicit, plugin)
     assert (made.tender, made.kind, made.arguments, made.cpus) == (Target.SPT, UnitKind.SERVICE, (), None)
     assert made.properties == (("TasksMax", "7"),)
 
@@ -134,7 +136,7 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "ask, words",
+    "change, words",
     [
         (
             lambda task: task.MergeFrom(wire.TaskConfig(user="root")),
@@ -154,10 +156,10 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused_and_never_left_out(
-    ask: Callable[[wire.TaskConfig], object], words: str
+    change: Callable[[wire.TaskConfig], object], words: str
 ) -> None:
     task = task_config()
-    ask(task)
+    change(task)
     sentence = refusal(task)
     assert sentence.startswith("task web ")
     assert words in sentence

@@ -1,4 +1,4 @@
-"""Tasks that Nomad has forgotten are ended when that is sure, and no sooner."""
+"""Forgotten tasks are stopped with a proof, or after their grace period."""
 
 import logging
 from dataclasses import replace
@@ -118,7 +118,7 @@ async def test_a_driver_that_has_no_task_of_its_agents_ends_nothing(machine: Mac
 
 
 async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(machine: Machine) -> None:
-    """A start may wait for its guest for as long as its job says."""
+    """A start may wait for its guest until the job's deadline."""
     machine.steps.hang_on = "start unit"
     async with agent() as nomad, Background(nomad.start(task_config())):
         await machine.steps.hanging.wait()

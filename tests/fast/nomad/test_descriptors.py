@@ -25,5 +25,7 @@ except ProcessLookupError:
 
 @pytest.mark.timeout(30)
 def test_the_plugins_own_limit_is_raised_and_its_childs_is_not() -> None:
-    said = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=20).stdout
-    assert said == "[(512, 512), (512, 512), (64, 512)]\nended\n"
+    output = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    assert output == "[(512, 512), (512, 512), (64, 512)]\nended\n"

@@ -1,4 +1,4 @@
-"""Watching a task's end while the machine cannot be reached."""
+"""The wait for a task's end while PID 1 or the bus is not reachable."""
 
 import logging
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""The stream of events: kept until somebody listens, for the last who does, and never without bound."""
+"""The stream of task events: buffered without a reader, for the latest reader, bounded."""
 
 from collections.abc import AsyncIterator
 

@@ -26,13 +26,13 @@ CASES = [(ending, *case) for ending, cases in ENDINGS.items() for case in cases]
 PLAIN = (Ending.EXITED, Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
 
-@pytest.mark.parametrize("ending, code, signal, told", CASES)
+@pytest.mark.parametrize("ending, code, signal, event", CASES)
 def test_code_and_signal_are_told_and_the_sentence_where_they_do_not_say_it_all(
-    ending: Ending, code: int | None, signal: int | None, told: tuple[int, int, bool]
+    ending: Ending, code: int | None, signal: int | None, event: tuple[int, int, bool]
 ) -> None:
     outcome = Outcome(ending=ending, exit_code=code, signal=signal, sentence="ended so")
     result = exit_result(outcome)
-    assert (result.exit_code, result.signal, result.oom_killed) == told
+    assert (result.exit_code, result.signal, result.oom_killed) == event
     assert exit_error(outcome) == ("" if ending in PLAIN else "ended so")
 
 
@@ -59,9 +59,9 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
     outcome = Outcome(
         ending=Ending.OUT_OF_MEMORY, signal=9, sentence="OOM-killed", futile="too small", memory_peak=67108864
     )
-    told = exit_event(outcome)
-    assert told.message == "OOM-killed; a retry cannot help: too small"
-    assert told.annotations == {
+    event = exit_event(outcome)
+    assert event.message == "OOM-killed; a retry cannot help: too small"
+    assert event.annotations == {
         "outcome": "out-of-memory",
         "signal": "9",
         "retry": "false",
@@ -72,6 +72,6 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
 
 
 def test_what_is_unknown_is_absent_from_an_announcement() -> None:
-    told = exit_event(Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3"))
-    assert told.message == "The guest exited with 3"
-    assert told.annotations == {"outcome": "exited", "exit_code": "3", "retry": "true"}
+    event = exit_event(Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3"))
+    assert event.message == "The guest exited with 3"
+    assert event.annotations == {"outcome": "exited", "exit_code": "3", "retry": "true"}

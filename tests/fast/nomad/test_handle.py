@@ -1,4 +1,4 @@
-"""What Nomad keeps for us: read back as it was written, little, and nobody's secret."""
+"""The task handle: encoded and decoded, small, and without secrets."""
 
 import json
 from dataclasses import replace

@@ -157,5 +157,5 @@ async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
 
     monkeypatch.setattr("solo5_systemd.settings_files.read_settings", read)
     async with agent() as nomad:
-        told = await description(nomad.driver.fingerprints())
-    assert told == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."
+        reason = await description(nomad.driver.fingerprints())
+    assert reason == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

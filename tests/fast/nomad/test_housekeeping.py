@@ -79,9 +79,9 @@ async def test_shared_cores_are_followed_as_nomad_changes_them(machine: Machine,
         machine.usages.cpusets[SHARED] = "1"
         await yields(200)
         assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
-        told = machine.steps.taken.count("confine solo5-shared.slice")
+        confined = machine.steps.taken.count("confine solo5-shared.slice")
         await yields(200)
-        assert machine.steps.taken.count("confine solo5-shared.slice") == told
+        assert machine.steps.taken.count("confine solo5-shared.slice") == confined
 
 
 async def test_a_failure_to_follow_is_made_good_in_a_later_period(machine: Machine, at_work: None) -> None:
@@ -149,7 +149,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
     assert machine.users.kept[0] in caplog.messages
 
 
-# --- tasks and consoles that nobody knows ---------------------------------------------------------------------
+# --- forgotten tasks, and consoles of removed ones --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -174,7 +174,7 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
 
 
 async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> None:
-    """Another may have taken its place, whose tasks this one never hears of."""
+    """Another plugin may have replaced it, whose tasks are unknown to this one."""
     async with agent() as nomad:
         await nomad.start(task_config())
         forgotten = ForgottenTasksConfig(period=0, creation_grace=0)

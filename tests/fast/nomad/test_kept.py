@@ -1,4 +1,4 @@
-"""Ended tasks are kept where the operator wants it: the last run of each task, until its allocation is gone."""
+"""Retained tasks: the last run of each task, until its allocation is removed."""
 
 import pytest
 from tests.fakes.backends import Machine
@@ -30,7 +30,7 @@ async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") ->
 
 
 async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
-    """A job that restarts for ever leaves one unit."""
+    """A job that restarts without end leaves one unit."""
     async with agent() as nomad:
         nomad.driver.config = KEEPING
         other = await run(nomad, machine, 1, "other")

@@ -1,4 +1,4 @@
-"""docs/nomad.md says what the driver reads and tells: key by key, as the schema and the fingerprint have it."""
+"""docs/nomad.md has each option, event and attribute, as in the schema and the fingerprint."""
 
 import re
 from dataclasses import replace
@@ -122,8 +122,8 @@ def test_every_placeholder_is_named() -> None:
 
 def test_every_attribute_is_named() -> None:
     text = section("Attributes for constraints")
-    told = fingerprint(GOOD, Settings(), PluginConfig(), "1.2.3").attributes
-    names = {name.removeprefix("driver.solo5.") for name in told}
+    attributes = fingerprint(GOOD, Settings(), PluginConfig(), "1.2.3").attributes
+    names = {name.removeprefix("driver.solo5.") for name in attributes}
     unnamed = {name for name in names if not re.search(rf"`(driver\.solo5)?\.{re.escape(name)}`", text)}
     assert unnamed == {f"{tender}.{what}" for tender in ("hvt", "spt") for what in ("path", "version", "abi")}
     assert all(f"`.{what}`" in text for what in ("path", "version", "abi"))

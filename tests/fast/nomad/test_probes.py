@@ -1,4 +1,4 @@
-"""Probes: what answers is ready, what does not says why, and none waits longer than it may."""
+"""Readiness probes: TCP, UDP echo and console pattern, each with its failure and its timeout."""
 
 import asyncio
 import socket
@@ -32,8 +32,8 @@ async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[int, Non
             self.transport = transport
 
         def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-            if said := answer(data):
-                self.transport.sendto(said, addr)  # type: ignore[attr-defined]
+            if response := answer(data):
+                self.transport.sendto(response, addr)  # type: ignore[attr-defined]
 
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Answer, (str(HERE), 0))
     yield transport.get_extra_info("sockname")[1]
@@ -42,7 +42,7 @@ async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[int, Non
 
 @pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
 def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
-    """A port of the host that nobody listens on."""
+    """A port of the host without a listener."""
     with socket.socket(socket.AF_INET, request.param) as taken:
         taken.bind((str(HERE), 0))
         port = taken.getsockname()[1]
@@ -66,7 +66,7 @@ async def test_a_datagram_that_is_echoed_is_an_answer() -> None:
 
 
 async def test_another_answer_than_the_echo_is_none() -> None:
-    async with answering(lambda data: b"who are you?") as port:
+    async with answering(lambda data: b"another answer") as port:
         assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
 
 
@@ -93,7 +93,7 @@ class Journal:
         self.matches, self.namespace = matches, namespace
         return self
 
-    def say(self, text: str, realtime: int = 10) -> None:
+    def write(self, text: str, realtime: int = 10) -> None:
         place = JournalPosition(cursor=text, monotonic=0)
         self.written.append(
             Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", position=place, realtime=realtime)
@@ -129,7 +129,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
 
 async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
     for text in ("booting", "listening on 80", "listening on 81"):
-        journal.say(text)
+        journal.write(text)
     assert await probe.first_line(UNIT, 0, "listening", "guests") == "listening on 80"
     assert journal.namespace == "guests"
     assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
@@ -138,22 +138,22 @@ async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
 
 async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
     async with Background(probe.first_line(UNIT, 0, "^here$")) as waiting:
-        journal.say("there")
+        journal.write("there")
         await yields()
         assert not waiting.done()
-        journal.say("here")
+        journal.write("here")
         assert await waiting == "here"
 
 
 async def test_what_an_earlier_run_said_does_not_count(journal: Journal) -> None:
-    journal.say("old", realtime=9)
-    journal.say("old and new", realtime=10)
+    journal.write("old", realtime=9)
+    journal.write("old and new", realtime=10)
     assert await probe.first_line(UNIT, 10, "old") == "old and new"
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
     for number in range(10 * probe.BATCH_LINES):
-        journal.say(str(number))
+        journal.write(str(number))
     turns = 0
 
     async def others() -> None:

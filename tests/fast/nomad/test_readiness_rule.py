@@ -1,4 +1,4 @@
-"""A job's `ready` block: right, wrong, and as it is kept for a driver to come."""
+"""A job's `ready` block: parsed, checked, and stored in the handle."""
 
 from ipaddress import IPv4Address
 from typing import Any
@@ -74,23 +74,23 @@ def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(keys: dict[str, s
     assert str(caught.value).startswith(words)
 
 
-# --- where the guest is asked --------------------------------------------------------------------------------
+# --- the endpoint --------------------------------------------------------------------------------------------
 
 
-def endpoint(asked: GuestPort, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
+def endpoint(requested: GuestPort, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
     job = task_config(port("http", 25001, 80), port("echo", 7), **config)
     options = task_options(job.msgpack_driver_config)
     leases = [LEASE, LEASE.__class__(**{**vars(LEASE), "nic": DeviceName("lab"), "ipv4": LEASE.ipv4 + 1})]
     held = tuple(lease for lease in leases if lease.nic in nics)
-    return ports.endpoint(asked, job, options, Reservation(task=TaskName("web"), leases=held))
+    return ports.endpoint(requested, job, options, Reservation(task=TaskName("web"), leases=held))
 
 
 @pytest.mark.parametrize(
     "name, number", [("http", 80), ("echo", 7), ("8080", 8080)], ids=["mapped", "same number", "the guest's own"]
 )
 def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int) -> None:
-    asked = GuestPort(protocol=Protocol.TCP, name=name)
-    assert endpoint(asked) == Endpoint(protocol=Protocol.TCP, address=LEASE.ipv4.ip, port=number)
+    requested = GuestPort(protocol=Protocol.TCP, name=name)
+    assert endpoint(requested) == Endpoint(protocol=Protocol.TCP, address=LEASE.ipv4.ip, port=number)
 
 
 def test_a_label_of_a_nic_is_asked_at_that_nic() -> None:
@@ -129,15 +129,15 @@ WATCHED = st.builds(
 
 
 @given(WATCHED)
-def test_what_is_watched_survives_the_handle(asked: ReadinessProbe) -> None:
-    assert parse_probe(Fields(asked.plain())) == asked
+def test_what_is_watched_survives_the_handle(requested: ReadinessProbe) -> None:
+    assert parse_probe(Fields(requested.plain())) == requested
 
 
 @pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
 def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
-    asked = ReadinessProbe(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
+    requested = ReadinessProbe(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
     with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
-        parse_probe(Fields({**asked.plain(), **change}, "driver_state.ready"))
+        parse_probe(Fields({**requested.plain(), **change}, "driver_state.ready"))
 
 
 def beats(answers: str) -> list[Change | None]:

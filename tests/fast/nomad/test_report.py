@@ -1,4 +1,4 @@
-"""What a child reports is what the driver hears, and nothing else is."""
+"""The report lines of a scope's child are decoded as they were encoded; anything else is an error."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from solo5_systemd.nomad.scope.protocol import ReportLine, ScopeEntered, StepBeg
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reported",
     [
         StepBegun(doing="reserving addresses"),
         TaskEvent(message="NIC service has “10.89.0.2”\nand more", annotations={"nic.service.mac": "02:00"}),
@@ -16,17 +16,17 @@ from solo5_systemd.nomad.scope.protocol import ReportLine, ScopeEntered, StepBeg
         ScopeEntered(invocation="ab" * 16, control_group="/solo5.slice/a.scope"),
     ],
 )
-def test_a_step_is_one_line_and_arrives_as_it_was(said: ReportLine) -> None:
-    line = encode(said)
+def test_a_step_is_one_line_and_arrives_as_it_was(reported: ReportLine) -> None:
+    line = encode(reported)
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
-    assert decode(line) == said
+    assert decode(line) == reported
 
 
 @pytest.mark.parametrize("kind", BY_DBUS_NAME.values())
 def test_an_error_arrives_with_its_class(kind: type[TakenError]) -> None:
-    told = decode(encode(kind("port 80 is taken.", "Choose another.")))
-    assert isinstance(told, kind)
-    assert (told.sentence, told.hint) == ("port 80 is taken.", "Choose another.")
+    decoded = decode(encode(kind("port 80 is taken.", "Choose another.")))
+    assert isinstance(decoded, kind)
+    assert (decoded.sentence, decoded.hint) == ("port 80 is taken.", "Choose another.")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Samples as Nomad's statistics: what the kernel does not tell is not measured, and never zero."""
+"""Samples as Nomad's resource usage: an unknown value is unmeasured, never zero."""
 
 from dataclasses import replace
 
@@ -17,11 +17,11 @@ NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=
 
 
 def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
-    told = wire.TaskResourceUsage()
+    usage = wire.TaskResourceUsage()
     if before is not None:
-        fill_usage(told, None, before, mhz)
-    fill_usage(told, before, now, mhz)
-    return told
+        fill_usage(usage, None, before, mhz)
+    fill_usage(usage, before, now, mhz)
+    return usage
 
 
 def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
@@ -30,8 +30,8 @@ def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
 
 def test_memory_is_told_in_nomads_words() -> None:
     memory = Memory(current=9000, peak=9500, rss=4100, cache=1000, kernel=30, swap=0)
-    told = resource_usage(None, Usage(time=1.0, memory=memory), 0).memory
-    assert (told.rss, told.cache, told.swap, told.usage, told.max_usage, told.kernel_usage) == (
+    usage = resource_usage(None, Usage(time=1.0, memory=memory), 0).memory
+    assert (usage.rss, usage.cache, usage.swap, usage.usage, usage.max_usage, usage.kernel_usage) == (
         4100,
         1000,
         0,
@@ -39,7 +39,7 @@ def test_memory_is_told_in_nomads_words() -> None:
         9500,
         30,
     )
-    assert measured(told) == {
+    assert measured(usage) == {
         _Memory.RSS,
         _Memory.CACHE,
         _Memory.SWAP,
@@ -50,10 +50,10 @@ def test_memory_is_told_in_nomads_words() -> None:
 
 
 def test_processor_time_is_the_share_of_one_core_since_the_sample_before() -> None:
-    told = resource_usage(THEN, NOW, 2000).cpu
-    assert (told.percent, told.user_mode, told.system_mode, told.total_ticks) == (150, 100, 50, 3000)
-    assert (told.throttled_periods, told.throttled_time) == (4, 500_000)
-    assert measured(told) == set(_Cpu.Fields.values())
+    usage = resource_usage(THEN, NOW, 2000).cpu
+    assert (usage.percent, usage.user_mode, usage.system_mode, usage.total_ticks) == (150, 100, 50, 3000)
+    assert (usage.throttled_periods, usage.throttled_time) == (4, 500_000)
+    assert measured(usage) == set(_Cpu.Fields.values())
 
 
 def test_a_first_sample_has_no_share_yet() -> None:
@@ -70,29 +70,29 @@ def test_a_counter_that_goes_back_is_no_negative_share() -> None:
 
 
 def test_ticks_are_not_known_where_nomad_does_not_say_how_fast_a_core_is() -> None:
-    told = resource_usage(THEN, NOW, 0).cpu
-    assert _Cpu.TOTAL_TICKS not in measured(told)
-    assert _Cpu.PERCENT in measured(told)
+    usage = resource_usage(THEN, NOW, 0).cpu
+    assert _Cpu.TOTAL_TICKS not in measured(usage)
+    assert _Cpu.PERCENT in measured(usage)
 
 
 def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
-    told = resource_usage(Usage(time=1.0), Usage(time=2.0), 2000)
-    assert (measured(told.cpu), measured(told.memory)) == (set(), set())
-    assert told.HasField("cpu"), "Nomad's agent looks into it unasked"
-    assert told.HasField("memory")
+    usage = resource_usage(Usage(time=1.0), Usage(time=2.0), 2000)
+    assert (measured(usage.cpu), measured(usage.memory)) == (set(), set())
+    assert usage.HasField("cpu"), "Nomad's agent dereferences it unchecked"
+    assert usage.HasField("memory")
 
 
 def test_what_is_not_measured_any_more_is_gone_from_the_message() -> None:
     then = Usage(time=1.0, memory=Memory(current=9000, peak=9500), cpu=CPU)
-    told = resource_usage(then, Usage(time=2.0, memory=Memory(current=7)), 2000)
-    assert (told.memory.usage, told.memory.max_usage, told.cpu.throttled_periods) == (7, 0, 0)
-    assert (measured(told.memory), measured(told.cpu)) == ({_Memory.USAGE}, set())
+    usage = resource_usage(then, Usage(time=2.0, memory=Memory(current=7)), 2000)
+    assert (usage.memory.usage, usage.memory.max_usage, usage.cpu.throttled_periods) == (7, 0, 0)
+    assert (measured(usage.memory), measured(usage.cpu)) == ({_Memory.USAGE}, set())
 
 
 def test_memory_that_is_as_before_stays_told() -> None:
     then = Usage(time=1.0, memory=Memory(current=9000), cpu=CPU)
-    told = resource_usage(then, replace(then, time=2.0), 2000)
-    assert (told.memory.usage, measured(told.memory)) == (9000, {_Memory.USAGE})
+    usage = resource_usage(then, replace(then, time=2.0), 2000)
+    assert (usage.memory.usage, measured(usage.memory)) == (9000, {_Memory.USAGE})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tenders in scopes are the driver's children: started, waited for, and never left half-way."""
+"""The tenders of scopes as children of the driver: start, wait, and undone failures."""
 
 import asyncio
 import os
@@ -32,21 +32,21 @@ WORKLOAD = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
 RULE = Rule(condition=ConsoleLine(pattern="ready"))
 
 
-class Heard:
-    """An audience, and what it heard."""
+class Recorder:
+    """A `ProgressSink` that records."""
 
     def __init__(self) -> None:
-        self.said: asyncio.Queue[ReportLine] = asyncio.Queue()
+        self.lines: asyncio.Queue[ReportLine] = asyncio.Queue()
 
     def on_step(self, step: str) -> None:
-        self.said.put_nowait(StepBegun(doing=step))
+        self.lines.put_nowait(StepBegun(doing=step))
 
     def publish(self, event: TaskEvent) -> None:
-        self.said.put_nowait(event)
+        self.lines.put_nowait(event)
 
 
-async def start(scopes: ScopeChildren, engine: Runtime, audience: Heard | None = None) -> Started:
-    return await scopes.start(engine, SETTINGS, WORKLOAD, RULE, audience or Heard())
+async def start(scopes: ScopeChildren, engine: Runtime, sink: Recorder | None = None) -> Started:
+    return await scopes.start(engine, SETTINGS, WORKLOAD, RULE, sink or Recorder())
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ async def test_what_the_child_reports_is_heard_as_it_comes(
     machine: Machine, engine: Runtime, child: Becomes, tmp_path: Path
 ) -> None:
     steps: list[ReportLine] = [StepBegun(doing="reserving"), TaskEvent(message="NIC a", annotations={"a": "b"})]
-    says = "; ".join(f"say({encode(each)!r})" for each in steps)
-    child(f"{says}\nwhile not os.path.exists(here + '/go'): time.sleep(0.01)\nenter()")
+    report = "; ".join(f"say({encode(each)!r})" for each in steps)
+    child(f"{report}\nwhile not os.path.exists(here + '/go'): time.sleep(0.01)\nenter()")
     machine.networks.held[WEB] = Reservation(task=WEB)
-    audience, scopes = Heard(), ScopeChildren()
+    sink, scopes = Recorder(), ScopeChildren()
     async with asyncio.TaskGroup() as group:
-        starting = group.create_task(start(scopes, engine, audience))
-        assert [await audience.said.get() for _ in steps] == steps
+        starting = group.create_task(start(scopes, engine, sink))
+        assert [await sink.lines.get() for _ in steps] == steps
         assert not starting.done()
         (tmp_path / "go").touch()
     await scopes.wait(WEB)

@@ -1,4 +1,4 @@
-"""A task's environment and arguments may hold what is nobody's business: the driver never repeats them."""
+"""Environment and arguments of a task may hold secrets: the driver never logs or stores them."""
 
 import logging
 
@@ -28,10 +28,10 @@ async def test_neither_log_nor_events_nor_stored_state_repeat_what_a_job_passes(
         await nomad.recover(answer.handle)
         await nomad.stop(signal="SIGUSR1")
         await nomad.wait()
-        told = await nomad.messages()
+        events = await nomad.messages()
         await nomad.destroy()
-    assert len(told) > 1
-    assert SECRET not in caplog.text + "".join(told)
+    assert len(events) > 1
+    assert SECRET not in caplog.text + "".join(events)
     assert SECRET.encode() not in answer.handle.driver_state
 
 

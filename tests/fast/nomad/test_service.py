@@ -20,7 +20,7 @@ UNIT = task_service(name_of(TASK_ID))
 
 
 class Unread(AsyncIterator[wire.ExecTaskStreamingRequest]):
-    """Requests that nobody may wait for: a client keeps the stream open."""
+    """Requests of a client that keeps the stream open."""
 
     async def __anext__(self) -> wire.ExecTaskStreamingRequest:
         raise AssertionError("it was waited for")

@@ -1,4 +1,4 @@
-"""The stream of a task's statistics: as long as the task lives, and no faster than the operator wants."""
+"""The stream of a task's statistics: it ends with the task, and respects `stats_interval`."""
 
 import pytest
 from google.protobuf.duration_pb2 import Duration

@@ -1,4 +1,4 @@
-"""What a task's life is told as: every step once, no flood, nothing again by a driver that comes back."""
+"""The events of a task's life: each step once, throttled, not repeated after a recovery."""
 
 import asyncio
 
@@ -32,10 +32,10 @@ async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> No
         await nomad.start(task_config(port("http", 80)))
         machine.units.end(UNIT, MainCode.EXITED, 3)
         await nomad.wait()
-        checked, *told = await nomad.messages()
-        assert checked.startswith("Preflight passed: app (")
-        assert checked.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB for the guest; NIC service")
-        assert told == [
+        preflight_event, *events = await nomad.messages()
+        assert preflight_event.startswith("Preflight passed: app (")
+        assert preflight_event.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB for the guest; NIC service")
+        assert events == [
             "NIC service has 10.89.0.2 in network default",
             f"Started {UNIT}, invocation {machine.units.loaded[UNIT].invocation}",
             "The guest exited with 3",
@@ -46,7 +46,7 @@ async def test_a_task_without_nics_tells_of_no_address(machine: Machine) -> None
     machine.images.files["/srv/app"] = stored()
     async with agent() as nomad:
         await nomad.start(task_config())
-        assert [said.partition(" ")[0] for said in await nomad.messages()] == ["Preflight", "Started"]
+        assert [message.partition(" ")[0] for message in await nomad.messages()] == ["Preflight", "Started"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
     async with agent() as nomad:
         with pytest.raises(Solo5Error):
             await nomad.start(task_config())
-        assert [said.partition(" ")[0] for said in await nomad.messages()] == before
+        assert [message.partition(" ")[0] for message in await nomad.messages()] == before
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ async def test_a_slow_start_says_which_step_it_is_at(
     machine.steps.hang_on = step
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
-        said: list[str] = []
-        while not said or not said[-1].endswith(f" s still {doing}"):
-            said += await nomad.messages()
-        assert said[-1].startswith("Slow start: after ")
+        seen: list[str] = []
+        while not seen or not seen[-1].endswith(f" s still {doing}"):
+            seen += await nomad.messages()
+        assert seen[-1].startswith("Slow start: after ")
         machine.steps.go_on.set()
         await starting
 
@@ -91,14 +91,14 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
     async with agent() as nomad:
         await nomad.start(task_config())
         await passed(2 * SLOW_START_S[-1])
-        assert not [said for said in await nomad.messages() if "Slow" in said]
+        assert not [message for message in await nomad.messages() if "Slow" in message]
 
 
 def steps() -> str:
     """What a scope's child does: the steps of a service's start."""
     return "\n".join(
-        f"say({encode(said)!r})"
-        for said in (messages.preflight_passed(preflight("service")), messages.leases_attached([LEASE]), ENTERED)
+        f"say({encode(line)!r})"
+        for line in (messages.preflight_passed(preflight("service")), messages.leases_attached([LEASE]), ENTERED)
     )
 
 
@@ -107,9 +107,9 @@ async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: B
     async with agent() as nomad:
         await nomad.start(task_config(unit="scope"))
         await nomad.wait()
-        checked, *told = await nomad.messages()
-        assert checked.startswith("Preflight passed: web.hvt (")
-        assert told == [
+        preflight_event, *events = await nomad.messages()
+        assert preflight_event.startswith("Preflight passed: web.hvt (")
+        assert events == [
             "NIC service has 10.89.0.2 in network default",
             f"Started solo5-task-{NAME}.scope, invocation {ENTERED.invocation}",
             "The guest exited with 3",
@@ -124,9 +124,9 @@ async def test_a_scopes_slow_step_is_told_like_a_services(
     )
     child(f"say({encode(StepBegun(doing='attaching its network'))!r}); time.sleep(60)")
     async with agent() as nomad, Background(nomad.start(task_config(unit="scope"))):
-        said: list[str] = []
-        while not said or not said[-1].endswith(" s still attaching its network"):
-            said += await nomad.messages()
+        seen: list[str] = []
+        while not seen or not seen[-1].endswith(" s still attaching its network"):
+            seen += await nomad.messages()
 
 
 # --- nothing twice -------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine)
         await nomad.stop()
         await nomad.wait()
         await nomad.destroy()
-        assert [said for said in await nomad.messages() if "exited" in said] == ["The guest exited with 0"]
+        assert [message for message in await nomad.messages() if "exited" in message] == ["The guest exited with 0"]
 
 
 async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> None:
@@ -164,7 +164,7 @@ async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> 
         assert (await nomad.messages())[-1].endswith(". Last console lines: “Fatal error: exception Not_found”")
 
 
-# --- what others tell ----------------------------------------------------------------------------------------
+# --- events of services ----------------------------------------------------------------------------------------
 
 
 async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
@@ -180,8 +180,8 @@ async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine)
         await nomad.start(task_config())
         machine.relay.told.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()
-        said = "journald dropped 12 lines of the console: its rate limit was exceeded"
-        assert (await nomad.messages())[-1] == said
+        message = "journald dropped 12 lines of the console: its rate limit was exceeded"
+        assert (await nomad.messages())[-1] == message
 
 
 async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
@@ -190,8 +190,8 @@ async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
         for number in range(100):
             machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what=f"rebuilt {number}"))
         await yields(500)
-        told = [said for said in await nomad.messages() if "repaired" in said]
-        assert told == [f"Network repaired: rebuilt {number}" for number in range(BURST)]
+        events = [message for message in await nomad.messages() if "repaired" in message]
+        assert events == [f"Network repaired: rebuilt {number}" for number in range(BURST)]
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await nomad.wait()
         assert await nomad.messages() == [

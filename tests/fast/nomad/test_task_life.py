@@ -236,7 +236,7 @@ async def test_what_does_not_heed_the_request_is_killed(machine: Machine) -> Non
     machine.units.heeds = ()
     async with agent() as nomad:
         await nomad.start(task_config())
-        await nomad.stop(patience=0)
+        await nomad.stop(seconds=0)
         assert (await nomad.wait()).result.signal == 9
 
 

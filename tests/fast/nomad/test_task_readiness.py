@@ -1,4 +1,4 @@
-"""A start that waits for its guest: answered when it is ready, undone when it is not, and watched afterwards."""
+"""A start that waits for readiness: answered, undone after the deadline, and watched afterwards."""
 
 import asyncio
 
@@ -29,15 +29,15 @@ RULE = {"tcp": "http", "deadline": "60s", "interval": "0.1s"}
 
 
 class Guest:
-    """Answers, or says why it does not; `said` is its console's line that is waited for."""
+    """A guest whose probes fail with `why`, or succeed if that is empty; `matched` is the console line."""
 
     def __init__(self) -> None:
         self.why = "connection refused"
-        self.asked: list[Endpoint | str] = []
-        self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.probed: list[Endpoint | str] = []
+        self.matched: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def problem(self, endpoint: Endpoint, _: float) -> str:
-        self.asked.append(endpoint)
+        self.probed.append(endpoint)
         await asyncio.sleep(0)
         return self.why
 
@@ -47,8 +47,8 @@ class Guest:
             raise InvalidRequestError("'(' cannot be searched for.")
 
     async def line(self, unit: str, since: int, pattern: str, namespace: str) -> str:
-        self.asked.append(pattern)
-        return await asyncio.shield(self.said)
+        self.probed.append(pattern)
+        return await asyncio.shield(self.matched)
 
 
 @pytest.fixture
@@ -66,36 +66,36 @@ def task(fifos: Fifos | None = None, /, **rule: str) -> wire.TaskConfig:
     return fifos.of(job) if fifos else job
 
 
-async def asked(guest: Guest) -> None:
-    """Wait until the guest has been asked once."""
-    while not guest.asked:  # noqa: ASYNC110 - what somebody else does is looked at, not told
+async def until_probed(guest: Guest) -> None:
+    """Wait until the guest has been probed once."""
+    while not guest.probed:  # noqa: ASYNC110 - the fake has no event
         await asyncio.sleep(0.001)
 
 
 async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad, Background(nomad.start(task())) as starting:
-        await asked(guest)
+        await until_probed(guest)
         assert not starting.done()
         assert UNIT in machine.units.loaded
         guest.why = ""
         answer = await starting
         assert isinstance(answer, wire.StartTaskResponse)
-        assert {str(asked) for asked in guest.asked} == {"tcp 10.89.0.2:80"}
+        assert {str(endpoint) for endpoint in guest.probed} == {"tcp 10.89.0.2:80"}
         stored = handle.decode(answer.handle.driver_state).ready
         assert stored is not None
         assert (str(stored.endpoint), stored.interval, stored.on_loss) == ("tcp 10.89.0.2:80", 0.1, OnLoss.EVENT)
-        assert any(said.endswith("tcp 10.89.0.2:80 answers") for said in await nomad.messages())
+        assert any(message.endswith("tcp 10.89.0.2:80 answers") for message in await nomad.messages())
 
 
 async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, guest: Guest) -> None:
     machine.images.files["/srv/app"] = stored()
     async with agent() as nomad, Background(nomad.start(task_config(ready={"console": "^up"}))) as starting:
         assert not starting.done()
-        guest.said.set_result("up and\x07 running")
+        guest.matched.set_result("up and\x07 running")
         answer = await starting
         assert isinstance(answer, wire.StartTaskResponse)
         assert handle.decode(answer.handle.driver_state).ready is None
-        assert any(said.endswith("console line “up and\\x07 running”") for said in await nomad.messages())
+        assert any(message.endswith("console line “up and\\x07 running”") for message in await nomad.messages())
 
 
 async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
@@ -111,7 +111,7 @@ async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
         )
         assert worth_another_try(caught.value)
         assert (machine.holds, machine.relay.held, machine.relay.drained) == (NOTHING, {}, [NAME])
-        assert not [said for said in await nomad.messages() if "topped" in said]
+        assert not [message for message in await nomad.messages() if "topped" in message]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
 ) -> None:
     async with agent() as nomad:
         async with Background(nomad.start(task(fifos))) as starting:
-            await asked(guest)
+            await until_probed(guest)
             machine.units.end(UNIT, MainCode.EXITED, status)
             with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
                 await starting
@@ -133,13 +133,13 @@ async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
 
 
 async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, guest: Guest) -> None:
-    """Its last line may come into the journal after PID 1 knows of its end."""
+    """Its last line may reach the journal after PID 1 has reported its end."""
     async with agent() as nomad:
         async with Background(nomad.start(task_config(ready={"console": "done"}))) as starting:
-            await asked(guest)
+            await until_probed(guest)
             machine.units.end(UNIT, MainCode.EXITED, 0)
             await yields(500)
-            guest.said.set_result("done")
+            guest.matched.set_result("done")
             await starting
         assert (await nomad.wait()).result.exit_code == 0
 
@@ -155,7 +155,7 @@ async def test_a_start_that_is_called_off_while_it_waits_leaves_nothing(
 ) -> None:
     async with agent() as nomad:
         async with Background(nomad.start(task(fifos))) as starting:
-            await asked(guest)
+            await until_probed(guest)
             assert UNIT in machine.units.loaded
         assert starting.cancelled()
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
@@ -206,22 +206,22 @@ async def ready(nomad: Agent, guest: Guest, **rule: str) -> wire.StartTaskRespon
     return await nomad.start(task(**{**RULE, **rule}))
 
 
-async def told(nomad: Agent, text: str) -> str:
+async def event(nomad: Agent, text: str) -> str:
     for _ in range(400):
-        for said in await nomad.messages():
-            if text in said:
-                return said
+        for message in await nomad.messages():
+            if text in message:
+                return message
         await asyncio.sleep(0.01)
-    raise AssertionError(f"nothing says {text!r}")
+    raise AssertionError(f"no event has {text!r}")
 
 
 async def test_loss_and_return_are_told_and_change_nothing_else(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad:
         await ready(nomad, guest)
         guest.why = "no answer within 0.5 s"
-        assert await told(nomad, "No longer") == "No longer ready: tcp 10.89.0.2:80: no answer within 0.5 s"
+        assert await event(nomad, "No longer") == "No longer ready: tcp 10.89.0.2:80: no answer within 0.5 s"
         guest.why = ""
-        assert "tcp 10.89.0.2:80 answers" in await told(nomad, "Ready again after")
+        assert "tcp 10.89.0.2:80 answers" in await event(nomad, "Ready again after")
         assert machine.units.sent == []
         assert not machine.units.loaded[UNIT].over
 
@@ -232,7 +232,7 @@ async def test_loss_ends_a_task_whose_job_says_so(machine: Machine, guest: Guest
         guest.why = "connection refused"
         ended = await nomad.wait()
         assert (ended.result.exit_code, ended.result.signal) == (143, 15), "no success: its policy has it restarted"
-        assert await told(nomad, "Stopped because it was no longer ready (tcp 10.89.0.2:80: connection refused)")
+        assert await event(nomad, "Stopped because it was no longer ready (tcp 10.89.0.2:80: connection refused)")
 
 
 async def test_a_driver_that_comes_back_goes_on_watching(machine: Machine, guest: Guest) -> None:
@@ -241,7 +241,7 @@ async def test_a_driver_that_comes_back_goes_on_watching(machine: Machine, guest
     async with agent() as nomad:
         await nomad.recover(started.handle)
         guest.why = "connection refused"
-        assert await told(nomad, "No longer ready")
+        assert await event(nomad, "No longer ready")
 
 
 async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, guest: Guest) -> None:
@@ -249,9 +249,9 @@ async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, gu
         await ready(nomad, guest, on_loss="restart")
         await nomad.signal("SIGSTOP")
         guest.why = "no answer within 0.5 s"
-        before = len(guest.asked)
+        before = len(guest.probed)
         await passed(60)
-        assert len(guest.asked) - before > 500, "each 0.1 s, also while it stands still"
+        assert len(guest.probed) - before > 500, "each 0.1 s, also while it is frozen"
         assert not machine.units.loaded[UNIT].over
         await nomad.signal("SIGCONT")
         assert (await nomad.wait()).result.signal == 15
@@ -290,6 +290,6 @@ async def test_nobody_is_asked_after_the_end(machine: Machine, guest: Guest) -> 
         await ready(nomad, guest)
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await nomad.wait()
-        guest.asked.clear()
+        guest.probed.clear()
         await passed(60)
-        assert guest.asked == []
+        assert guest.probed == []

@@ -171,7 +171,7 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RETRY_INTERVAL_S", 0)
-    if step == "state":  # which is asked of one that has ended
+    if step == "state":  # queried of an ended task only
         machine.units.end(UNIT, MainCode.EXITED, 0)
     machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
     async with agent() as nomad, Background(nomad.recover(handle)) as recovery:

@@ -1,4 +1,4 @@
-"""Signals, freezing, and what the job's owner is told of them."""
+"""Signals, freezing, and the events of both."""
 
 import pytest
 from tests.fakes.backends import Machine
@@ -32,8 +32,8 @@ async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) 
         assert machine.units.loaded[UNIT].frozen
         await nomad.signal("SIGCONT")
         assert not machine.units.loaded[UNIT].frozen
-        told = await nomad.messages()
-    assert told[-2:] == ["Frozen by SIGSTOP, until SIGCONT", "Thawed by SIGCONT"]
+        events = await nomad.messages()
+    assert events[-2:] == ["Frozen by SIGSTOP, until SIGCONT", "Thawed by SIGCONT"]
     assert machine.units.sent == []
 
 
@@ -46,14 +46,14 @@ async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
 
 
 async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(machine: Machine) -> None:
-    """An error would have Nomad fail a task whose template has this `change_signal`."""
+    """On an error Nomad would fail a task whose template has this `change_signal`."""
     async with agent() as nomad:
         await nomad.start(task_config())
         await nomad.signal("SIGHUP")
-        told = await nomad.messages()
+        events = await nomad.messages()
         with pytest.raises(InvalidRequestError, match="signal 'SIGRELOAD' does not exist"):
             await nomad.signal("SIGRELOAD")
-    assert told[-1].startswith("SIGHUP was not sent: a unikernel has no signal handlers")
+    assert events[-1].startswith("SIGHUP was not sent: a unikernel has no signal handlers")
     assert machine.units.sent == []
 
 

@@ -1,4 +1,4 @@
-"""A start that fails leaves nothing, and says whether another try can help."""
+"""A failed start is undone, and its error has whether a retry can help."""
 
 import os
 import select
@@ -33,7 +33,7 @@ def worth_another_try(error: Solo5Error) -> bool:
 
 @pytest.fixture
 def disk(machine: Machine) -> dict[str, Any]:
-    """What a job says that has every device."""
+    """The options of a job with every device."""
     machine.images.files["/srv/app"] = stored(nics="service", disks="storage")
     return {"block": {"storage": {"source": "disk.img"}}}
 
@@ -157,7 +157,7 @@ async def test_fifos_that_nobody_reads_are_told_before_anything_is_made(machine:
 
 
 async def test_a_name_of_somebody_elses_is_not_undone(machine: Machine, fifos: Fifos) -> None:
-    """A start that finds its id's unit there already is that unit's, even if it fails to say so."""
+    """The unit existed before this start: a failure of the start does not remove it."""
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
     before = machine.holds

@@ -1,4 +1,4 @@
-"""Which units this agent has forgotten, and which are none of its business."""
+"""Which units are forgotten tasks of this agent, and which belong to others."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ def port(label: str, value: int, to: int = 0, host_ip: str = "") -> wire.PortMap
 def task_config(
     *ports: wire.PortMapping, memory_mb: int = 64, memory_max_mb: int = 0, **config: object
 ) -> wire.TaskConfig:
-    """A task whose job's config is `config`; of a unikernel that the machine in memory has."""
+    """A task with the options `config`, of an image that the machine in memory has."""
     return wire.TaskConfig(
         id=TASK_ID,
         name="web",
