@@ -1,1 +1,1 @@
-"""Several machines: a Nomad server, its clients, and what happens between them."""
+"""Several machines: a Nomad server and its clients."""

@@ -91,7 +91,7 @@ class Agents:
     nodes: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
-        """Start the server, then the clients: one that a young server turns away waits for 15 to 30 seconds."""
+        """Start the server, then the clients: one that a starting server rejects waits for 15 to 30 seconds."""
         Path("/etc/nomad.hcl").write_text(_SERVER)
         Path("/etc/systemd/system/nomad.service").write_text(_UNIT)
         ok("systemctl", "enable", "--now", "nomad")
@@ -110,7 +110,7 @@ class Agents:
         return found
 
     def status(self, peer: Peer) -> str:
-        """Nomad's word for a node: ready, disconnected, down."""
+        """Return Nomad's status of a node: ready, disconnected, down."""
         return next(str(node["Status"]) for node in self.listed() if node["Name"] == peer.name)
 
     def all_ready(self) -> None:

@@ -70,21 +70,21 @@ ready {{
 
 
 def job(name: str, count: int, artifact: str, lost_after: str) -> str:
-    """A job of so many guests, each of which is a service of the job's name, and is spread over the nodes."""
+    """Return a job of so many guests, spread over the nodes, each a service with the job's name."""
     group, task = _GROUP % lost_after, _TASK % name + artifact
     return hcl(name, CONFIG, job=SPREAD + MIGRATE, group=group, task=task, count=count)
 
 
 @dataclass(frozen=True, order=True)
 class Guest:
-    """A running allocation of the job `web`, and where it is published."""
+    """A running allocation of the job `web`, with its published address."""
 
     alloc: str
     node: str
     target: Target
 
     def answers(self) -> bool:
-        """Whether this very allocation is what answers there."""
+        """Return whether this allocation answers at its address."""
         try:
             return f"allocation={self.alloc}" in get(self.target, 2)
         except OSError:
@@ -92,7 +92,7 @@ class Guest:
 
 
 def guests_of(job: str) -> list[Guest]:
-    """The allocations of a job that Nomad believes to run."""
+    """Return the allocations of a job that run according to Nomad."""
     return [_guest(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
 
 
@@ -103,12 +103,12 @@ def _guest(alloc: str) -> Guest:
 
 
 def registered(service: str = "web") -> list[Target]:
-    """Where Nomad's registry has a service."""
+    """Return the addresses of a service in Nomad's registry."""
     return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
 
 
 def serve(job: str, count: int) -> list[Guest]:
-    """Wait until so many guests of a job run and answer, each as itself."""
+    """Wait until so many guests of a job run and answer with their own names."""
     found: list[Guest] = []
 
     def claim() -> bool:
@@ -124,7 +124,7 @@ def serve(job: str, count: int) -> list[Guest]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Agents]:
-    """The agents; what a task could leave behind on a client is not there when they have ended."""
+    """The agents; at the end no client has anything left of a task."""
     agents = Agents({peer: peer.left() for peer in CLIENTS})
     agents.install()
     yield agents
@@ -154,7 +154,7 @@ def submit(text: str) -> None:
 
 
 def purge(job: str) -> None:
-    """Stop a job, wait until every client is done with it, and have all of it forgotten."""
+    """Stop a job, wait until every client has removed it, and purge it."""
     api(f"/v1/job/{job}?purge=true", "DELETE")
     ok("nomad", "system", "gc")
 

@@ -30,7 +30,7 @@ def request(do: str, machine: str, **details: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another machine. Requests reach it without the network, so a machine that is cut off can be looked at."""
+    """Another machine. Requests reach it without the network, so a machine that is cut off can be inspected."""
 
     name: str
 
@@ -39,7 +39,7 @@ class Peer:
         return subprocess.CompletedProcess(argv, done["status"], done["stdout"], done["stderr"])
 
     def ok(self, *argv: str, seconds: float = PATIENCE) -> str:
-        """The output of a command that must succeed."""
+        """Return the output of a command that must succeed."""
         done = self.sh(*argv, seconds=seconds)
         assert done.returncode == 0, f"{self.name}: {' '.join(argv)} → {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -48,7 +48,7 @@ class Peer:
         self.ok("sh", "-euc", 'printf %s "$2" >"$1"', "sh", path, text)
 
     def kill(self) -> None:
-        """End the machine as a loss of power does; its disk stays."""
+        """Power the machine off without a shutdown; its disk stays."""
         request("kill", self.name)
 
     def boot(self) -> None:
@@ -64,7 +64,7 @@ class Peer:
             request("plug", self.name)
 
     def runs(self) -> dict[str, str]:
-        """Return the invocation id of each allocation's unit on this machine."""
+        """Return the invocation ID of each allocation's unit on this machine."""
         shown = self.ok("systemctl", "show", "--property=InvocationID,LogExtraFields", "solo5-task-*.service")
         units = [dict(line.split("=", 1) for line in unit.splitlines()) for unit in shown.strip().split("\n\n") if unit]
         found = [(re.search(_ALLOC, unit["LogExtraFields"]), unit["InvocationID"]) for unit in units]
@@ -74,7 +74,7 @@ class Peer:
         return self.ok("cat", "/proc/sys/kernel/random/boot_id").strip()
 
     def left(self) -> dict[str, object]:
-        """Return what a task could leave behind there."""
+        """Return what is left of tasks there."""
         script = "import json; from tests.machine.conftest import Machine; print(json.dumps(Machine().snapshot()))"
         found = json.loads(self.ok("env", "PYTHONPATH=/srv", "python3", "-c", script))
         assert isinstance(found, dict)

@@ -1,4 +1,4 @@
-"""The machines themselves: what `tests/machine/boot --machines` gives to a test."""
+"""The machines of `tests/machine/boot --machines`."""
 
 import pytest
 from tests.cluster.agents import CLIENTS, SERVER

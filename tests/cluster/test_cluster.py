@@ -1,4 +1,4 @@
-"""Nine guests on three machines, and what they and their clients notice of what happens to these machines.
+"""Nine guests on three machines: drain, upgrade, partition and loss of power, as seen by guests and clients.
 
 Figures are printed beside the assertions, for people: seconds depend on the machine.
 """
@@ -69,7 +69,7 @@ def test_an_upgrade_node_by_node_fails_no_request(cluster: Agents, guests: None,
 
 
 def upgrade(peer: Peer, url: str) -> None:
-    """Install a later package; the agent is restarted, since its driver is of the version that it was started with."""
+    """Install a later package, and restart the agent, whose driver process is still the old version."""
     peer.ok("curl", "--silent", "--show-error", "--fail", "--output", "/tmp/later.deb", url)
     peer.ok("dpkg", "--install", "/tmp/later.deb", seconds=300)
     peer.ok("systemctl", "restart", "nomad", seconds=120)
@@ -78,14 +78,14 @@ def upgrade(peer: Peer, url: str) -> None:
 
 
 def runs_of(guests: list[Guest]) -> dict[str, str]:
-    """The invocation id of each guest's unit, from its machine."""
+    """Return the invocation ID of each guest's unit, from its machine."""
     runs = {peer.name: peer.runs() for peer in CLIENTS}
     return {guest.alloc: runs[guest.node][guest.alloc] for guest in guests}
 
 
 @pytest.fixture
 def hasty(cluster: Agents, guests: None, images: str) -> Iterator[Guest]:
-    """A guest that Nomad gives up after five seconds without its node."""
+    """A guest that is `lost` after five seconds without its node."""
     submit(job("hasty", 1, images, lost_after="5s"))
     [guest] = serve("hasty", 1)
     yield guest

@@ -1,4 +1,4 @@
-"""HTTP requests, one after the other, that are counted."""
+"""Counted HTTP requests, one after the other."""
 
 import http.client
 import itertools
@@ -14,7 +14,7 @@ PACE = 0.01
 
 @dataclass
 class Tally:
-    """What has come back.
+    """The counts of responses and failures.
 
     Attributes:
         answered: by target, how many requests were answered with 200.
@@ -36,7 +36,7 @@ class Tally:
 
 
 def get(target: Target, seconds: float) -> str:
-    """The body of an answer with 200; each request has a connection of its own."""
+    """Return the body of a response with status 200; each request uses a new connection."""
     connection = http.client.HTTPConnection(*target, timeout=seconds)
     try:
         connection.request("GET", "/")

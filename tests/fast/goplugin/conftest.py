@@ -10,7 +10,7 @@ from tests.fast.goplugin.host import Host, Plugin, launched
 
 @pytest.fixture(scope="session", autouse=True)
 def _grpc_stays() -> Iterator[None]:
-    """What gRPC keeps for a process as a whole is not a test's to leave behind."""
+    """Initialise gRPC's process-wide state before the tests, so that no test counts as having left it behind."""
     with grpc.insecure_channel("unix:/nowhere") as channel:
         grpc.channel_ready_future(channel)
         yield
@@ -18,7 +18,7 @@ def _grpc_stays() -> Iterator[None]:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A directory whose name is short enough for a socket in it."""
+    """A directory with a path short enough for a socket."""
     directory = Path(tempfile.mkdtemp(prefix="t-"))
     yield directory
     shutil.rmtree(directory)
@@ -26,7 +26,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def lasting(_grpc_stays: None) -> Iterator[Plugin]:
-    """One plugin for all tests that neither end it nor read its log."""
+    """One plugin for all tests that neither stop it nor read its log."""
     directory = Path(tempfile.mkdtemp(prefix="t-"))
     with launched(directory) as plugin:
         yield plugin
@@ -35,7 +35,7 @@ def lasting(_grpc_stays: None) -> Iterator[Plugin]:
 
 @pytest.fixture
 def caller(lasting: Plugin) -> Host:
-    """Connected to the lasting plugin."""
+    """A host connected to the lasting plugin."""
     return connected(lasting)
 
 
@@ -47,7 +47,7 @@ def plugin(temporary: Path) -> Iterator[Plugin]:
 
 @pytest.fixture
 def host(plugin: Plugin) -> Host:
-    """Connected to the test's own plugin."""
+    """A host connected to the test's own plugin."""
     return connected(plugin)
 
 

@@ -1,4 +1,4 @@
-"""A plugin of a host that there is not: greets, and does what plugins should not."""
+"""A test plugin: it greets, and does what plugins should not."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ LOG = logging.getLogger("greeter")
 
 
 def run_child(*command: str) -> subprocess.Popen[bytes]:
-    """As a library might, without a thought for descriptors."""
+    """Start a child that inherits file descriptors, as a library might."""
     return subprocess.Popen(command, close_fds=False)
 
 

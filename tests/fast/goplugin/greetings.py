@@ -1,4 +1,4 @@
-"""A service of every kind of method, made of protobuf's own messages: what a plugin might serve."""
+"""A test service with each kind of method, made of protobuf's own messages."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, wrappers_pb2
 from google.protobuf.descriptor import ServiceDescriptor
@@ -11,13 +11,17 @@ def _described() -> ServiceDescriptor:
         name="greetings.proto", package="greetings", dependency=[wrappers_pb2.DESCRIPTOR.name]
     )
     service = file.service.add(name="Greetings")
-    for name, asks, answers in (("Greet", False, False), ("GreetOften", False, True), ("GreetEach", True, True)):
+    for name, streams_requests, streams_responses in (
+        ("Greet", False, False),
+        ("GreetOften", False, True),
+        ("GreetEach", True, True),
+    ):
         service.method.add(
             name=name,
             input_type=f".{_TEXT}",
             output_type=f".{_TEXT}",
-            client_streaming=asks,
-            server_streaming=answers,
+            client_streaming=streams_requests,
+            server_streaming=streams_responses,
         )
     pool = descriptor_pool.Default()
     pool.AddSerializedFile(file.SerializeToString())

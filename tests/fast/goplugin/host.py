@@ -1,4 +1,4 @@
-"""The host's side of go-plugin, as far as the tests need it."""
+"""The host side of go-plugin, as the tests need it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _GREETER = Path(__file__).parent / "greeter.py"
 
 
 class Plugin:
-    """The greeter, and a connection to it where it has made a handshake."""
+    """The greeter's process, and a connection to it after its handshake."""
 
     def __init__(self, process: subprocess.Popen[bytes], stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.process, self.stdout, self.stderr = process, stdout, stderr
@@ -30,7 +30,7 @@ class Plugin:
         self.host = Host(grpc.insecure_channel(f"unix:{self.socket}", _UNLIMITED)) if self.socket else None
 
     def logged(self) -> list[dict[str, Any]]:
-        """The lines of its log, all of them, once it has ended by itself."""
+        """Wait until the plugin has exited, and return all lines of its log."""
         self.process.wait(timeout=30)
         return [json.loads(line) for line in self.stderr]
 

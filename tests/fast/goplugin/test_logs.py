@@ -19,7 +19,7 @@ class Pipe:
     writing: int
 
     def lines(self) -> list[dict[str, Any]]:
-        """All that is written, until nobody holds the other end."""
+        """Return all lines, up to end of file."""
         with open(self.reading, "rb", closefd=False) as read:
             return [json.loads(line) for line in read]
 

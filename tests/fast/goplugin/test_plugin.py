@@ -18,7 +18,7 @@ HEALTH = "/grpc.health.v1.Health"
 
 
 def refusal(act: Callable[[], object]) -> Any:
-    """The error by which a call ends, which is the call as well."""
+    """Return the error of a call."""
     with pytest.raises(grpc.RpcError) as caught:
         act()
     return caught.value

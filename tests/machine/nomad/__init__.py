@@ -1,1 +1,1 @@
-"""The driver under a real Nomad agent: everything by `nomad` commands and its HTTP API."""
+"""The driver under a real Nomad agent, used by `nomad` commands and the HTTP API only."""

@@ -69,8 +69,8 @@ server {{
 }}
 """
 
-# A client that knows no server yet asks for one every second, and one that a young server turns away waits for
-# 15 to 30: so it is told of the server when that is ready.
+# A client without a server looks for one every second, and one that a starting server rejects waits for 15 to 30:
+# so it gets the server only when that is ready.
 _CLIENT = """
 plugin_dir = "{plugins}"
 client {{
@@ -109,7 +109,7 @@ plugin "solo5" {{
 DISKS = Path("/srv/disks")
 _CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 LACKS_CONTROLLERS = bool(missing(_CONTROLLERS.read_text().split() if _CONTROLLERS.exists() else None))
-"""Of a container on a host whose controllers belong to cgroup v1."""
+"""Whether controllers are missing, as in a container on a host with cgroup v1."""
 
 STRICT = f"""
 image_paths = ["{GUESTS}"]
@@ -129,7 +129,7 @@ WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_gr
 
 
 def api(path: str, method: str = "GET", body: object = None) -> Any:
-    """What the client agent's API answers; a refusal fails the test with its reason."""
+    """Call the client agent's HTTP API, and return the response; an error fails the test."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{HTTP}{path}", data=data, method=method)
     try:
@@ -142,7 +142,7 @@ def api(path: str, method: str = "GET", body: object = None) -> Any:
 
 @dataclass
 class Agent:
-    """The client agent, which the tests restart, kill and ask; the server beside it only runs."""
+    """The client agent, which the tests restart, kill and query; the server keeps running."""
 
     node: str = ""
     since: dict[str, str] = field(default_factory=dict)
@@ -160,12 +160,12 @@ class Agent:
         self.start()
 
     def configure(self, config: str) -> None:
-        """Write the client's configuration, the plugin's part as given; it holds from the next start on."""
+        """Write the client's configuration with this plugin configuration, for the next start."""
         client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, config=config)
         (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
 
     def start(self) -> None:
-        """Start the agent, and wait until its node can be given work."""
+        """Start the agent, and wait until its node is eligible."""
         ok("systemctl", "start", UNIT)
         eventually(_server_is_ready, "the server has a leader and keys")
         eventually(lambda: _answers("/v1/agent/self"), "the agent answers")
@@ -178,19 +178,19 @@ class Agent:
         return bool(node) and node["Status"] == "ready"
 
     def about(self) -> dict[str, Any]:
-        """The node as the server has it."""
+        """Return the server's record of the node."""
         node = api(f"/v1/node/{self.node}")
         assert isinstance(node, dict)
         return node
 
     def driver(self) -> dict[str, Any]:
-        """What the node says of the driver: Detected, Healthy, HealthDescription, Attributes."""
+        """Return the node's record of the driver: Detected, Healthy, HealthDescription, Attributes."""
         driver = self.about()["Drivers"].get("solo5", {})
         assert isinstance(driver, dict)
         return driver
 
     def heal(self) -> None:
-        """Start it where a test that failed has left it dead."""
+        """Start the agent if a failed test has left it dead."""
         if sh("systemctl", "is-active", "--quiet", UNIT).returncode:
             self.start()
 
@@ -198,13 +198,13 @@ class Agent:
         ok("systemctl", "stop", UNIT)
 
     def kill(self) -> None:
-        """End the agent with SIGKILL; its plugin and its tasks know nothing of it."""
+        """Kill the agent with SIGKILL; its plugin and its tasks keep running."""
         ok("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT)
         eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent is dead")
         ok("systemctl", "reset-failed", UNIT)
 
     def kill_with_plugin(self) -> None:
-        """End agent and plugin by SIGKILL, so that neither lives to see the other dead."""
+        """Kill agent and plugin with SIGKILL, so that neither reacts to the death of the other."""
         main = int(unit_property(UNIT, "MainPID"))
         os.kill(main, signal.SIGSTOP)
         eventually(lambda: _state(main) == "T", "the agent stands still")
@@ -212,17 +212,17 @@ class Agent:
         self.kill()
 
     def plugin(self) -> int:
-        """The process id of the plugin that serves tasks, as soon as those before it are dead."""
+        """Wait until earlier plugins are dead, and return the process ID of the plugin that serves tasks."""
         return one(plugins, "process")
 
     def log(self, since: str = "") -> str:
-        """The agent's log, from `since` on (a time of journalctl's)."""
+        """Return the agent's log from `since` on (a time of journalctl(1))."""
         start = (f"--since={since}",) if since else ()
         return ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--unit", UNIT, *start)
 
     def remove(self) -> None:
         sh("systemctl", "stop", UNIT, SERVER_UNIT)
-        sh("systemctl", "reset-failed", UNIT, SERVER_UNIT)  # an agent that is asked to end exits with 1
+        sh("systemctl", "reset-failed", UNIT, SERVER_UNIT)  # an agent that is stopped exits with 1
         for path in (_UNITS / UNIT, _UNITS / SERVER_UNIT):
             path.unlink()
         ok("systemctl", "daemon-reload")
@@ -231,17 +231,17 @@ class Agent:
 
 
 def _state(pid: int) -> str:
-    """The letter of proc(5), stat."""
+    """Return the state letter of proc(5), stat."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def plugins() -> list[int]:
-    """The processes of the driver."""
+    """Return the driver's process IDs."""
     return [int(word) for word in sh("pgrep", "--full", f"{PLUGINS}/solo5").stdout.split()]
 
 
 def one(find: Callable[[], list[T]], what: str) -> T:
-    """The only thing that is found, as soon as it is that: a fork has its parent's command line for a moment."""
+    """Wait until exactly one is found, and return it: a fork briefly has its parent's command line."""
     found: list[T] = []
 
     def is_one() -> bool:

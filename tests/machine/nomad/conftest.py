@@ -17,7 +17,7 @@ from tests.machine.nomad.jobs import Jobs
 
 @pytest.fixture(scope="package")
 def outside(booted: None) -> Iterator[Outside]:
-    """As everywhere, but there as long as the agent whose node has its address on that cable, and another on `lo`."""
+    """The host outside, kept as long as the agent, whose node has an address on that link and one on `lo`."""
     with cable(Outside()) as other:
         ok("ip", "address", "add", f"{SECOND_ADDRESS}/32", "dev", "lo")
         try:
@@ -39,7 +39,7 @@ def installed(outside: Outside) -> Iterator[Agent]:
 
 @pytest.fixture(scope="module")
 def watchful(installed: Agent) -> Iterator[None]:
-    """The agent, with an eye on what it has forgotten."""
+    """The agent, with a short period for forgotten tasks."""
     installed.stop()
     installed.configure(WATCHFUL)
     installed.start()
@@ -52,7 +52,7 @@ def watchful(installed: Agent) -> Iterator[None]:
 
 @pytest.fixture
 def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
-    """The agent, running and with a driver that works, before the test and after it."""
+    """The agent, running with a healthy driver before and after the test."""
     since = f"@{time.time():.6f}"
     yield installed
     installed.heal()
@@ -73,7 +73,7 @@ WEB = "127.0.0.1:8099"
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    """The guests, by HTTP."""
+    """The HTTP server of the guest images."""
     host, _, port = WEB.partition(":")
     with subprocess.Popen(
         ["python3", "-m", "http.server", "--directory", str(GUESTS), "--bind", host, port],
@@ -92,7 +92,7 @@ OF_THE_DRIVER = re.compile(r"\[(WARN|ERROR)\] +(client\.driver_mgr|agent\.plugin
 
 
 def _no_surprise_in_log(log: str, expected: list[str]) -> None:
-    """The agent's lines about the driver at warning and above."""
+    """Return the agent's log lines of the driver at warning and above."""
     surprises = [
         line
         for line in log.splitlines()

@@ -1,4 +1,4 @@
-"""Jobs: written as an operator writes them, submitted, watched, and purged when a test is over."""
+"""Jobs in HCL: submitted, watched, and purged at the end of a test."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def hcl(
     memory: int = 32, resources: str = "cpu = 20", count: int = 1, ephemeral_disk: str = "",
     logs: str = LOGS, kill_timeout: str = "2s",
 ) -> str:  # fmt: skip
-    """A job of one group with one task, `guest`; each argument is HCL that goes where its name says."""
+    """Return a job of one group with one task, `guest`; each argument is the HCL of the block that it names."""
     guest = task_hcl(
         "guest", config, task=task, memory=memory, resources=resources, logs=logs, kill_timeout=kill_timeout
     )
@@ -110,33 +110,33 @@ task "{name}" {{
 
 
 class Jobs:
-    """Submits jobs, and takes everything of them away again."""
+    """Submits jobs, and purges them at the end."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
 
     def submit(self, text: str) -> str:
-        """Submit a job and return its id; nothing is waited for."""
+        """Submit a job and return its ID, without waiting."""
         job = api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})
         self.expect(job["ID"])
         api("/v1/jobs", "PUT", {"Job": job})
         return str(job["ID"])
 
     def expect(self, job: str) -> None:
-        """Have a job purged in the end that was submitted otherwise."""
+        """Purge a job at the end that was submitted otherwise."""
         if job not in self._ids:
             self._ids.append(job)
 
     def run(self, text: str, count: int = 1) -> list[str]:
-        """Submit a job, and wait until so many allocations of it run; they are returned."""
+        """Submit a job, wait until so many allocations of it run, and return them."""
         job = self.submit(text)
         running(job, count)
         return [alloc["ID"] for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
 
     def dispatch(self, job: str, meta: str) -> str:
-        """Dispatch a parameterized job with ``KEY=VALUE``, and return the id of what was made of it."""
-        said = ok("nomad", "job", "dispatch", "-detach", "-meta", meta, job)
-        [made] = re.findall(r"Dispatched Job ID += (\S+)", said)
+        """Dispatch a parameterized job with ``KEY=VALUE``, and return the ID of the new job."""
+        output = ok("nomad", "job", "dispatch", "-detach", "-meta", meta, job)
+        [made] = re.findall(r"Dispatched Job ID += (\S+)", output)
         self.expect(made)
         return str(made)
 
@@ -152,7 +152,7 @@ class Jobs:
 
 
 def _path(job: str) -> str:
-    """A job's place in the API; the id of a dispatched one has a slash."""
+    """Return a job's path in the API; the ID of a dispatched job has a slash."""
     return f"/v1/job/{urllib.parse.quote(job, safe='')}"
 
 
@@ -166,13 +166,13 @@ def _collected() -> bool:
 
 
 def allocations(job: str) -> list[dict[str, Any]]:
-    """All allocations of a job, the newest first."""
+    """Return all allocations of a job, the newest first."""
     found = api(f"{_path(job)}/allocations")
     return sorted(found, key=lambda alloc: alloc["CreateIndex"], reverse=True)
 
 
 def deployment(job: str) -> dict[str, Any]:
-    """Return the job's latest deployment, empty where there is none yet."""
+    """Return the job's latest deployment; empty: there is none yet."""
     found = api(f"{_path(job)}/deployment") or {}
     assert isinstance(found, dict)
     return found
@@ -193,13 +193,13 @@ def running(job: str, count: int = 1) -> None:
 
 
 def ended(job: str) -> str:
-    """Wait until a job's newest allocation is over, and return its id."""
+    """Wait until a job's newest allocation has ended, and return its ID."""
     eventually(lambda: allocations(job) and allocations(job)[0]["ClientStatus"] in TERMINAL, f"{job} ends")
     return str(allocations(job)[0]["ID"])
 
 
 def blocked(job: str) -> bool:
-    """Tell whether the scheduler waits for a node that fits a job."""
+    """Return whether a job is blocked, without a node that fits."""
     return any(each["Status"] == "blocked" for each in api(f"{_path(job)}/evaluations"))
 
 
@@ -210,34 +210,34 @@ def allocation(alloc: str) -> dict[str, Any]:
 
 
 def task(alloc: str, name: str = "guest") -> dict[str, Any]:
-    """The task's state: State, Failed, Restarts, Events."""
+    """Return the task's state: State, Failed, Restarts, Events."""
     state = allocation(alloc)["TaskStates"][name]
     assert isinstance(state, dict)
     return state
 
 
 def events(alloc: str, name: str = "guest") -> list[str]:
-    """The task's events as `nomad alloc status` lists them, the oldest first."""
+    """Return the task's events as `nomad alloc status` lists them, the oldest first."""
     return [f"{event['Type']}: {event['DisplayMessage']}" for event in task(alloc, name)["Events"]]
 
 
 def happens(alloc: str, text: str) -> None:
     """Wait for an event that contains a text."""
-    eventually(lambda: any(text in event for event in events(alloc)), f"an event of {alloc} says {text!r}")
+    eventually(lambda: any(text in event for event in events(alloc)), f"an event of {alloc} has {text!r}")
 
 
 def status(alloc: str) -> str:
-    """What an operator reads."""
+    """Return the output of `nomad alloc status`."""
     return ok("nomad", "alloc", "status", "-verbose", alloc)
 
 
 def refusal(alloc: str) -> str:
-    """What `nomad alloc status` says of a task that was not started, on one line."""
+    """Return the output of `nomad alloc status` for a task that was not started, as one line."""
     return " ".join(status(alloc).split())
 
 
 def logs(alloc: str, *options: str, name: str = "guest") -> str:
-    """What `nomad alloc logs` prints; empty where there is none yet."""
+    """Return the output of `nomad alloc logs`; empty: there is no log yet."""
     return sh("nomad", "alloc", "logs", *options, alloc, name).stdout
 
 
@@ -247,7 +247,7 @@ def says(alloc: str, text: str, *options: str, name: str = "guest") -> None:
 
 
 def unit(alloc: str) -> str:
-    """The systemd unit of an allocation's task, as soon as the one before it is removed."""
+    """Wait until earlier units are removed, and return the systemd unit of an allocation's task."""
     return one(lambda: _units(alloc), f"unit of {alloc}")
 
 
@@ -265,7 +265,7 @@ def _alloc_of(name: str) -> str:
 
 
 def _marks(scope: str) -> dict[str, str]:
-    """What a scope's cgroup says of its task."""
+    """Return the extended attributes of a scope's cgroup."""
     try:
         text = os.getxattr(f"/sys/fs/cgroup{unit_property(scope, 'ControlGroup')}", "user.solo5.log_fields")
     except OSError:  # it has just begun, or ended
@@ -276,7 +276,7 @@ def _marks(scope: str) -> dict[str, str]:
 
 
 def port(alloc: str, label: str) -> int:
-    """The host's port of a label, of the group or of the task's own resources."""
+    """Return the host's port of a label, of the group or of the task's own resources."""
     allocated = allocation(alloc)["AllocatedResources"]
     own = [network for task in allocated["Tasks"].values() for network in task["Networks"] or ()]
     of_task = [p for network in own for key in ("ReservedPorts", "DynamicPorts") for p in network[key] or ()]

@@ -1,4 +1,4 @@
-"""What ended while nobody of ours was there is told as it was, to the last line."""
+"""The outcome and the last line of a task that ended while the driver and its services were down."""
 
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
 from tests.machine.nomad.agent import Agent
@@ -12,7 +12,7 @@ def counted(text: str) -> list[str]:
 
 
 def said(name: str) -> list[str]:
-    """By the journal."""
+    """Return the journal lines of a task."""
     ok("journalctl", "--sync")
     return counted(ok("journalctl", "--quiet", "--output=cat", "--unit", name))
 
@@ -26,7 +26,7 @@ def test_what_ended_without_driver_and_relay_has_its_outcome_and_all_its_lines(
     agent.stop()
     ok("systemctl", "stop", "solo5-relay")
     before = len(said(name))
-    eventually(lambda: len(said(name)) > before + 5, "it speaks to nobody")
+    eventually(lambda: len(said(name)) > before + 5, "it writes while the relay is down")
     ok("systemctl", "kill", "--kill-whom=main", "--signal=KILL", name)
     eventually(lambda: unit_property(name, "ActiveState") == "failed", "it ends")
     lines = said(name)

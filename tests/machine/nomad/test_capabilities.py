@@ -1,4 +1,4 @@
-"""What the driver's capabilities and attributes keep from a node, or bring there, in the words that an operator reads.
+"""The driver's capabilities and attributes: which jobs a node rejects or gets, and the message for the operator.
 
 A placement failure is the scheduler's, a failed allocation the client's; neither leaves anything on the machine.
 """

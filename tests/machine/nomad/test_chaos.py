@@ -1,4 +1,4 @@
-"""Random operations on tasks of both front doors, and on all that serves them; see tests/machine/chaos."""
+"""Random operations on tasks of Nomad and of solo5ctl, and on all services; see tests/machine/chaos."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
 
-# a plugin that is killed between a task's end and DestroyTask is never asked again: its successor forgets the unit
+# A plugin that is killed between a task's end and DestroyTask gets no second call, so that its unit is forgotten.
 pytestmark = pytest.mark.usefixtures("watchful")
 
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("watchful")
 def test_the_machine_is_what_the_model_says_after_every_operation(
     agent: Agent, machine: Machine, seed: int, count: int
 ) -> None:
-    machine.expect(".")  # whatever is said of being killed
+    machine.expect(".")  # any line of a killed process
     done: list[str] = []
     run(seed, count, agent, say=done.append)
     assert len(done) == count

@@ -1,4 +1,4 @@
-"""Each option of the plugin's configuration, set to an unusual value in a real agent's, by its effect from outside."""
+"""Each option of the plugin configuration of a real agent, set to an unusual value, by its effect."""
 
 import json
 import os
@@ -92,7 +92,7 @@ PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  
 
 
 def configured(agent: Agent, config: str) -> Iterator[Agent]:
-    """Restart the agent with other options, and in the end with those that it had."""
+    """Restart the agent with other options, and at the end with the original ones."""
     agent.stop()
     agent.configure(config)
     agent.start()
@@ -189,7 +189,7 @@ REFUSED = {
 
 @pytest.fixture
 def large() -> Iterator[Path]:
-    """An image of 2 MiB, as far as its size goes."""
+    """An image file with the size of 2 MiB."""
     LARGE.write_bytes((GUESTS / "hello.spt").read_bytes())
     os.truncate(LARGE, 2 << 20)
     yield LARGE
@@ -245,7 +245,7 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
 
 
 def moment(alloc: str) -> int:
-    """When the task's last sample was taken, in nanoseconds; 0 before the first."""
+    """Return the time of the task's last sample, in nanoseconds; 0: there is none."""
     usage = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest")
     return int(usage["Timestamp"]) if usage else 0
 
@@ -270,7 +270,7 @@ def test_samples_are_at_least_an_interval_apart_however_often_nomad_collects(job
 
 @pytest.fixture
 def stranger(machine: Machine) -> Iterator[list[str]]:
-    """A unit of an allocation of this agent's that the agent does not know; its name is added by the test."""
+    """A unit of an allocation of this agent, without a task in the agent; its name is added by the test."""
     units: list[str] = []
     yield units
     sh("systemctl", "stop", *units)
@@ -285,7 +285,7 @@ def lose(alloc: str, units: list[str]) -> str:
 
 
 def unused() -> Path:
-    """A stored image that no task runs, and was last used two minutes ago."""
+    """A stored image, unused for two minutes."""
     file = STORE / ("0" * 64)
     if not file.exists():
         file.write_bytes(b"unused")
@@ -328,7 +328,7 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
 
 
 def keep(jobs: Jobs) -> str:
-    """Run a service to its end and have Nomad destroy it; how it ended is kept under its task's name."""
+    """Run a service to its end and have Nomad destroy it; return the name of the retained task."""
     config = f'{HELLO}\nunit = "service"\nargs = ["exit=7"]'
     alloc = ended(jobs.submit(hcl("mortal", config, kind="batch")))
     kept = name_of(alloc)
@@ -339,7 +339,7 @@ def keep(jobs: Jobs) -> str:
     assert about["log_fields"]["NOMAD_ALLOC_ID"] == alloc
     assert kept in ok("solo5ctl", "ps", "--all", "--quiet").split()
     assert "exit=7" in ok("solo5ctl", "logs", kept)
-    assert kept in ok("solo5ctl", "gc", "--dry-run"), "its allocation is gone: gc would remove it"
+    assert kept in ok("solo5ctl", "gc", "--dry-run"), "its allocation is removed: gc would remove it"
     return kept
 
 
@@ -382,14 +382,14 @@ def test_images_and_disks_lie_below_the_operators_directories(jobs: Jobs, tmp_pa
 
 
 def words(job: str, path: Path) -> str:
-    """What the events of a refused job have of the sentence, without the job's own words."""
+    """Return the error sentence in the events of a refused job, without the job's own names."""
     found = re.search(r"(image|disk storage:) '[^']*' (.*?\.)", refusal(ended(job)))
     assert found, path
     return found[2].replace(str(allocations(job)[0]["ID"]), "")
 
 
 def test_a_path_elsewhere_is_neither_opened_nor_told_to_be_there(jobs: Jobs, tmp_path: Path) -> None:
-    """A FIFO whose writer waits goes on when it is opened; a file that is there is refused as one that is not."""
+    """Opening a FIFO would unblock its writer; an existing file has the same error as a missing one."""
     fifo, there, gone = (tmp_path / name for name in ("fifo", "there", "gone"))
     os.mkfifo(fifo)
     there.write_bytes(bytes(4096))

@@ -1,4 +1,4 @@
-"""What a guest says is in Nomad's log once and in order, whatever of ours or of Nomad's dies meanwhile."""
+"""A guest's console is in Nomad's log exactly once and in order, also if a service of ours or of Nomad's is killed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ TALKER = (
 
 
 def log(alloc: str) -> bytes:
-    """All that Nomad has of the console: what its collector has written, the oldest file first."""
+    """Return the console in Nomad's log files, the oldest file first."""
     files = DATA.joinpath("alloc", alloc, "alloc", "logs").glob("guest.stdout.*")
     return b"".join(path.read_bytes() for path in sorted(files, key=lambda path: int(path.suffix[1:])))
 
@@ -46,12 +46,12 @@ def relay() -> list[int]:
 
 
 def collectors() -> list[int]:
-    """The processes of Nomad that read the FIFOs."""
+    """Return the process IDs of Nomad's log collectors."""
     return [int(pid) for pid in sh("pgrep", "--full", "^/usr/local/bin/nomad logmon").stdout.split()]
 
 
 def kill(find: Callable[[], list[int]]) -> None:
-    """SIGKILL, and wait for the next one."""
+    """Kill a process with SIGKILL, and wait for its successor."""
     pid = one(find, "process")
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: find() not in ([], [pid]), "another comes in its place")
@@ -67,7 +67,7 @@ def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
     jobs.submit(hcl("flood", FLOOD, kind="batch"))
     eventually(lambda: allocations("flood"), "it is placed")
     alloc = allocations("flood")[0]["ID"]
-    eventually(lambda: log(alloc), "it speaks")
+    eventually(lambda: log(alloc), "it writes")
     kill(relay)
     kill(plugins)
     ok("systemctl", "restart", "systemd-journald")
@@ -84,7 +84,7 @@ def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
 def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
-    """While its collector stands still, Nomad cannot end the allocation. The event of the end is there."""
+    """While its collector is stopped, Nomad cannot end the allocation. The event of the end is there."""
     machine.expect("last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
     machine.expect("last lines of task .* not delivered")
     machine.expect("plugin|EOF|Unavailable|rpc error")
@@ -106,7 +106,7 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
 
 
 class Talker:
-    """A guest that says of each datagram how long it was, so that each line is known by its number."""
+    """A guest that prints the length of each datagram, which is the number of the line."""
 
     def __init__(self, jobs: Jobs, outside: Outside) -> None:
         self._outside = outside
@@ -114,7 +114,7 @@ class Talker:
         [self.alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
         says(self.alloc, "serving")
 
-    def speak(self, times: int) -> None:
+    def write(self, times: int) -> None:
         for _ in range(times):
             self.sent += 1
             text = "x" * self.sent
@@ -135,17 +135,17 @@ def talker(jobs: Jobs, outside: Outside) -> Talker:
 
 
 def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent: Agent, talker: Talker) -> None:
-    """What a collector has read and not yet written dies with it: that is none of ours, so it is idle here."""
-    talker.speak(3)
+    """Lines that a killed collector has read and not written are lost by Nomad, so it is idle here."""
+    talker.write(3)
     talker.is_whole()
     time.sleep(0.5)
     os.kill(one(collectors, "process"), signal.SIGKILL)
-    talker.speak(5)
+    talker.write(5)
     agent.stop()
-    talker.speak(2)
+    talker.write(2)
     agent.start()
     talker.is_whole()
-    talker.speak(2)
+    talker.write(2)
     talker.is_whole()
 
 
@@ -155,17 +155,17 @@ def test_relay_and_plugin_are_killed_at_once(agent: Agent, talker: Talker, machi
     before = (*plugins(), *relay())
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    talker.speak(2)
+    talker.write(2)
     eventually(lambda: plugins() and relay() and not {*plugins(), *relay()} & {*before}, "both are back")
-    talker.speak(2)
+    talker.write(2)
     talker.is_whole()
 
 
 def test_every_line_says_whose_it_is_and_is_found_with_nomad_stopped(agent: Agent, talker: Talker) -> None:
-    talker.speak(2)
+    talker.write(2)
     name = unit(talker.alloc)
     agent.stop()
-    talker.speak(2)
+    talker.write(2)
     ok("journalctl", "--sync")
     lines = [json.loads(line) for line in _journal("NOMAD_JOB_NAME=talker", f"NOMAD_ALLOC_ID={talker.alloc}")]
     agent.start()
@@ -184,7 +184,7 @@ def _journal(*matches: str) -> list[str]:
 
 
 def test_the_last_lines_have_every_field(agent: Agent, jobs: Jobs) -> None:
-    """journald looks up what is not the stream's own when it comes to a line, and a short guest is gone by then."""
+    """journald looks up the process of a line when it reads it, and a short-lived process has exited by then."""
     for number in range(5):
         jobs.submit(hcl(f"short-{number}", f'unikernel = "{GUESTS}/hello.spt"', kind="batch"))
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Deployments, reschedules and periodic jobs: Nomad's own rules, with this driver's tasks as their subject."""
+"""Deployments, reschedules and periodic jobs with tasks of this driver."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Disks that Nomad brings into an allocation: usable as they are, and never a way to another file."""
+"""Disks from an allocation's files: usable as they are, and no access to any other file."""
 
 import os
 import pwd
@@ -52,7 +52,7 @@ template {{
 
 @pytest.fixture
 def blank(web: str) -> Iterator[str]:
-    """A web server that has `blank.img`, a file of 64 KiB."""
+    """Serve `blank.img`, a file of 64 KiB, by HTTP."""
     path = GUESTS / "blank.img"
     path.write_bytes(bytes(64 << 10))
     yield web
@@ -78,7 +78,7 @@ def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
 
 
 def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
-    """What a guest wrote is there after an update, until an artifact of the next allocation is in its place."""
+    """Data of the guest survives an update, until an artifact of the next allocation replaces the file."""
     jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
     first = str(allocations("sticky")[0]["ID"])
     says(first, "storage")
@@ -101,7 +101,7 @@ def sticky(its_config: str, task: str = "") -> str:
 
 @pytest.fixture
 def victim() -> Iterator[Path]:
-    """A file of another user's, on the file system of the allocations."""
+    """A file of another user, on the file system of the allocations."""
     path = DATA / "victim.img"
     path.write_bytes(b"secret".ljust(512, b"\0"))
     path.chmod(0o600)
@@ -122,7 +122,7 @@ def hard_link(disk: Path, victim: Path) -> None:
 
 
 def device(disk: Path, victim: Path) -> None:
-    """Of the file system that the victim is on, as a container with CAP_MKNOD makes it."""
+    """A device node of the victim's file system, as a container with CAP_MKNOD can create it."""
     os.mknod(disk, 0o060666, victim.stat().st_dev)
 
 
@@ -135,7 +135,7 @@ PLANTED = {
 
 
 def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None:
-    """By a task that shares the allocation's directory; between two starts of a task whose disk was a good one."""
+    """Planted by a task that shares the allocation's directory, between two starts of a task whose disk was allowed."""
     before = victim.stat()
     source = "../alloc/disk.img"
     for job in PLANTED:
@@ -158,7 +158,7 @@ def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None
 
 @pytest.fixture
 def slow_network(agent: Agent) -> Iterator[Callable[[], None]]:
-    """A network service that answers nothing until it is released: starts wait, their disks being checked."""
+    """A network service that blocks until it is released: starts wait after the check of their disks."""
     ok("busctl", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.freedesktop.DBus.Peer", "Ping")
     pid = int(unit_property("solo5-networkd.service", "MainPID"))
     os.kill(pid, signal.SIGSTOP)
@@ -167,7 +167,7 @@ def slow_network(agent: Agent) -> Iterator[Callable[[], None]]:
 
 
 def as_nobody(script: str) -> None:
-    """As a raw_exec task of another user does it, which passes the agent's data_dir."""
+    """Run a command as another user, like a raw_exec task, which may enter the agent's data_dir."""
     ok("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", script)
 
 
@@ -177,7 +177,7 @@ REPLACED = {"shared": ("../alloc/disk.img", "alloc", "disk.img"), "own": ("local
 def test_disk_that_is_replaced_during_a_start_is_not_used(
     jobs: Jobs, blank: str, victim: Path, slow_network: Callable[[], None]
 ) -> None:
-    """By a link to the disk of another allocation, which the user solo5 may write; by a user who is not root.
+    """Replaced by a link to the disk of another allocation, which the user solo5 may write, by a user who is not root.
 
     Of a task's own directory it is `local` that is replaced, since Nomad makes that directory writable for every user.
     """

@@ -1,4 +1,4 @@
-"""What `nomad alloc status` tells of a task's life: all of it, once, and never in a flood."""
+"""The task events in `nomad alloc status`: complete, once each, and rate-limited."""
 
 import os
 import re
@@ -29,7 +29,7 @@ BURST = 4
 
 
 def ours(alloc: str) -> list[str]:
-    """What this driver told, in order."""
+    """Return the events of this driver, in order."""
     return [said for kind, _, said in (event.partition(": ") for event in events(alloc)) if kind == "Driver"]
 
 

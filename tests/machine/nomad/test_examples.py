@@ -1,4 +1,4 @@
-"""The example jobs are ones that run."""
+"""The example jobs run."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
 
 
 def completes(name: str, text: str) -> None:
-    """A job's task ends well, and has said something."""
+    """A job's task ends with success, and has written to its log."""
     alloc = ended(name)
     assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
     eventually(lambda: text in ok("nomad", "alloc", "logs", alloc), f"its log contains {text!r}")
@@ -64,7 +64,7 @@ def test_disk(jobs: Jobs, storage: Path) -> None:
 
 
 def test_everywhere(agent: Agent, jobs: Jobs) -> None:
-    """Its constraint is a node whose KVM can be used."""
+    """It is constrained to nodes with usable KVM."""
     usable = agent.driver()["Attributes"]["driver.solo5.kvm"] == "true"
     submit(jobs, "everywhere", "everywhere")
     running("everywhere", 1 if usable else 0)

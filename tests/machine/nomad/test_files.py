@@ -1,4 +1,4 @@
-"""What Nomad brings into a task's directory before it starts: artifacts and templates."""
+"""Files that Nomad writes into a task's directory before its start: artifacts and templates."""
 
 import hashlib
 

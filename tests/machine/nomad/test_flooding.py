@@ -1,4 +1,4 @@
-"""A guest that writes as fast as it can, beside one that does not, in a journal that is small."""
+"""A guest that floods its console, another that does not, and a small journal."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def small_journal() -> Iterator[None]:
 
 
 class Flood:
-    """How far a flood has come, as a clock that is as fast as the machine."""
+    """The progress of a flood, used as a clock that scales with the speed of the machine."""
 
     def __init__(self, alloc: str) -> None:
         self.unit = unit(alloc)
@@ -61,7 +61,7 @@ class Flood:
 
 
 def state(alloc: str) -> str:
-    """Return the state of a task; empty where Nomad's server has none yet."""
+    """Return the state of a task; empty: Nomad's server has none yet."""
     states = allocation(alloc).get("TaskStates") or {}
     return str(states.get("guest", {}).get("State", ""))
 
@@ -119,7 +119,7 @@ READY = f'{QUIET}\nready {{\n  console = "^sleeping$"\n}}'
 
 @pytest.fixture
 def namespace(agent: Agent) -> Iterator[None]:
-    """Consoles have a journal of their own, which is small."""
+    """A small journal namespace for consoles."""
     LIMITS.write_text(f"[Journal]\nSystemMaxUse={SPACE}\nSystemMaxFileSize={SPACE // 3}\n")
     SETTINGS.write_text('log_namespace = "solo5"\n')
     yield
@@ -142,7 +142,7 @@ def forwarded(name: str) -> str:
 def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_than_its_space(
     jobs: Jobs, machine: Machine
 ) -> None:
-    """What reads consoles reads them there: the relay, `ready`, the outcome, solo5ctl logs. Then comes the flood.
+    """All readers use the namespace: the relay, `ready`, the outcome, solo5ctl logs. Then the flood starts.
 
     Not beside it: without a rate it replaces the lines of others there within seconds (docs/consoles.md).
     """

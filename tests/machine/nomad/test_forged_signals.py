@@ -1,4 +1,4 @@
-"""A local user sends signals in PID 1's name to the driver and to solo5ctl: nothing believes them."""
+"""A local user sends forged signals of PID 1 to the driver and to solo5ctl: they have no effect."""
 
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ BY_HAND = "solo5-task-byhand.service"
 
 @contextmanager
 def gate(opened: Path) -> Iterator[None]:
-    """Have the jobs of tasks' units wait in PID 1's queue, behind that of another unit, until a file is there."""
+    """Block the jobs of tasks' units in PID 1's queue, behind the job of another unit, until a file exists."""
     DROP_IN.parent.mkdir()
     DROP_IN.write_text("[Unit]\nAfter=gate.service\n")
     systemctl("daemon-reload")
@@ -33,14 +33,14 @@ def gate(opened: Path) -> Iterator[None]:
 
 
 def forge(name: str, *pids: int) -> tuple[int, int]:
-    """Return how many connections of these processes were sent how many signals about a unit."""
+    """Send forged signals of a unit, and return the number of connections and of signals."""
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     connections, signals = ok(*as_nobody, "python3", "-I", SCRIPT, name, *map(str, pids)).split()
     return int(connections), int(signals)
 
 
 def waiting() -> list[str]:
-    """Return the tasks' units whose jobs wait."""
+    """Return the units of tasks with a waiting job."""
     lines = systemctl("list-jobs", "--no-legend", "--plain").splitlines()
     return [word for line in lines for word in line.split() if word.startswith("solo5-task-")]
 

@@ -1,4 +1,4 @@
-"""Groups of several tasks: which of them a port leads to, whatever their lifecycle."""
+"""Groups of several tasks: which task publishes a port, for each lifecycle."""
 
 import json
 import re
@@ -40,12 +40,12 @@ def lifecycle(hook: str, *, sidecar: bool = False) -> str:
 
 
 def server(name: str, ports: str = "", task: str = "") -> str:
-    """A network guest that says in its answers which one it is."""
+    """A network guest whose responses have its name."""
     return task_hcl(name, f'{SERVER.removesuffix("]")}, "--i-am={name}"]\n{ports}', task=task)
 
 
 def answers(outside: Outside, alloc: str, name: str) -> None:
-    """Wait until the port `web` leads to this task."""
+    """Wait until this task answers at the port `web`."""
     eventually(lambda: f"--i-am={name}" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), f"{name} answers")
 
 

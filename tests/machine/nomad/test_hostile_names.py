@@ -1,4 +1,4 @@
-"""Names, properties and a console hold commands for root, and the words of PID 1: they remain text."""
+"""Names, properties and a console have shell commands and PID 1's messages: they remain text."""
 
 import json
 import re
@@ -42,7 +42,7 @@ MOST = 1200
 
 
 def remarking(job: str, exit_status: int) -> str:
-    """Return a job with such names, whose guest prints such a line of 48 KiB and exits."""
+    """Return a job with such names and a guest that prints such a line of 48 KiB and exits."""
     text = LINE.encode()
     args = (f"hex={text.hex()}", f"fill={LONGEST - len(text) - 1}", f"exit={exit_status}")
     config = f'unikernel = "{GUESTS}/hello.hvt"\nargs = {json.dumps(args)}'

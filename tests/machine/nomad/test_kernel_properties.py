@@ -1,4 +1,4 @@
-"""Unit properties that an operator may allow, and samples, as the kernel's cgroup v2 controllers have them."""
+"""Unit properties that an operator may allow, and resource usage, in the kernel's cgroup v2 controllers."""
 
 from pathlib import Path
 from typing import Any

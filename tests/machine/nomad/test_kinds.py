@@ -1,4 +1,4 @@
-"""Kinds of jobs, and what becomes of a guest that ends."""
+"""Types of jobs, and what follows the end of their guest."""
 
 from tests.machine.conftest import GUESTS, eventually
 from tests.machine.nomad.jobs import (

@@ -1,4 +1,4 @@
-"""What the kernel holds a Nomad task to. Needs the controllers of cgroup v2: the `vm` backend has them."""
+"""The kernel's limits of a Nomad task. Needs the controllers of cgroup v2: the `vm` backend has them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,13 +26,13 @@ def test_allotment_is_the_cgroups(jobs: Jobs) -> None:
 
 
 def processors(alloc: str) -> str:
-    """Those that the kernel lets the tender run on, such as ``0-1``."""
+    """Return the processors that the tender may use, such as ``0-1``."""
     status = Path("/proc", unit_property(unit(alloc), "MainPID"), "status").read_text()
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
 def test_reserved_cores_are_the_tasks_own(jobs: Jobs, agent: Agent) -> None:
-    """A task with a core has it for itself: the shared cores of all others shrink, and grow again in the end."""
+    """A task with a reserved core has it alone: the shared cores shrink, and grow again at its end."""
     [other] = jobs.run(hcl("shared", SLEEPER))
     [alloc] = jobs.run(hcl("reserved", SLEEPER, resources="cores = 1"))
     own = processors(alloc)
@@ -40,12 +40,12 @@ def test_reserved_cores_are_the_tasks_own(jobs: Jobs, agent: Agent) -> None:
     eventually(lambda: processors(other) == rest, "the other task keeps away from the reserved core")
     ok("nomad", "job", "stop", "-detach", "reserved")
     ended("reserved")
-    eventually(lambda: processors(other) == "0-1", "the core is everybody's again")
+    eventually(lambda: processors(other) == "0-1", "the core is shared again")
 
 
 @pytest.fixture
 def tight(agent: Agent) -> Iterator[None]:
-    """Less memory for all tasks together than one of them has alone: a guest never gets to its unit's limit."""
+    """A memory limit for all tasks that is below the limit of a single one."""
     ok("systemctl", "set-property", "--runtime", "solo5.slice", "MemoryMax=20M")
     yield
     ok("systemctl", "revert", "solo5.slice")

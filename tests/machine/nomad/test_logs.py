@@ -1,4 +1,4 @@
-"""What a job and the operator choose of Nomad's log files: their size, or none at all."""
+"""Nomad's log files as a job and the operator configure them: their size, or none at all."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def in_journal(alloc: str, text: str) -> None:
 
 
 def log_files(alloc: str) -> list[Path]:
-    """Of stdout, the oldest first."""
+    """Return the log files of stdout, the oldest first."""
     found = file(alloc, "alloc/logs").glob("guest.stdout.*")
     return sorted(found, key=lambda path: int(path.suffix[1:]))
 

@@ -1,4 +1,4 @@
-"""What the node says of the driver."""
+"""The driver in the node's record: detected, healthy, attributes."""
 
 import re
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def controllers(names: str, tmp_path: Path) -> Iterator[None]:
 
 
 def test_node_whose_limits_do_not_hold_gets_no_task(agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path) -> None:
-    """Missing controllers make the driver unhealthy with the reason, unless the operator states that they are meant."""
+    """Missing controllers make the driver unhealthy, with the reason, unless `allow_missing_controllers` is set."""
     machine.expect("cgroups: version 2 without")
     agent.stop()
     agent.configure(STRICT)
@@ -94,7 +94,7 @@ def test_misspelt_key_is_named_by_the_agent(agent: Agent, machine: Machine) -> N
     try:
         sh("systemctl", "start", UNIT)
         eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent gives up")
-        eventually(lambda: "image_path" in agent.log(), "and says why")
+        eventually(lambda: "image_path" in agent.log(), "and the log has the reason")
     finally:
         ok("systemctl", "reset-failed", UNIT)
         agent.configure(USUAL)

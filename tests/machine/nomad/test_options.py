@@ -1,4 +1,4 @@
-"""What a task's config chooses, as its operator sees it."""
+"""The task options, by their effect."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def scopes() -> list[str]:
 
 
 def _status(process: str, key: str) -> str:
-    """A line of proc(5), status."""
+    """Return a line of proc(5), status."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(line for line in lines if line.startswith(f"{key}:")).split()[1]
 
@@ -105,7 +105,7 @@ def test_hard_limit_is_a_quota_of_the_unit(jobs: Jobs) -> None:
 
 @pytest.fixture
 def elsewhere(agent: Agent) -> Iterator[Path]:
-    """A directory that the plugin alone is told of, and the only one with a tender for spt."""
+    """A directory in the plugin's `tender_paths` only, and the only one with a tender for spt."""
     usual, place = Path("/usr/local/bin/solo5-spt"), Path("/opt/tenders")
     agent.stop()
     place.mkdir()
@@ -163,7 +163,7 @@ def test_label_that_would_forge_an_entry_is_refused(jobs: Jobs) -> None:
 
 
 def test_what_the_kernel_does_not_count_is_absent_from_samples(jobs: Jobs) -> None:
-    """What the kernel does not count is left out of `Measured`, in the container as in a virtual machine."""
+    """Values that the kernel does not provide are absent from `Measured`, in the container as in a virtual machine."""
     [alloc] = jobs.run(hcl("measured", SLEEPER))
     group = Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A unit that the agent has forgotten is ended by the driver, and nothing of anybody else's."""
+"""The driver stops a forgotten task, and no unit of anything else."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("watchful")
 
 
 class Strangers:
-    """The units that a test starts by itself; they say such things of themselves."""
+    """Units that a test starts by itself, with log fields of its choice."""
 
     def __init__(self, children: ExitStack) -> None:
         self.units: list[str] = []
@@ -24,15 +24,15 @@ class Strangers:
 
     def service(self, name: str, *fields: str) -> str:
         self.units.append(f"solo5-task-{name}.service")
-        said = (f"--property=LogExtraFields={field}" for field in fields)
-        ok("systemd-run", "--quiet", f"--unit={self.units[-1]}", *said, "sleep", "infinity")
+        options = (f"--property=LogExtraFields={field}" for field in fields)
+        ok("systemd-run", "--quiet", f"--unit={self.units[-1]}", *options, "sleep", "infinity")
         return self.units[-1]
 
     def scope(self, name: str, *fields: str) -> str:
         unit = f"solo5-task-{name}.scope"
         self.units.append(unit)
-        said = (word for field in fields for word in ("--log-field", field))
-        command = ("solo5ctl", "run", "--scope", "--name", name, *said, f"{GUESTS}/sleeper.spt")
+        options = (word for field in fields for word in ("--log-field", field))
+        command = ("solo5ctl", "run", "--scope", "--name", name, *options, f"{GUESTS}/sleeper.spt")
         self._children.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         eventually(lambda: is_active(unit), f"{unit} runs")
         return unit
@@ -63,7 +63,7 @@ def units() -> list[str]:
 def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
-    """A plugin that dies alone is asked for the same start again; with its agent, for another one."""
+    """If the plugin alone is killed, Nomad repeats the same start; if the agent is, too, it starts the task again."""
     machine.expect("failed to reattach to plugin|forgotten task .* stopped: Nomad runs task .* instead")
     jobs.submit(hcl("unheard", LATE))
     jobs.submit(hcl("unheard-scope", SCOPE + LATE))
@@ -74,11 +74,11 @@ def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place
     agent.start()
     eventually(lambda: not lost & set(units()), "the first are ended")
     names = {name_of(each) for each in lost}
-    eventually(lambda: len({by for name, by in replaced(agent) if name in names}) == 2, "and that is told")
+    eventually(lambda: len({by for name, by in replaced(agent) if name in names}) == 2, "and both are in the log")
 
 
 def replaced(agent: Agent) -> list[tuple[str, str]]:
-    """Tasks, and those in their place, by the agent's log."""
+    """Return forgotten tasks with their successors, from the agent's log."""
     return re.findall(r"forgotten task (\S+) stopped: Nomad runs task (\S+) instead", agent.log())
 
 

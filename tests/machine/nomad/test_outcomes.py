@@ -1,4 +1,4 @@
-"""What Nomad shows of each way to end: exit code, signal, OOM flag and message, and our event."""
+"""Each outcome in Nomad: exit code, signal, OOM flag, message, and the event of the driver."""
 
 from typing import Any
 
@@ -33,22 +33,22 @@ def config(command: str, properties: str = "") -> str:
 
 
 def terminated(alloc: str) -> dict[str, Any]:
-    """Nomad's own event."""
+    """Return Nomad's own event of the end."""
     found: list[dict[str, Any]] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
     assert len(found) == 1, events(alloc)
     return found[0]
 
 
 def check(alloc: str, shown: Shown) -> None:
-    """What an operator reads, and what a program does."""
+    """Check the outcome as shown to operators and to programs."""
     outcome, code, signal, words = shown
-    told = terminated(alloc)
-    details = told["Details"]
+    event = terminated(alloc)
+    details = event["Details"]
     assert (int(details["exit_code"]), int(details["signal"])) == (code, signal), status(alloc)
     assert details["oom_killed"] == "false", status(alloc)
-    assert words in told["DisplayMessage"] if words else "Exit Message" not in told["DisplayMessage"], status(alloc)
+    assert words in event["DisplayMessage"] if words else "Exit Message" not in event["DisplayMessage"], status(alloc)
     assert f"Exit Code: {code}" in status(alloc)
-    eventually(lambda: announced(alloc) == [outcome], f"our event says {outcome!r}, once")
+    eventually(lambda: announced(alloc) == [outcome], f"the event {outcome!r}, once")
 
 
 def announced(alloc: str) -> list[str]:
@@ -73,7 +73,7 @@ def test_a_tender_that_refuses_and_a_limit_of_systemds(jobs: Jobs) -> None:
 
 
 def test_tasks_that_somebody_ends(jobs: Jobs) -> None:
-    """By the unit, by the process; a hung one, and one whose unit is taken away before anybody can look."""
+    """By the unit, by the process; a hung task, and one whose unit is removed before its outcome is read."""
     for job, target in SLEEPERS.items():
         jobs.submit(sleeper(job, target))
     units = {job: asleep(job) for job in SLEEPERS}
@@ -112,7 +112,7 @@ def sleeper(job: str, target: str) -> str:
 
 
 def asleep(job: str) -> str:
-    """The unit of a job's guest that sleeps."""
+    """Return the unit of a job with a sleeping guest."""
     running(job)
     alloc = str(allocations(job)[0]["ID"])
     says(alloc, "sleeping")
@@ -124,7 +124,7 @@ def main(service: str) -> str:
 
 
 def test_a_scope_that_systemd_stops(jobs: Jobs) -> None:
-    """systemd has no main process of a scope: that a stop came first is in its remarks."""
+    """systemd has no main process of a scope: only its log messages show that a stop came first."""
     jobs.submit(hcl("scoped", config("sleeper.spt", 'unit = "scope"'), kind="batch"))
     running("scoped")
     alloc = str(allocations("scoped")[0]["ID"])
@@ -142,7 +142,7 @@ def test_a_host_that_goes_down(jobs: Jobs) -> None:
 
 
 def test_a_unit_that_was_taken_away_is_lost_and_that_is_said(jobs: Jobs, agent: Agent) -> None:
-    """While the driver is halted: what it could have seen is gone when it looks."""
+    """The driver is stopped meanwhile, so that the unit does not exist when it continues."""
     jobs.submit(sleeper("lost", "spt"))
     service = asleep("lost")
     name = service.removeprefix("solo5-task-").removesuffix(".service")
@@ -152,4 +152,4 @@ def test_a_unit_that_was_taken_away_is_lost_and_that_is_said(jobs: Jobs, agent: 
     ok("kill", "-CONT", str(agent.plugin()))
     alloc = ended("lost")
     assert "the task's unit was removed before its outcome could be read" in terminated(alloc)["DisplayMessage"]
-    assert task(alloc)["Failed"], "of what nobody knows, nobody says that it went well"
+    assert task(alloc)["Failed"], "an unknown outcome is no success"

@@ -1,4 +1,4 @@
-"""Ports and addresses of a task, as its job gives them and as another host meets them."""
+"""Ports and addresses of a task, in its job and from another host."""
 
 import json
 
@@ -12,12 +12,12 @@ IP = "10.98.0.77"
 
 
 def server(*words: str, more: str = "") -> str:
-    """A network guest with further arguments, and what else its config holds."""
+    """Return a network guest with these arguments and options."""
     return f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, {", ".join(json.dumps(w) for w in words)}]\n{more}'
 
 
 def variables(*labels: str) -> str:
-    """One argument with what Nomad's environment has for these labels."""
+    """Return one argument with Nomad's environment variables of these labels."""
     keys = ("PORT", "HOST_PORT", "IP", "ADDR")
     return ";".join(f"{label}={'/'.join(f'${{NOMAD_{key}_{label}}}' for key in keys)}" for label in labels)
 

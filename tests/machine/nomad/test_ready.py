@@ -1,4 +1,4 @@
-"""A task that says when it is ready, and what Nomad makes of that."""
+"""A task with a `ready` block, and the effect on deployments and services."""
 
 import json
 import os
@@ -37,40 +37,40 @@ UPDATE = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "30s"\n  pro
 
 
 def ready(*lines: str) -> str:
-    """A job's `ready` block."""
+    """Return a job's `ready` block."""
     return "\nready {\n" + "".join(f"  {line}\n" for line in lines) + "}"
 
 
 def counting(milliseconds: int) -> str:
-    """A guest that says `count 1`, `count 2`, … from its start on."""
+    """Return a guest that prints `count 1`, `count 2`, … from its start on."""
     return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}", {ADDRESSES}]'
 
 
 def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
-    jobs.submit(hcl("speaks", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
-    eventually(lambda: allocations("speaks"), "it is placed")
-    alloc = allocations("speaks")[0]["ID"]
+    jobs.submit(hcl("counting", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
+    eventually(lambda: allocations("counting"), "it is placed")
+    alloc = allocations("counting")[0]["ID"]
     console = file(alloc, "alloc/logs/guest.stdout.0")  # `nomad alloc logs` shows it later
-    eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it speaks")
+    eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it writes")
     assert allocation(alloc)["ClientStatus"] == "pending"
-    eventually(lambda: deployment("speaks").get("Status") == "successful", "the deployment is over")
+    eventually(lambda: deployment("counting").get("Status") == "successful", "the deployment is over")
     says(alloc, "count 6\n")
-    [said] = [event for event in events(alloc) if "Ready after" in event]
-    assert said.endswith("console line “count 6”")
+    [event] = [event for event in events(alloc) if "Ready after" in event]
+    assert event.endswith("console line “count 6”")
 
 
 def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> None:
     config = counting(200) + ready('tcp = "81"', 'deadline = "2s"')
     alloc = ended(jobs.submit(hcl("late", config, group=NEVER_AGAIN, job=UPDATE)))
-    said = refusal(alloc)
-    assert "was not ready within 2 s: tcp 10." in said
-    assert "81: connection refused" in said
-    assert "Last console lines: " in said
-    assert "“count " in said
+    message = refusal(alloc)
+    assert "was not ready within 2 s: tcp 10." in message
+    assert "81: connection refused" in message
+    assert "Last console lines: " in message
+    assert "“count " in message
     eventually(lambda: deployment("late").get("Status") == "failed", "the deployment is over")
     assert services() == []
     console = file(alloc, "alloc/logs/guest.stdout.0")
-    eventually(lambda: "count 1\n" in console.read_text(), "what it said is kept")
+    eventually(lambda: "count 1\n" in console.read_text(), "its output is kept")
 
 
 def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs: Jobs) -> None:
@@ -97,7 +97,7 @@ def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: 
     eventually(lambda: services() != [], "it runs")
     [first] = services()
     agent.kill()
-    eventually(lambda: services() == [], "nobody waits for it any more")
+    eventually(lambda: services() == [], "its start has been undone")
     agent.start()
     running("waiting")
     assert first not in services()
@@ -105,14 +105,14 @@ def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: 
 
 
 def services() -> list[str]:
-    """The units of all tasks."""
+    """Return the units of all tasks."""
     listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*").splitlines()
     return [line.split()[0] for line in listed]
 
 
 @contextmanager
 def cut_off(service: str) -> Iterator[None]:
-    """The guest runs on, and nobody reaches it."""
+    """Cut off the guest's tap; the guest keeps running."""
     name = service.removeprefix("solo5-task-").removesuffix(".service")
     [found] = json.loads(ok("solo5ctl", "inspect", "--json", name))
     tap = found["nics"][0]["tap"]
@@ -134,7 +134,7 @@ def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
     happens(alloc, "Ready again after")
     assert task(alloc)["State"] == "running"
     assert sum("No longer ready" in event for event in events(alloc)) == 1
-    eventually(lambda: agent.driver().get("Healthy"), "the node knows of it")
+    eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy again")
 
 
 def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:

@@ -1,7 +1,7 @@
-"""After a reboot nothing that is stale is adopted, and Nomad's jobs run again.
+"""After a reboot no stale unit is recovered, and Nomad's jobs run again.
 
 The machine stays up: to the agent's plugin it has booted anew once the kernel's boot id is another, and what /run and
-PID 1 had is gone.
+PID 1 had is lost.
 """
 
 import shutil
@@ -20,7 +20,7 @@ COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=200", {ADDRESSES}]
 
 @contextmanager
 def another_boot(tmp_path: Path) -> Iterator[None]:
-    """As long as the block lasts."""
+    """Replace the kernel's boot ID while the block runs."""
     own, other = tmp_path / "own", tmp_path / "other"
     own.write_text(Path(BOOT_ID).read_text())
     other.write_text(f"{uuid.uuid4()}\n")
@@ -34,7 +34,7 @@ def another_boot(tmp_path: Path) -> Iterator[None]:
 
 
 def gone(unit_name: str) -> None:
-    """What a reboot leaves of it: nothing in PID 1, /run and the kernel."""
+    """Remove what a reboot removes: state in PID 1, /run and the kernel."""
     name = unit_name.removeprefix("solo5-task-").removesuffix(".service")
     ok("solo5ctl", "rm", "--force", name)
     sh("systemctl", "stop", "solo5-relay", "solo5-networkd")
@@ -48,14 +48,14 @@ def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
     machine.expect("recover|ended with the previous boot of the host|reattach|restore")
     [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
     says(alloc, "count 3")
-    before, said = unit(alloc), logs(alloc)
+    before, lines = unit(alloc), logs(alloc)
     agent.kill_with_plugin()
     gone(before)
     with another_boot(tmp_path):
         agent.start()
         running("again")
         eventually(lambda: logs(alloc).count("count 1\n") == 2, "it counts from one again")
-        assert logs(alloc).startswith(said)
+        assert logs(alloc).startswith(lines)
         assert unit(alloc) != before
         assert [each["ID"] for each in allocations("again")] == [alloc]
         agent.stop()

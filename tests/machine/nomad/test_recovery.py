@@ -1,4 +1,4 @@
-"""The plugin, the agent, or both are killed, restarted or away; a running guest never notices."""
+"""The plugin, the agent, or both are killed, restarted or down; a running guest is not affected."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ TALKER = (
 
 
 class Guest:
-    """A running guest that speaks when it is spoken to."""
+    """A running guest that answers datagrams."""
 
     def __init__(self, jobs: Jobs, outside: Outside) -> None:
         self.outside = outside
@@ -41,7 +41,7 @@ class Guest:
         self.run = unit_property(self.unit, "InvocationID")
 
     def is_the_same(self) -> None:
-        """It runs on, Nomad knows, and what it says reaches Nomad's log."""
+        """Check that the guest and its allocation still run, and that its output reaches Nomad's log."""
         assert unit_property(self.unit, "InvocationID") == self.run
         before = self.lines()
         assert self.outside.udp(NODE_ADDRESS, 7007, "still there?") == "still there?"

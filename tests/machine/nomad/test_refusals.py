@@ -1,4 +1,4 @@
-"""What cannot be honoured is refused, once and in a sentence that an operator reads in `nomad alloc status`."""
+"""Unsupported and wrong options are refused without a retry; `nomad alloc status` has the reason."""
 
 import re
 from typing import Any

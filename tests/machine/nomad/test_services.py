@@ -61,7 +61,7 @@ service {{
 
 
 def nics(alloc: str) -> dict[str, str]:
-    """The addresses of the guest's NICs."""
+    """Return the addresses of the guest's NICs."""
     name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
     [about] = json.loads(ok("solo5ctl", "inspect", "--json", name))
     return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in about["nics"]}

@@ -1,4 +1,4 @@
-"""How long a stop takes, and what is told of it: `kill_timeout` is the most that a tender is given."""
+"""The duration and the event of a stop: `kill_timeout` is the upper bound."""
 
 from tests.machine.conftest import GUESTS, ok, unit_property
 from tests.machine.mishaps import held_still
@@ -8,13 +8,13 @@ SPINNER = f'unikernel = "{GUESTS}/spinner.hvt"'
 
 
 def seconds_of_stop(alloc: str) -> float:
-    """From Nomad's request to the end that the driver reports."""
+    """Return the seconds from Nomad's request to the driver's report of the end."""
     times = {event["Type"]: event["Time"] for event in task(alloc)["Events"]}
     return float(times["Killed"] - times["Killing"]) / 1e9
 
 
 def test_guest_that_never_yields_ends_at_once(jobs: Jobs) -> None:
-    """Its tender takes the signal for it: a guest has no part in its stop."""
+    """The signal is handled by its tender, without the guest."""
     [alloc] = jobs.run(hcl("spinning", SPINNER, kill_timeout="30s"))
     says(alloc, "spinning")
     ok("nomad", "job", "stop", "-detach", "spinning")

@@ -1,4 +1,4 @@
-"""One allocation and one client with one connection, through the death of everything that serves it.
+"""One allocation and one client with one connection, while each service behind it is killed.
 
 After each, in a row: the same process runs, the first connection is up, no message and no datagram is missing, Nomad
 has the same allocation without a restart, and `nomad alloc logs` goes on with every line once.
@@ -31,7 +31,7 @@ NOMAD = Path("/usr/local/bin/nomad")
 
 
 class Guest:
-    """The allocation, and what must never change of it."""
+    """The allocation, and the properties that must not change."""
 
     def __init__(self, alloc: str, client: Traffic) -> None:
         self.client = client
@@ -45,8 +45,8 @@ class Guest:
     def notices_nothing(self) -> None:
         self.client.flows()
         assert self._what_runs() == self._process
-        said = len(counted(logs(self._alloc)))
-        eventually(lambda: len(counted(logs(self._alloc))) > said, "its log goes on")
+        count = len(counted(logs(self._alloc)))
+        eventually(lambda: len(counted(logs(self._alloc))) > count, "its log goes on")
         assert complete(logs(self._alloc)), logs(self._alloc)
         running(JOB)
         assert [alloc["ID"] for alloc in allocations(JOB)] == [self._alloc]
@@ -89,7 +89,7 @@ def agent_is_killed(agent: Agent) -> None:
 
 
 def agent_is_replaced_while_it_is_down(agent: Agent) -> None:
-    """By a copy, under another inode: what a package manager does."""
+    """Replaced by a copy with another inode, as by a package manager."""
     agent.stop()
     later = NOMAD.with_name("nomad.later")
     shutil.copy(NOMAD, later)
@@ -104,7 +104,7 @@ def everything_under_us_is_restarted(agent: Agent) -> None:
 
 
 def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
-    """What the agent launches is asked to recover the task while nobody can tell whether it runs."""
+    """The new plugin has to recover the task while PID 1 and the bus are not reachable."""
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
     while not plugins() or first in plugins():
@@ -135,4 +135,4 @@ def test_a_running_allocation_survives(
     guest.notices_nothing()
     disturb(agent)
     guest.notices_nothing()
-    eventually(lambda: agent.driver().get("Healthy"), "Nomad has heard that the driver is well")
+    eventually(lambda: agent.driver().get("Healthy"), "Nomad has the driver as healthy")

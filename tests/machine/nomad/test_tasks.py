@@ -1,4 +1,4 @@
-"""A task's life under Nomad, as its operator sees it."""
+"""A task's life under Nomad: start, signals, restart, stop."""
 
 import json
 import subprocess
@@ -138,7 +138,7 @@ def test_purged_job_leaves_no_unit(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("purged", SLEEPER))
     left = unit(alloc)
     ok("nomad", "job", "stop", "-purge", "-detach", "purged")
-    eventually(lambda: left not in ok("systemctl", "list-units", "--all", "--plain"), "the unit is gone")
+    eventually(lambda: left not in ok("systemctl", "list-units", "--all", "--plain"), "the unit is removed")
     assert sh("nomad", "job", "status", "purged").returncode != 0
 
 

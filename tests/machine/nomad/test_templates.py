@@ -1,4 +1,4 @@
-"""Templates that change while their task runs: what each change_mode does to a unikernel."""
+"""Templates that change while their task runs: the effect of each change_mode."""
 
 from contextlib import ExitStack
 
@@ -45,7 +45,7 @@ def rendered(alloc: str, name: str, text: str) -> None:
 
 @pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
 def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs, kind: str) -> None:
-    """Two signals that would end a tender, a script that nothing can execute: each is an event, and no end."""
+    """Two signals that would kill a tender, and a script: each is an event, and the task runs on."""
     modes = {"hangup": HANGUP, "user": USER_SIGNAL, "nothing": NOOP, "script": script(fail=False)}
     with word("heedless", "one"):
         templates = "".join(template("heedless", name, mode) for name, mode in modes.items())
@@ -80,7 +80,7 @@ def test_restart_brings_a_rendered_environment_to_the_guest(jobs: Jobs) -> None:
 
 
 def test_what_is_asked_for_as_an_end_is_one(jobs: Jobs) -> None:
-    """A signal that ends any program, and a script that has to succeed: the restart policy decides on the former."""
+    """A signal that ends the task, to which the restart policy applies, and a script with fail_on_error."""
     ending = template("ending", "word", '  change_mode = "signal"\n  change_signal = "SIGTERM"')
     failing = template("failing", "word", script(fail=True))
     with ExitStack() as words:

@@ -1,4 +1,4 @@
-"""The plugin's wire, as Nomad's own packages speak it."""
+"""The plugin's gRPC interface, called with Nomad's own Go packages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nomad's variables, whose changes have templates rendered anew."""
+"""Nomad variables, whose changes make Nomad render templates again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ DATA = '{{ with nomadVar "nomad/jobs/%s" }}{{ .word }}{{ end }}'
 
 
 def template(job: str, name: str, mode: str, *, data: str = DATA) -> str:
-    """A template of a job's word in `local/NAME`; `mode` is HCL, the change_mode and what belongs to it."""
+    """Return a template of a job's variable in `local/NAME`; `mode` is the HCL of its change_mode."""
     return f"""
 template {{
   data        = <<-END
@@ -30,7 +30,7 @@ def put(job: str, word: str) -> None:
 
 @contextmanager
 def word(job: str, value: str) -> Iterator[None]:
-    """The job's word, until the block is left."""
+    """Set the job's variable while the block runs."""
     put(job, value)
     try:
         yield
