@@ -109,6 +109,7 @@ class HostLog(logging.Handler):
     def _write(self) -> None:
         broken = False
         while (line := self._lines.get()) is not None:
+            # After an error lines are still taken from the queue, and discarded.
             broken = broken or not _written(self._descriptor, line)
 
 

@@ -84,7 +84,7 @@ def _stream(method: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Conte
             async for response in responses:
                 await context.write(response)
         finally:
-            if isinstance(responses, AsyncGenerator):
+            if isinstance(responses, AsyncGenerator):  # run its cleanup now, not at garbage collection
                 await responses.aclose()
 
     return call

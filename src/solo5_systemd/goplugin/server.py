@@ -47,7 +47,7 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
     try:
         handshake.check_cookie(os.environ)
     except Solo5Error as error:
-        print(error, file=sys.stderr)
+        print(error, file=sys.stderr)  # started by hand: stderr is a terminal, not the host's log
         return 1
     pipes = redirect_stdio()
     log_to(pipes.log)

@@ -86,7 +86,7 @@ def _remove_stale(parent: Path) -> None:
 def _remove_unlocked(directory: Path) -> None:
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(lock).st_uid == os.getuid():
+        if os.fstat(lock).st_uid == os.getuid():  # the directory for temporary files is shared with other users
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory)
     finally:

@@ -72,7 +72,7 @@ class EngineSession:
         return backends.relay
 
     async def _connect(self) -> "tuple[Machine, Runtime]":
-        async with self._connecting:
+        async with self._connecting:  # concurrent first calls share one connection
             if self._connected is not None:
                 return self._connected
             try:

@@ -60,7 +60,7 @@ def response(found: Fingerprint, earlier: Mapping[str, object]) -> wire.Fingerpr
 
 
 def _attribute(value: str | bool | int) -> Attribute:
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before int, of which bool is a subclass
         return Attribute(bool_val=value)
     return Attribute(int_val=value) if isinstance(value, int) else Attribute(string_val=value)
 

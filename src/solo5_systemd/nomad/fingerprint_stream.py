@@ -27,7 +27,7 @@ async def fingerprints(
     """
     last: Fingerprint | None = None
     while True:
-        refresh.clear()
+        refresh.clear()  # before the probe: a change during it causes another one
         found = await probe()
         if found != last:
             _log_change(found, last)

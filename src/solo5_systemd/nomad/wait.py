@@ -73,6 +73,7 @@ class ExitWaiter:
         """Wait once; None if PID 1 or the bus failed meanwhile."""
         try:
             engine = await self._session.engine()
+            # systemd has no exit status of a scope: only the parent process gets it.
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)

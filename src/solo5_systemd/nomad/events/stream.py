@@ -103,7 +103,7 @@ class EventStream:
         """
         me, loop = object(), asyncio.get_running_loop()
         self._reader = me
-        self._written = 0
+        self._written = 0  # the whole buffer is for this reader
         self._arrived.set()
         settling: list[asyncio.TimerHandle] = []
         try:
@@ -112,9 +112,10 @@ class EventStream:
                 if self._reader is not me:
                     await asyncio.Event().wait()  # Nomad reopens an ended stream at once
                 self._arrived.clear()
+                # A list, since events may be published while gRPC writes.
                 for buffered in [each for each in self._buffer if each.number > self._written]:
                     yield buffered.event
-                    if self._reader is not me:
+                    if self._reader is not me:  # replaced during the write
                         break
                     self._written = buffered.number
                     self._wrote.set()

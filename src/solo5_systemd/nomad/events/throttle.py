@@ -23,7 +23,7 @@ class Throttle:
     def offer(self, event: TaskEvent, now: float) -> TaskEvent | None:
         """Return the event if it may be published now; None if it is held back."""
         self._refill(now)
-        if self.held == 0 and self.tokens >= 1:
+        if self.held == 0 and self.tokens >= 1:  # no event overtakes a held one
             self.tokens -= 1
             return event
         self.held, self.last = self.held + 1, event

@@ -43,6 +43,7 @@ class ForgottenTasks:
         """
         found = forgotten_tasks(await self._others(keep_ended=keep_ended), self._tasks.claims())
         now = asyncio.get_running_loop().time()
+        # Only what is still forgotten: a task that was claimed in between starts its grace period again.
         self._since = {each.invocation: self._since.get(each.invocation, now) for each in found}
         self._logged &= self._since.keys()
         for each in found:

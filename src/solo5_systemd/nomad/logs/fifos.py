@@ -79,12 +79,13 @@ def _open(path: str, root: str) -> int | None:
     held: list[int] = []
     try:
         held.append(os.open(trusted, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        for directory in directories:
+        for directory in directories:  # one by one: a task could replace any of them by a symbolic link
             flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             held.append(os.open(directory, flags, dir_fd=held[-1]))
         held.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held[-1]))
         if not stat.S_ISFIFO(os.fstat(held[-1]).st_mode):
             raise HostError(f"{path} is not a FIFO: expected one with a reader at its other end.")
+        # Through /proc, so that the checked file itself is opened, whatever has its name now.
         return os.open(f"/proc/self/fd/{held[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:
@@ -162,7 +163,7 @@ async def drain(session: "EngineSession", name: TaskName, destination: Logging) 
                 else:
                     if delivered is None:
                         return
-                    if why != NOT_READ or delivered != before:
+                    if why != NOT_READ or delivered != before:  # first answer, or progress: the limit starts again
                         why, timeout_s = NOT_READ, DRAIN_TIMEOUT_S
                         limit.reschedule(now() + DRAIN_TIMEOUT_S)
                 await asyncio.sleep(RETRY_INTERVAL_S)

@@ -91,6 +91,7 @@ async def _feed(process: Process, lines: AsyncGenerator[Iterable[bytes], None]) 
     assert process.stdin is not None  # noqa: S101 - a pipe was requested
     with suppress(BrokenPipeError, ConnectionResetError):
         async for batch in lines:
+            # A newline inside a line would make two lines of it for grep.
             process.stdin.write(b"".join(line.replace(b"\n", b" ") + b"\n" for line in batch))
             await process.stdin.drain()
 

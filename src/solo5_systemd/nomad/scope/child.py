@@ -50,7 +50,7 @@ class ReportPipe:
 def main() -> None:
     """Enter the scope and execute the tender, or report the error and exit."""
     descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)
+    os.set_inheritable(descriptor, False)  # closed by execve(2)
     report = ReportPipe(descriptor)
     settings, workload, rule = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the driver itself
     try:

@@ -62,7 +62,7 @@ class ScopeChildren:
             os.close(reading)
             raise
         finally:
-            os.close(writing)
+            os.close(writing)  # only the child's copy may be left, or there would be no end of file
         try:
             last = await _read_report(reading, sink)
             reservation = await engine.reservation(workload.name)

@@ -47,7 +47,7 @@ def fill_usage(message: wire.TaskResourceUsage, before: Usage | None, now: Usage
         now: the current sample.
         mhz: of one core; 0: unknown.
     """
-    if before is None or now.memory is not before.memory:
+    if before is None or now.memory is not before.memory:  # otherwise the message still has these values
         _fill(message.memory, _MEMORY, _memory(now.memory))
     _fill(message.cpu, _CPU, _cpu(before, now, mhz))
 

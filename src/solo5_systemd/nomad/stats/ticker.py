@@ -27,6 +27,7 @@ class Ticker:
             callback: runs in the event loop; its exception is raised here.
         """
         loop = asyncio.get_running_loop()
+        # Rounded, so that a caller shortly before a tick does not get two results in a row.
         when = (math.floor(loop.time() / interval + 0.5) + 1) * interval
         due = self._due.get(when)
         if due is None:

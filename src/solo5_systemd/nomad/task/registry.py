@@ -118,6 +118,7 @@ class TaskRegistry:
             try:
                 started = await self._starter.start(config, plugin)
             except TakenError as error:
+                # Nomad retries this error, and a port of a sibling would never become free.
                 raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
             finally:
                 del self._starting[config.id]
@@ -191,6 +192,7 @@ class TaskRegistry:
         """Return which units are this driver's."""
         configs = [*(entry.config for entry in self._entries.values()), *self._starting.values()]
         return Claims(
+            # A locked ID without an entry is being started, recovered or destroyed.
             names=frozenset(map(name_of, (*self._entries, *self._locks))),
             current={(config.alloc_id, name_for_unit(config.name)): name_of(config.id) for config in configs},
             directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
@@ -205,6 +207,7 @@ class TaskRegistry:
         Raises:
             NoSuchTaskError: there is no such task.
         """
+        # Shared by all callers: a cancelled call must not cancel the wait itself.
         return await asyncio.shield(self.entry(task_id).end)
 
     # --- stop, destroy, signal -------------------------------------------------------------------------------------
@@ -260,6 +263,7 @@ class TaskRegistry:
                 await asyncio.wait((entry.end,), timeout=fifos.DRAIN_TIMEOUT_S)
                 del self._entries[task_id]
             else:
+                # Its destination is unknown. Without a record of the relay this does nothing.
                 await fifos.drain(self._session, name, Logging.NOMAD)
 
     async def _remove(self, name: TaskName, *, over: bool, keep: bool) -> None:

@@ -121,7 +121,7 @@ class TaskStarter:
             if request.options.ready is not None:
                 await watch.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
-            await fifos.unblock_readers(config)
+            await fifos.unblock_readers(config)  # the client has started logmon before StartTask
             raise
         with StartEvents(self._events, config) as progress:
             try:
@@ -148,7 +148,7 @@ class TaskStarter:
                 evidence = await watch.wait_until_ready(self._session, state, condition, options.ready.deadline, ended)
                 progress.publish(messages.ready(evidence, time.monotonic() - since))
                 state = replace(state, ready=_probe(options.ready, condition))
-        except BaseException:
+        except BaseException:  # also on cancellation: the agent would not know of the unit
             await asyncio.shield(self._undo(state, ended))
             raise
         return StartedTask(state=state, control_group=started.control_group, network=network, ended=ended)
@@ -165,12 +165,13 @@ class TaskStarter:
             self._exit_waiter.forget(state.task)
 
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
+        # In a thread, since the file system may hang.
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
         workload = replace(request.workload, image=image)
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
-        since = time.time_ns() // 1000
+        since = time.time_ns() // 1000  # before the unit, so that its first line counts
         try:
             progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(engine, config)
@@ -218,6 +219,7 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig) -> _JobRequest:
     workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
     return _JobRequest(
         options=options,
+        # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
         workload=replace(workload, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id()))),
         images=convert.image_candidates(options, config, plugin),
         logging=convert.logging_of(config, options, plugin),

@@ -70,6 +70,7 @@ class UnitCache:
         now = asyncio.get_running_loop().time()
         if self._running is None or now >= self._expires or _failed(self._running):
             self._running, self._expires = asyncio.ensure_future(self._list()), now + CACHE_TIMEOUT_S
+        # Shared by all callers: a cancelled one must not cancel the query.
         return await asyncio.shield(self._running)
 
     async def _list(self) -> dict[TaskName, Task]:

@@ -135,7 +135,7 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
             f"task {task.name} sets user {task.user!r}: every task runs as a user of its own.",
             "Leave user out.",
         )
-    if task.mounts and "CSI_ENDPOINT" in task.env:
+    if task.mounts and "CSI_ENDPOINT" in task.env:  # set by Nomad for a task with a csi_plugin block
         raise InvalidRequestError(
             f"task {task.name} has a csi_plugin block: a unikernel has no socket that Nomad could call.",
             "Run the CSI plugin by a driver for containers.",
@@ -211,6 +211,7 @@ def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
     found = merged(options.properties, plugin.defaults.properties, plugin.allowed_properties)
     if not (cpus := task.resources.linux_resources.cpuset_cpus):
         return found
+    # Reserved cores are the scheduler's decision: no property may override them.
     return (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
 
 

@@ -46,6 +46,7 @@ def merged(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> t
                 f"config.properties.{key} is {text!r}: expected no more than {base[key]!r}, which holds without it.",
                 f"The operator raises it in plugin.solo5.config.defaults.properties.{key}.",
             )
+    # Assignments of the others add up in systemd, so that the operator's must stay.
     replaced = {key for key, _ in job} - _ADDING_UP
     return (*((key, text) for key, text in operator if key not in replaced), *job)
 
