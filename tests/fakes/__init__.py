@@ -1,1 +1,1 @@
-"""Parts of the machine, in memory."""
+"""In-memory fakes of the engine's backends."""

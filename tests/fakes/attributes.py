@@ -1,4 +1,4 @@
-"""Extended attributes, on whatever file system the tests have."""
+"""Extended attributes in memory, for file systems without them."""
 
 import errno
 import os
@@ -9,10 +9,10 @@ import pytest
 
 
 class Attributes:
-    """Of directories; `stored` is what was set, by directory and name.
+    """The extended attributes of directories, by directory and name.
 
     Args:
-        monkeypatch: that has `cgroup.marks` use them.
+        monkeypatch: patches `cgroup.scope_xattrs` to use them.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The machine in memory: everything that `backends` asks for, readable as its documentation."""
+"""In-memory implementations of all `backends`."""
 
 import asyncio
 import os
@@ -37,9 +37,16 @@ from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpErro
 
 
 class FakeImages:
-    """`files`: the images that can be taken, by path. `roots`, `largest`: those of the last one. `collected`: what a
-    collection was told to keep, and what is not older than `min_age`. `full`: there is no room for one more, until a
-    collection where that `makes_room`."""
+    """An image store.
+
+    Attributes:
+        files: images by path.
+        roots: argument of the last `take`.
+        largest: argument of the last `take`.
+        collected: `keep` of the last `collect`.
+        min_age: argument of the last `collect`.
+        full: `take` fails until a `collect`, if that `makes_room`.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -75,7 +82,7 @@ class FakeImages:
 
 
 class FakeTenders:
-    """`modules`: the security modules that are enabled."""
+    """Tenders; `modules`: the enabled security modules."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -95,9 +102,15 @@ class FakeTenders:
 
 
 class FakeDisks:
-    """`locks`: the descriptors that were given out, a lock first; real ones, so that one that stays open is seen.
-    `owners`: of the disks that were given to a task, by path. `bound`: how many starts have bind mounts. `seen`: the
-    paths at which a tender was checked. `left`: those of starts that were killed."""
+    """Disks.
+
+    Attributes:
+        locks: returned file descriptors, a lock first; real ones, so that a leak is detected.
+        owners: UIDs by path.
+        bound: number of starts with bind mounts.
+        seen: paths of the last `check_bound`.
+        left: result of `sweep`.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -122,7 +135,7 @@ class FakeDisks:
             pass
 
     async def change_owner(self, disk: Disk, user: int) -> None:
-        async with self._steps.step("give disk"):
+        async with self._steps.step("change owner"):
             self.owners[disk.path] = user
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
@@ -153,14 +166,22 @@ class FakeDisks:
 
 
 class FakeUsers:
-    """`held`: the users of tasks. `most`: how many there are. `starting`: the tasks whose users a start holds.
-    `noted`: the disks of each. `kept`: what `reclaim` returns. `descriptors`: those that starts were given."""
+    """Task users.
+
+    Attributes:
+        held: UIDs by task.
+        most: size of the range.
+        starting: tasks with a start in progress.
+        disks: recorded disks by UID.
+        kept: result of `reclaim`.
+        descriptors: returned file descriptors.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, int] = {}
         self.most = 100
-        self.noted: dict[int, list[GivenDisk]] = {}
+        self.disks: dict[int, list[GivenDisk]] = {}
         self.starting: set[TaskName] = set()
         self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
@@ -175,8 +196,8 @@ class FakeUsers:
         return AllocatedUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
-        async with self._steps.step("note disks"):
-            self.noted[uid] = list(disks)
+        async with self._steps.step("record disks"):
+            self.disks[uid] = list(disks)
 
     def next_uid(self) -> int:
         return max(self.held.values(), default=61199) + 1
@@ -202,8 +223,15 @@ class FakeUsers:
 
 
 class FakeNetworks:
-    """`held`: the reservations, by task. `repaired`: what was put back, to be told. `counted`: at the taps, by task.
-    `late`: what is overdue. `stray`: what no lease speaks of."""
+    """The network service.
+
+    Attributes:
+        held: reservations by task.
+        repaired: repairs to yield.
+        counted: traffic by task.
+        late: result of `expired`.
+        stray: result of `orphans`.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -276,22 +304,22 @@ class FakeConsole:
     """A journal.
 
     Attributes:
-        lines: what it has written.
-        on_the_way: what it will have written by the next `sync`.
-        said: the complaints of each unit.
-        remarks: PID 1's, on any unit.
-        hung: the units of which it was noted.
-        reader_dies: a follower's stream ends before the task does.
-        log_namespace: that of new tasks.
+        lines: written entries.
+        pending: entries that the next `sync` writes.
+        failures: failure messages by unit.
+        unit_messages: messages of PID 1, about any unit.
+        hung: units of `log_hung`.
+        reader_dies: a follower's stream ends before the task.
+        log_namespace: journal namespace of new tasks.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._wrote = asyncio.Event()
         self.lines: list[Entry] = []
-        self.on_the_way: list[Entry] = []
-        self.said: dict[str, Sequence[str]] = {}
-        self.remarks: Sequence[UnitMessage] = ()
+        self.pending: list[Entry] = []
+        self.failures: dict[str, Sequence[str]] = {}
+        self.unit_messages: Sequence[UnitMessage] = ()
         self.hung: set[str] = set()
         self.reader_dies = False
         self.log_namespace = ""
@@ -326,16 +354,16 @@ class FakeConsole:
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         async with self._steps.step("failure_messages"):
-            return self.said.get(unit, ())
+            return self.failures.get(unit, ())
 
     async def exit_messages(self, state: UnitState) -> ExitMessages:
-        async with self._steps.step("read last words"):
-            said = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
+        async with self._steps.step("exit_messages"):
+            lines = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
         return ExitMessages(
-            guest=said[Stream.STDOUT],
-            tender=said[Stream.STDERR],
+            guest=lines[Stream.STDOUT],
+            tender=lines[Stream.STDERR],
             console=[_text(e) for e in self.lines],
-            systemd=self.remarks,
+            systemd=self.unit_messages,
             hung=state.unit in self.hung,
         )
 
@@ -345,11 +373,11 @@ class FakeConsole:
 
     async def sync(self, task: TaskName, namespace: str) -> None:
         async with self._steps.step(_at("sync", namespace)):
-            self.say(*self.on_the_way)
-            self.on_the_way = []
+            self.say(*self.pending)
+            self.pending = []
 
     def say(self, *entries: Entry) -> None:
-        """The journal has written these."""
+        """Write entries."""
         self.lines += entries
         self._wrote.set()
         self._wrote = asyncio.Event()
@@ -364,40 +392,47 @@ def _text(entry: Entry) -> str:
 
 
 def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
-    """A line whose cursor is its text."""
+    """Return an entry with its text as its cursor."""
     return Entry(cursor=text, realtime=STARTED, message=text.encode(), stream=stream, fields={})
 
 
 class FakeMeter:
-    """`gone`: the control groups that are there no more."""
+    """A meter; `removed`: the removed control groups."""
 
-    def __init__(self, steps: Steps, control_group: str, gone: set[str]) -> None:
+    def __init__(self, steps: Steps, control_group: str, removed: set[str]) -> None:
         self._steps = steps
         self._control_group = control_group
-        self._gone = gone
+        self._removed = removed
 
     def sample(self) -> Usage | None:
         self._steps.taken.append(f"usage {self._control_group}")
-        return None if self._control_group in self._gone else Usage(time=1.0)
+        return None if self._control_group in self._removed else Usage(time=1.0)
 
     def close(self) -> None:
         self._steps.taken.append(f"metered {self._control_group}")
 
 
 class FakeUsages:
-    """`zombies`: the process ids of tenders that hang as zombie leaders. `cpusets`: others' processors, by directory.
-    `gone`: the control groups that are there no more. `running`: what is there. `enabled`: the controllers."""
+    """Cgroups and processes.
+
+    Attributes:
+        zombies: PIDs of hung tenders (zombie leaders).
+        cpusets: processors by directory.
+        removed: removed control groups.
+        running: usage by task.
+        enabled: controllers.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.zombies: set[int] = set()
         self.cpusets: dict[str, str] = {}
-        self.gone: set[str] = set()
+        self.removed: set[str] = set()
         self.running: dict[TaskName, Usage] = {}
         self.enabled = ("cpu", "cpuset", "io", "memory", "pids")
 
     def meter(self, control_group: str) -> "FakeMeter":
-        return FakeMeter(self._steps, control_group, self.gone)
+        return FakeMeter(self._steps, control_group, self.removed)
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         async with self._steps.step("usages"):
@@ -420,8 +455,8 @@ class FakeUsages:
             return pid in self.zombies
 
 
-class FakePlaces:
-    """`missing`: the directories that are no more."""
+class FakeDirectories:
+    """Directories; `missing`: those that were removed."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -433,7 +468,7 @@ class FakePlaces:
 
 
 class Machine:
-    """All of them, on one count of steps."""
+    """All backends, with one count of steps."""
 
     def __init__(self) -> None:
         self.steps = Steps()
@@ -446,7 +481,7 @@ class Machine:
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
-        self.directories = FakePlaces(self.steps)
+        self.directories = FakeDirectories(self.steps)
 
     @property
     def backends(self) -> Backends:
@@ -454,5 +489,5 @@ class Machine:
 
     @property
     def holds(self) -> tuple[set[str], set[TaskName]]:
-        """The units that there are, and the tasks that hold a reservation or a user."""
+        """Return the loaded units, and the tasks with a reservation or a user."""
         return set(self.units.loaded), {*self.networks.held, *self.users.held}

@@ -1,4 +1,4 @@
-"""Work that goes on while the test goes on."""
+"""Concurrent work of a test."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,7 +10,7 @@ async def yields(times: int = 50) -> None:
 
 
 class Background:
-    """A task that is cancelled where the block ends before it."""
+    """A task that is cancelled at the end of the block."""
 
     def __init__(self, work: Coroutine[object, object, object]) -> None:
         self.task = asyncio.ensure_future(work)

@@ -1,7 +1,7 @@
-"""An event loop whose time passes at once: where nothing is left to do before a timer, that timer is due.
+"""An event loop with a virtual clock: if no event is ready, time advances to the next timer.
 
-A fast test has it that is marked `leaps`. It stands still while a thread works for the loop; other processes take time
-that it leaps over, so that no such test may wait for one.
+Fast tests with the mark `leaps` use it. Time stands still while a thread of the loop's executor runs. Such a test must
+not wait for another process, whose run time the clock does not have.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for nothing but threads: the time that it would have waited is added up.
+    """A selector that blocks for threads only, and otherwise adds up its timeouts.
 
     Attributes:
-        waited: seconds.
-        threads: how many are at work.
+        waited: seconds of virtual time.
+        threads: number of running executor threads.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def _of_this_test() -> LeapingLoop:
 
 
 async def taken(work: Awaitable[object]) -> float:
-    """Return the seconds that this takes."""
+    """Return the virtual seconds that `work` takes."""
     loop = _of_this_test()
     began = loop.time()
     await work
@@ -71,6 +71,6 @@ async def taken(work: Awaitable[object]) -> float:
 
 
 async def passed(seconds: float) -> None:
-    """Return when this time has passed, and all that was due until then is done."""
+    """Let this virtual time pass, with all timers that are due in it."""
     _of_this_test()
     await asyncio.sleep(seconds)

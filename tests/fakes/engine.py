@@ -1,4 +1,4 @@
-"""The engine, in memory: it records what it is asked, and answers as it is told."""
+"""An in-memory engine that records its calls and returns preset results."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -31,16 +31,16 @@ class FakeRuntime(Runtime):
     """An engine without a machine.
 
     Attributes:
-        workloads: what was started or previewed, in order.
-        calls: everything else that was asked, in order.
-        outcome: how a started task ends by itself; None: it goes on until it is stopped or killed.
-        refusal: what a start raises.
-        lines: every task's console.
-        rounds: what tasks use, at each look.
-        listens: a task that goes on ends when it is asked to.
-        enabled: the controllers of the unified hierarchy.
-        on_start: called while a task starts, which then takes for ever.
-        on_console: called when the console has been read so far.
+        workloads: started or previewed workloads, in order.
+        calls: all other calls, in order.
+        outcome: outcome of a started task; None: it runs until it is stopped or killed.
+        refusal: error of a start.
+        lines: console of every task.
+        rounds: result of each `samples`.
+        listens: a running task ends on a stop request.
+        enabled: controllers of the unified hierarchy.
+        on_start: called during a start, which then never returns.
+        on_console: called when the console has been read to its end.
     """
 
     def __init__(self, *tasks: Task) -> None:
@@ -52,7 +52,7 @@ class FakeRuntime(Runtime):
         self.lines: Sequence[Entry] = ()
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.leftovers: tuple[str, ...] = ()
-        self.nobodys: tuple[Orphan, ...] = ()
+        self.orphaned: tuple[Orphan, ...] = ()
         self.plan: Plan | None = None
         self.overview: Sequence[NetworkOverview] = ()
         self.listens = False
@@ -140,7 +140,7 @@ class FakeRuntime(Runtime):
             await self._over.wait()
 
     async def orphans(self) -> tuple[Orphan, ...]:
-        return self.nobodys
+        return self.orphaned
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         self.calls.append(("collect", dry_run))

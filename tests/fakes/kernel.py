@@ -1,4 +1,4 @@
-"""Answers of the kernel that no file in memory gives."""
+"""Errors of system calls."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 def failing(number: int) -> Callable[..., NoReturn]:
-    """What fails with this errno, in place of a system call."""
+    """Return a function that raises OSError with an errno, in the place of a system call."""
 
     def fail(*_: object, **__: object) -> NoReturn:
         raise OSError(number, os.strerror(number))

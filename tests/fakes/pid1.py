@@ -1,4 +1,4 @@
-"""PID 1 in memory, with the tenders that it runs."""
+"""An in-memory PID 1, with the tenders that it runs."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -16,20 +16,20 @@ SIGKILL = 9
 
 
 class FakeUnits:
-    """Fulfils `backends.Units`.
+    """Implements `backends.Units`.
 
     Attributes:
-        loaded: the task units that PID 1 knows.
-        started: every unit that it was given.
-        sent: every signal: unit, number, whether to everyone.
-        forgotten: what ResetFailedUnit was called for.
-        confined: the properties that each slice was last given.
-        job_result: how a start job ends.
-        ended_at_once: code and status of a tender that is over before its start job is, which fails then.
-        heeds: the signals that end a tender; SIGKILL to everyone always does.
-        networks: the tasks whose network's unit stands.
-        busy: it accepts stop jobs, and runs none.
-        stopping: the host is being shut down.
+        loaded: loaded task units.
+        started: units of all `start` calls.
+        sent: all signals: unit, number, whether to the whole cgroup.
+        forgotten: units of all `reset_failed` calls.
+        confined: the last properties of each slice.
+        job_result: result of start jobs.
+        ended_at_once: code and status of a tender that ends before its start job, which fails then.
+        heeds: signals on which a tender ends, besides SIGKILL.
+        networks: tasks with an active network unit.
+        busy: stop jobs are queued and not run.
+        stopping: the host is shutting down.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -49,7 +49,7 @@ class FakeUnits:
         self.networks: frozenset[TaskName] = frozenset()
         self.stopping = False
 
-    # --- what it is asked ------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
         async with self._steps.step("start unit"):
@@ -190,7 +190,7 @@ class FakeUnits:
         )
 
     def vanish(self, unit: str) -> None:
-        """It is unloaded, whatever refers to it."""
+        """Unload a unit, even if a target refers to it."""
         del self.loaded[unit]
         self._tell()
 
@@ -221,7 +221,7 @@ class FakeUnits:
             self.end(unit, MainCode.KILLED, 15)
 
     def _unload(self) -> None:
-        """systemd forgets what is inactive and has nobody who refers to it."""
+        """Unload inactive units that no outcome target refers to."""
         for unit, state in list(self.loaded.items()):
             if state.active is ActiveState.INACTIVE and outcome_target(state.task) not in self._kept:
                 del self.loaded[unit]

@@ -1,4 +1,4 @@
-"""What a check has against its arguments."""
+"""The error of a check as text."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from solo5_systemd.errors import Solo5Error
 
 
 def refusal(check: Callable[..., object], *arguments: object, **named: object) -> str:
-    """Return the sentence with which a check refuses; empty where it accepts."""
+    """Return the text of the error that a check raises; empty if it raises none."""
     try:
         check(*arguments, **named)
     except Solo5Error as error:

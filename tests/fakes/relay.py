@@ -1,4 +1,4 @@
-"""The relay of consoles, in memory."""
+"""An in-memory relay."""
 
 import asyncio
 import os
@@ -12,17 +12,17 @@ from solo5_systemd.names import TaskName
 
 
 class FakeRelay:
-    """Fulfils `backends.Relay`.
+    """Implements `backends.Relay`.
 
     Attributes:
-        held: the tasks whose consoles it forwards, each with its unit and since when.
-        lost: those of which it has a record and no descriptors.
-        silent: its records, and for how many seconds each has not changed.
-        unread: the progress of full FIFOs, for each `drain` the next; None for FIFOs that are read.
-        units: every unit that it was asked to forward, in order.
-        namespaces: that of each.
-        told: gaps to be told.
-        drained: every task that it was told the end of, in order.
+        held: forwarded tasks, each with its unit and start time.
+        lost: tasks with a record and without open FIFOs.
+        silent: result of `records`.
+        unread: progress of full FIFOs, the next one for each `drain`; None: FIFOs are read.
+        units: units of all `forward` calls, in order.
+        namespaces: namespaces of all `forward` calls, in order.
+        dropped: dropped lines to yield.
+        drained: tasks of all `drain` calls, in order.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -34,7 +34,7 @@ class FakeRelay:
         self.namespaces: list[str] = []
         self.drained: list[TaskName] = []
         self.unread: Iterator[int] | None = None
-        self.told: asyncio.Queue[DroppedLines] = asyncio.Queue()
+        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
 
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
@@ -59,7 +59,7 @@ class FakeRelay:
 
     async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
         while True:
-            yield await self.told.get()
+            yield await self.dropped.get()
 
     async def drain(self, task: TaskName) -> int | None:
         async with self._steps.step("drain"):

@@ -1,4 +1,4 @@
-"""Every call of a fake part is a step: counted, recorded, and made to fail or to hang where a test says so."""
+"""Calls of fakes as steps, which are counted, recorded, and fail or hang on request."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 
 
 class Steps:
-    """What was asked of the machine, and what is to go wrong.
+    """The steps of one test, and their faults.
 
     Attributes:
-        taken: the names of all steps, in order.
-        errors: raised by the step of that name, before anything has happened.
-        hang_at: the number of the step that hangs; None: none does.
-        hang_on: the name of a step that hangs when it is taken next; empty: none does.
-        late: it hangs after its effect instead of before: the answer is lost.
-        hanging: set when it hangs.
-        go_on: set to have it end after all.
+        taken: names of all steps, in order.
+        errors: the error of a step, by name, raised before its effect.
+        hang_at: number of the step that hangs; None: none.
+        hang_on: name of the step that hangs the next time; empty: none.
+        late: a step hangs after its effect instead of before: its reply is lost.
+        hanging: set when a step hangs.
+        go_on: set it to let the hanging step return.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Steps:
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncGenerator[None, None]:
-        """One call; its effect is the body of the block."""
+        """Take a step; its effect is the body of the block."""
         number = len(self.taken)
         self.taken.append(name)
         hangs = number == self.hang_at or name == self.hang_on

@@ -1,4 +1,4 @@
-"""Tasks as the engine shows them, with all that a test does not care about filled in."""
+"""Tasks with default values."""
 
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
@@ -44,7 +44,7 @@ NETWORK = NetworkOverview(
     policy=NetworkPolicy(reach=(NetworkName("lab"),), host=(HostPort(port=53, protocol="udp"),), connections=64),
     dropped=Dropped(refused={IPv4Address("10.89.0.2"): 17}, fragments={IPv4Address("10.89.0.2"): 5}),
 )
-"""Whose address the lease is."""
+"""The network of `LEASE`."""
 
 PORTS = (
     PortRequest(nic=DeviceName("service"), host_port=8080, port=80, protocol=Protocol.TCP),

@@ -44,7 +44,7 @@ CHANGES = {
     "acquire user",
     "reserve",
     "lock disks",
-    "give disk",
+    "change owner",
     "open stderr",
     "attach",
     "start unit",
@@ -92,7 +92,7 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("acquire user", "reserve", "bind disks", "lock disks", "note disks", "give disk", "open stderr", "attach"),
+        *("acquire user", "reserve", "bind disks", "lock disks", "record disks", "change owner", "open stderr", "attach"),
         *("start unit", "check bound disks"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
@@ -341,7 +341,7 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
     "step",
     [
         *("take image", "find tender", "find groups", "inspect disk", "acquire user", "reserve", "lock disks"),
-        *("note disks", "give disk", "open stderr", "attach"),
+        *("record disks", "change owner", "open stderr", "attach"),
     ],
 )
 @pytest.mark.parametrize("error", [HostError("broken."), TakenError("locked.")], ids=["host", "taken"])
@@ -379,7 +379,7 @@ async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_n
     machine: Machine, runtime: Runtime, result: str, unit: str, said: list[str], words: str
 ) -> None:
     machine.units.job_result = result
-    machine.console.said[unit] = said
+    machine.console.failures[unit] = said
     with pytest.raises(StartError) as caught:
         await runtime.start(WORKLOAD)
     assert str(caught.value) == f"{words} See: journalctl -u {unit}"
@@ -416,7 +416,7 @@ async def test_a_bus_that_breaks_in_the_middle_leaves_nothing(machine: Machine, 
 
 async def test_an_undoing_that_fails_does_not_hide_why_it_was_needed(machine: Machine, runtime: Runtime) -> None:
     machine.units.job_result = "failed"
-    machine.console.said[UNIT] = ["the reason"]
+    machine.console.failures[UNIT] = ["the reason"]
     machine.steps.errors["release"] = HostError("the network service is gone.")
     with pytest.raises(StartError, match="the reason"):
         await runtime.start(WORKLOAD)
@@ -470,7 +470,7 @@ async def test_disk_is_the_tasks_user_s_and_so_is_the_tender(machine: Machine, r
     await runtime.start(WORKLOAD)
     (unit,) = machine.units.started
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
-    assert [each.path for each in machine.users.noted[machine.users.held[WEB]]] == ["/srv/disk.img"]
+    assert [each.path for each in machine.users.disks[machine.users.held[WEB]]] == ["/srv/disk.img"]
     assert unit.value("User") == str(machine.users.held[WEB])
 
 
@@ -577,8 +577,8 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
         "open image",
         "reserve",
         "lock disks",
-        "note disks",
-        "give disk",
+        "record disks",
+        "change owner",
         "open disk",
         "attach",
         "start unit",

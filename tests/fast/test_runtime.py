@@ -89,7 +89,7 @@ async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Ta
 async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
     machine: Machine, runtime: Runtime, web: Task, lines: list[Entry], ending: Ending
 ) -> None:
-    machine.console.on_the_way = lines
+    machine.console.pending = lines
     machine.units.end(UNIT, MainCode.EXITED, 1)
     task = await runtime.task(WEB)
     assert task.outcome is not None
@@ -97,7 +97,7 @@ async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
 
 
 async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.on_the_way = [entry("Hello"), entry("solo5-hvt: Fatal error when reading: no", Stream.STDERR)]
+    machine.console.pending = [entry("Hello"), entry("solo5-hvt: Fatal error when reading: no", Stream.STDERR)]
     machine.units.end(UNIT, MainCode.EXITED, 1)
     task = await runtime.task(WEB)
     assert task.outcome is not None
@@ -107,7 +107,7 @@ async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runti
 async def test_a_plain_end_is_told_without_reading_the_journal(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
-    assert not {"sync", "read last words"} & set(machine.steps.taken)
+    assert not {"sync", "exit_messages"} & set(machine.steps.taken)
 
 
 # --- wait ----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_tas
             machine.console.say(entry(line))
             await yields()
         assert not reading.done()
-        machine.console.on_the_way = [entry("e"), entry("f")]  # written, and not yet in the journal, when it ends
+        machine.console.pending = [entry("e"), entry("f")]  # written, and not yet in the journal, when it ends
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list(first + "cdef")
 
@@ -194,7 +194,7 @@ async def test_lines_and_end_at_the_same_moment_are_in_order_and_complete(
 ) -> None:
     async with Background(read(runtime, web, follow=True)) as reading:
         machine.console.say(*map(entry, "abc"))
-        machine.console.on_the_way = [entry("d")]
+        machine.console.pending = [entry("d")]
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list("abcd")
 

@@ -45,7 +45,7 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
 
 
 async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
-    machine.usages.gone.add(f"/solo5.slice/{UNIT}")
+    machine.usages.removed.add(f"/solo5.slice/{UNIT}")
     async with agent() as nomad:
         nomad.driver.config = QUICK
         await nomad.start(task_config())

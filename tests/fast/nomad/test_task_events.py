@@ -178,7 +178,7 @@ async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machi
 async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        machine.relay.told.put_nowait(DroppedLines(task=NAME, lines=12))
+        machine.relay.dropped.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()
         message = "journald dropped 12 lines of the console: its rate limit was exceeded"
         assert (await nomad.messages())[-1] == message

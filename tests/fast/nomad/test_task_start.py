@@ -61,7 +61,7 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
     machine: Machine, fifos: Fifos
 ) -> None:
     machine.units.job_result = "failed"
-    machine.console.said[UNIT] = ["solo5-hvt: no such device"]
+    machine.console.failures[UNIT] = ["solo5-hvt: no such device"]
     async with agent() as nomad:
         with pytest.raises(StartError, match="its tender failed: solo5-hvt: no such device") as caught:
             await nomad.start(fifos.of(task_config()))
