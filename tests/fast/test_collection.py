@@ -1,4 +1,4 @@
-"""What belongs to nobody is looked for without waking anybody, and taken away by whoever can."""
+"""Orphans are found without activating a service, and removed by the component that owns the resource."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime
 
 
 async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine: Machine, runtime: Runtime) -> None:
-    """As a driver does from time to time: it could not tell the relay of an end while that was away."""
+    """A drain may have failed while the relay was not running; the driver repeats it from time to time."""
     machine.units.loaded[running("idle").unit] = running("idle").state
     machine.relay.silent = {WEB: 1000.0, TaskName("idle"): 1000.0, TaskName("starting"): 10.0}
     assert await runtime.collect_consoles() == [WEB]

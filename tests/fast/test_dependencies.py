@@ -1,4 +1,4 @@
-"""The list of dependencies is whole: nothing is imported, loaded, executed or connected to that it does not have."""
+"""The list of dependencies is complete: it has all that is imported, loaded, executed and connected to."""
 
 import ast
 import re
@@ -54,7 +54,7 @@ def named(kind: Kind) -> set[str]:
 
 
 def imports() -> Iterator[tuple[str, str]]:
-    """File and module, of what is neither of Python's own library nor ours."""
+    """Yield file and module of each import that is neither in the standard library nor in this package."""
     for file, tree in TREES.items():
         for node in ast.walk(tree):
             match node:
@@ -70,7 +70,7 @@ def imports() -> Iterator[tuple[str, str]]:
 
 
 def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
-    """File and call of each function or method with one of these names."""
+    """Yield file and call of each function or method with one of these names."""
     for file, tree in TREES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
@@ -81,7 +81,7 @@ def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
 
 
 def constants(file: str) -> dict[str, str]:
-    """The module's own constants that are text."""
+    """Return the string constants of a module."""
     return {
         target.id: node.value.value
         for node in TREES[file].body
@@ -92,7 +92,7 @@ def constants(file: str) -> dict[str, str]:
 
 
 def value(file: str, call: ast.Call) -> str:
-    """The text of a call's first argument, or of the first in its list; an expression that is no constant as it is."""
+    """Return the first argument of a call, or the first element of its list; as an expression if it is no constant."""
     first = call.args[0]
     if isinstance(first, ast.List):
         first = first.elts[0]
@@ -103,7 +103,7 @@ def value(file: str, call: ast.Call) -> str:
 
 
 def texts() -> Iterator[str]:
-    """Each constant text that is not in an f-string or a docstring's sentence: paths, among others."""
+    """Yield each string constant outside of f-strings and docstrings, such as paths."""
     for tree in TREES.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -244,7 +244,7 @@ ALL = "every verb but `image` and `doctor`"
 
 
 def words(needed_by: tuple[str, ...]) -> str:
-    """The last column of the manual's table."""
+    """Return the words of the table's last column."""
     names = [f"`{each}`" for each in needed_by if not {*TASKS} <= {*needed_by} or each not in TASKS]
     if {*STARTS} <= {*needed_by}:
         names = [each for each in names if each.strip("`") not in STARTS[1:]]

@@ -1,4 +1,4 @@
-"""The beginning of a task: all of it, or nothing."""
+"""A start: complete, or undone."""
 
 import asyncio
 import os
@@ -92,7 +92,8 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
         *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
-        *("acquire user", "reserve", "bind disks", "lock disks", "record disks", "change owner", "open stderr", "attach"),
+        *("acquire user", "reserve", "bind disks", "lock disks", "record disks", "change owner"),
+        *("open stderr", "attach"),
         *("start unit", "check bound disks"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
@@ -289,7 +290,7 @@ async def test_policy_is_checked_against_what_will_be_made(
 
 
 async def test_what_is_at_the_ceilings_is_made(machine: Machine, runtime: Runtime) -> None:
-    """A port is one for all its protocols; and those of a group are none of an image without NICs."""
+    """A port counts once for all protocols; a group's ports do not count for an image without NICs."""
     policy = Policy(
         networks=(DEFAULT,), units=("service",), tenders=(Target.HVT, Target.SPT), memory=64 * MIB, nics=2, disks=0,
         ports=1, image=4096,
@@ -363,7 +364,7 @@ async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_noth
 
 
 @pytest.mark.parametrize(
-    "result, unit, said, words",
+    "result, unit, messages, words",
     [
         ("failed", UNIT, ["older", "exec: no"], "task web did not start: its tender failed: exec: no"),
         ("failed", UNIT, [], "task web did not start: its tender failed: job result 'failed'"),
@@ -376,10 +377,10 @@ async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_noth
     ],
 )
 async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_nothing(
-    machine: Machine, runtime: Runtime, result: str, unit: str, said: list[str], words: str
+    machine: Machine, runtime: Runtime, result: str, unit: str, messages: list[str], words: str
 ) -> None:
     machine.units.job_result = result
-    machine.console.failures[unit] = said
+    machine.console.failures[unit] = messages
     with pytest.raises(StartError) as caught:
         await runtime.start(WORKLOAD)
     assert str(caught.value) == f"{words} See: journalctl -u {unit}"
@@ -439,7 +440,7 @@ async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: M
 async def test_a_start_that_comes_second_undoes_nothing_of_the_first(
     machine: Machine, runtime: Runtime, fault: str | None
 ) -> None:
-    """It has looked for a unit before the first one made it; the disk that it then finds in use is the first one's."""
+    """It read the unit before the first start made it; the locked disk that it finds is the first start's."""
     machine.steps.hang_on = "acquire user"
     second = asyncio.ensure_future(runtime.start(WORKLOAD))
     await machine.steps.hanging.wait()

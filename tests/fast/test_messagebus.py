@@ -1,4 +1,4 @@
-"""Which messages are read, and which are dropped by their header."""
+"""Messages that are parsed, and unicast signals that are dropped by their header."""
 
 from io import BytesIO
 
@@ -9,7 +9,7 @@ from solo5_systemd.messagebus import BUS, _Unmarshaller
 
 
 def read(message: Message) -> _Unmarshaller:
-    """Return what has read a message, as it comes from the bus."""
+    """Return the parser of a message, after it has parsed it as from the bus."""
     message.serial = 1
     unmarshaller = _Unmarshaller(BytesIO(_sent_by(message.sender, bytes(message._marshall()))))
     assert unmarshaller.unmarshall() is not None

@@ -1,4 +1,4 @@
-"""A file is found below its roots without a look at anything else; it is judged by where it lies."""
+"""A file is opened below its roots without an access to another path; its resolved path decides."""
 
 import os
 import socket
@@ -87,7 +87,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("path", "target"), HOSTILE)
 def test_what_is_elsewhere_and_what_is_not_there_have_one_sentence(root: Path, path: str, target: str | None) -> None:
-    """So nothing is learned of files that a job may not use."""
+    """The error does not reveal whether a file outside of the roots exists."""
     top = root.parent
     (top / "stranger").symlink_to("root/inside")
     (top / "root-too").mkdir()
@@ -101,7 +101,7 @@ def test_what_is_elsewhere_and_what_is_not_there_have_one_sentence(root: Path, p
 
 
 def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An automount point is mounted by less than an open."""
+    """Less than an open can mount an automount point."""
     touched: list[str] = []
     real = os.open
 

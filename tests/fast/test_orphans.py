@@ -1,4 +1,4 @@
-"""What belongs to nobody is found with its reason; what may be somebody's is not found at all."""
+"""Orphans are found with their reason; resources that may have an owner are not."""
 
 from dataclasses import replace
 

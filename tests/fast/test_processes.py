@@ -1,4 +1,4 @@
-"""A child is gone, and no zombie, whatever ends the block that uses it."""
+"""A child is killed and reaped, in whatever way the block ends."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The story of a task, told by the engine on a machine in memory."""
+"""The engine on in-memory backends."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""What all tasks use, gathered from the kernel's accounts."""
+"""The resource usage of all tasks, from the kernel's counters."""
 
 from tests.fakes.backends import Machine
 

@@ -1,4 +1,4 @@
-"""How a task ends because somebody wants it to, and how it is forgotten."""
+"""Tasks are stopped, killed and removed."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace

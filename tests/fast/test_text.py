@@ -1,4 +1,4 @@
-"""Text of others: printable where it is shown, and without unit file syntax where PID 1 reads it."""
+"""Text from jobs and guests: printable in output, and without unit file syntax for PID 1."""
 
 import pytest
 from hypothesis import given

@@ -18,14 +18,14 @@ __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_r
 
 @pytest.fixture(autouse=True)
 def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The private bus is everybody's system bus."""
+    """Use the private bus as the system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     return bus.address
 
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PID 1 that is away comes back soon, or never."""
+    """Shorten the interval of retries while PID 1 is off the bus."""
     monkeypatch.setattr(manager_module, "RETRY_INTERVAL_S", 0.01)
 
 
@@ -43,7 +43,7 @@ async def connection(address: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 def exports(tmp_path: Path) -> ExportedState:
-    """A machine whose PID 1 has written nothing yet."""
+    """Return the exported state of a host without units."""
     (tmp_path / "units").mkdir()
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup/cgroup.procs").touch()
@@ -52,7 +52,7 @@ def exports(tmp_path: Path) -> ExportedState:
 
 @pytest.fixture
 def marks(exports: ExportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScopeFields:
-    """The cgroups of the same machine."""
+    """Return the scope fields of the same host."""
     Attributes(monkeypatch)
     return ScopeFields(tmp_path / "cgroup")
 

@@ -1,4 +1,4 @@
-"""PID 1 on a private bus: it records what it is asked, and sends real signals when a test says so."""
+"""A fake PID 1 on a private bus: it records calls, and sends real signals."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.UnknownProperty"
 
 
 class Report(Enum):
-    """When a job's JobRemoved is sent, seen from the reply that names the job."""
+    """When JobRemoved is sent, relative to the reply with the job's path."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -31,7 +31,7 @@ class Report(Enum):
 
 @dataclass
 class Unit:
-    """A loaded unit: its row in a listing, and its properties by name."""
+    """A loaded unit: its row in ListUnits, and its properties by name."""
 
     name: str
     active: str = "active"
@@ -45,21 +45,21 @@ class Unit:
 
 
 class FakeSystemd:
-    """Fulfils as much of org.freedesktop.systemd1(5) as the engine calls.
+    """The methods of org.freedesktop.systemd1(5) that the engine calls.
 
     Attributes:
-        calls: every Manager call: member and body, in order.
-        read: every property that was asked for, in order.
-        files: device and inode of every descriptor that came with a call.
-        units: what is loaded, by name.
-        about: properties of the manager itself.
-        errors: the D-Bus error name that a member answers with.
-        passing: the members that answer with their error once.
-        report: when jobs are reported.
-        result: how jobs end.
-        one_job: every call that makes a job is answered with the same one, as merged jobs are.
-        silent: members that are never answered.
-        on_list: called after a listing was made and before its reply is sent.
+        calls: all Manager calls, as member and body, in order.
+        read: all properties that were read, in order.
+        files: device and inode of each received file descriptor.
+        units: loaded units by name.
+        about: properties of the Manager.
+        errors: the D-Bus error of a member.
+        passing: members that return their error once.
+        report: when JobRemoved is sent.
+        result: result of jobs.
+        one_job: each call returns the same job, as merged jobs do.
+        silent: members without a reply.
+        on_list: called between a listing and its reply.
     """
 
     def __init__(self, bus: MessageBus) -> None:
@@ -177,7 +177,7 @@ class FakeSystemd:
         return Message.new_method_return(message, UNITS, [rows])
 
     def _get(self, message: Message, _: str, name: str) -> Message:
-        """As systemd does: any name can be described, an absent unit as one that was not found."""
+        """Return a property, as systemd does: a unit that is not loaded has LoadState `not-found`."""
         self.read.append(name)
         if "Get" in self.errors:
             return Message.new_error(message, self.errors["Get"], "the reason.")
@@ -193,7 +193,7 @@ class FakeSystemd:
 
 @asynccontextmanager
 async def pid1(address: str, units: dict[str, Unit] | None = None) -> AsyncIterator[FakeSystemd]:
-    """A PID 1 on this bus, with these units; it may lose the bus before its end."""
+    """Yield a fake PID 1 with units; the bus may exit before it."""
     bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
     gone = asyncio.ensure_future(bus.wait_for_disconnect())
     systemd = FakeSystemd(bus)

@@ -1,4 +1,4 @@
-"""One task's unit, and what is done with it."""
+"""A task's unit, and calls for it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
@@ -38,7 +38,7 @@ async def stop(manager: Manager) -> None:
 
 @asynccontextmanager
 async def restarted(bus: PrivateBus, connection: Connection) -> AsyncIterator[None]:
-    """The bus is another daemon's in the block; nothing of what was opened to it is left in the end."""
+    """Restart the bus daemon for the block; close the connection and the daemon at its end."""
     bus.close()
     bus.open()
     try:

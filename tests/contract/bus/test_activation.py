@@ -1,4 +1,4 @@
-"""A service of ours that the bus starts: a start which takes longer than the bus waits."""
+"""An activation that takes longer than the bus waits."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ def answer(message: Message) -> Message | bool:
 
 @pytest.fixture
 def attempts(tmp_path: Path, bus: PrivateBus) -> Path:
-    """A line for each process that the bus has started for the name; none takes the name."""
+    """Return a file with a line for each process that the bus has activated; none of them requests the name."""
     attempts = tmp_path / "attempts"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\necho started >>{attempts}\nexec sleep 60\n")

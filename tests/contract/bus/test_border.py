@@ -1,4 +1,4 @@
-"""Nothing that a unit file would read otherwise leaves for PID 1, whatever made it."""
+"""Text that a unit file would not reproduce is never sent to PID 1."""
 
 import pytest
 from dbus_next import Variant

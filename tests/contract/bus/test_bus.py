@@ -1,4 +1,4 @@
-"""Errors by name, and a bus that dies."""
+"""D-Bus errors, and a bus that exits."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""systemd's jobs over a real bus: every one ends, for everyone who waits for it."""
+"""Jobs of systemd over a real bus: each caller gets a result."""
 
 import asyncio
 import os

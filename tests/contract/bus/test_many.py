@@ -1,4 +1,4 @@
-"""Many units are read from what PID 1 has written to files; what is not found there is asked for."""
+"""Properties of many units are read from PID 1's files; those that are missing there, from D-Bus."""
 
 import asyncio
 import struct
@@ -22,7 +22,7 @@ CGROUP = f"solo5.slice/solo5-shared.slice/{UNIT}"
 
 @pytest.fixture
 def written(systemd: FakeSystemd, tmp_path: Path) -> Path:
-    """A service that runs in a slice below ours, and what PID 1 has written of it."""
+    """Return a service in a slice below solo5.slice, with its exported files."""
     systemd.units[UNIT] = service(
         MainPID=Variant("u", 7),
         ControlGroup=Variant("s", "/asked"),

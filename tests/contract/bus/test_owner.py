@@ -1,4 +1,4 @@
-"""A signal counts where it comes from the present owner of systemd's name, whatever else reaches the connection."""
+"""A signal counts only from the current owner of org.freedesktop.systemd1."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def test_a_strangers_jobs_end_does_not_count(
 async def test_the_later_owner_of_the_name_counts_and_the_earlier_does_not(
     systemd: FakeSystemd, manager: Manager, connection: Connection, address: str
 ) -> None:
-    """As where PID 1 executes itself anew: its connection is another one then."""
+    """A re-execution of PID 1 opens another connection."""
     systemd.units[UNIT] = service()
     systemd.report = Report.NEVER
     await connection.match(WIDE)

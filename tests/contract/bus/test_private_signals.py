@@ -1,4 +1,4 @@
-"""A local user sends signals to our connection alone, as the system bus's policy lets every user do."""
+"""Unicast signals of a local user, which the policy of the system bus allows."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def stranger(address: str) -> AsyncIterator[LibraryBus]:
 
 @pytest.fixture
 async def watched(address: str) -> AsyncIterator[tuple[Connection, list[Message]]]:
-    """A connection, and the messages that its listeners were given."""
+    """Yield a connection, and the messages that its callbacks received."""
     seen: list[Message] = []
     async with system_bus() as connection:
         connection.listen(seen.append)
@@ -42,7 +42,7 @@ def signal(to: str | None, body: Sequence[object] = (), signature: str = "", fds
 
 
 async def arrived(connection: Connection, stranger: LibraryBus) -> None:
-    """Wait until what the stranger has sent has been read: the bus keeps the order of one sender and one receiver."""
+    """Wait until all messages of the sender have been read: the bus keeps their order."""
     end: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def listener(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Units over a real bus: read, and followed as they change."""
+"""States of units and their changes, over a real bus."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -195,7 +195,7 @@ async def test_an_unchanged_state_is_given_again_and_not_read_again(
 
 
 async def match_rules(connection: Connection) -> int:
-    """How many the daemon holds for us (its Debug.Stats interface)."""
+    """Return the number of match rules of this connection (org.freedesktop.DBus.Debug.Stats)."""
     (stats,) = await connection.call(
         "org.freedesktop.DBus",
         "/org/freedesktop/DBus",
@@ -215,7 +215,7 @@ def many(systemd: FakeSystemd, count: int) -> list[TaskName]:
 
 @asynccontextmanager
 async def watching(manager: Manager, names: Sequence[TaskName]) -> AsyncIterator[list[AsyncGenerator[UnitState, None]]]:
-    """Watches over all of them, each of which has given its first state."""
+    """Yield a generator of changes for each unit, past its first state."""
     async with AsyncExitStack() as stack:
         watches = []
         for name in names:
@@ -298,7 +298,7 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_told_after_it(
 
 @asynccontextmanager
 async def _later(address: str, units: dict[str, Unit]) -> AsyncIterator[FakeSystemd]:
-    """PID 1 takes some time to find a bus that has come back."""
+    """Restart PID 1's connection some time after the bus."""
     await asyncio.sleep(0.2)
     async with pid1(address, units) as systemd:
         yield systemd

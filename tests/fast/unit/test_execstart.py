@@ -1,4 +1,4 @@
-"""A command line in which a dollar is text, for each systemd."""
+"""A command line without variable expansion, for each release of systemd."""
 
 import pytest
 

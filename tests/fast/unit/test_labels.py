@@ -1,4 +1,4 @@
-"""Labels: journal fields that a job's author may choose, within bounds."""
+"""Labels: the journal fields that a job's author may choose."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Fields of the journal, each value one word of the unit's file."""
+"""LogExtraFields=, each value one word of the unit file."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A row for each ending: what PID 1 has on record and what was said, and what that means."""
+"""The outcome of each combination of unit properties and messages."""
 
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +32,7 @@ def killed(number: int, result: str = "signal", code: int = MainCode.KILLED) -> 
     return replace(ENDED, main_code=code, main_status=number, result=result)
 
 
-def asked(state: UnitState) -> UnitState:
+def stop(state: UnitState) -> UnitState:
     return replace(state, active_exit=state.main_exit - 1)
 
 
@@ -79,10 +79,10 @@ ROWS = [
     Row(exited(0), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=NOT_FAILED),
     Row(
         exited(0), Ending.EXITED, "the guest exited with 0", 0, True, HELLO, ("solo5-hvt: a warning",), code=0,
-        futile=NOT_FAILED, claim="whatever was said",
+        futile=NOT_FAILED, claim="whatever the messages are",
     ),
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=HELLO, code=1),
-    Row(asked(spt(exited(1))), Ending.EXITED, "the guest exited with 1", 1, code=1, claim="spt dies of a stop"),
+    Row(stop(spt(exited(1))), Ending.EXITED, "the guest exited with 1", 1, code=1, claim="spt dies of a stop"),
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=CAUGHT, code=1, claim="a guest is no tender"),
     Row(exited(2), Ending.EXITED, "the guest exited with 2", 2, guest=HELLO, code=2),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, code=3),
@@ -109,7 +109,7 @@ ROWS = [
         guest=("Solo5: trap: type=#PF ec=0x0 ", "Solo5: ABORT: cpu.c:1: Fatal trap"), code=255,
     ),
     Row(spt(killed(11)), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
-    Row(asked(spt(killed(11))), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
+    Row(stop(spt(killed(11))), Ending.TRAPPED, "the guest trapped (SIGSEGV)", 139, signal=11),
     Row(spt(killed(4, code=MainCode.DUMPED)), Ending.TRAPPED, "the guest trapped (SIGILL)", 132, signal=4),
     Row(
         exited(2), Ending.GUEST_OUT_OF_MEMORY,
@@ -131,14 +131,14 @@ ROWS = [
         claim="a guest that has caught it",
     ),
     # stopped
-    Row(asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=STOP_REQUESTED),
+    Row(stop(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=STOP_REQUESTED),
     Row(
-        asked(exited(1)), Ending.STOPPED, "stopped on request", 143, True, HELLO,
+        stop(exited(1)), Ending.STOPPED, "stopped on request", 143, True, HELLO,
         ("solo5-hvt: Fatal error when writing: Input/output error",), code=1, signal=15, futile=STOP_REQUESTED,
-        claim="what comes after a stop was asked for is no failure",
+        claim="an error after a stop request is not a failure",
     ),
     Row(exited(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, HELLO, CAUGHT, code=1, signal=15,
-        futile=STOP_REQUESTED, claim="hvt, and PID 1's remarks are not ours to read"),
+        futile=STOP_REQUESTED, claim="hvt, and PID 1's messages cannot be read"),
     Row(exited(1), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, (), ("Exiting on signal 2", ""),
         (*BEGUN, sent("SIGINT")), code=1, signal=2, futile=STOP_REQUESTED),
     Row(spt(killed(15)), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15, futile=STOP_REQUESTED),
@@ -147,20 +147,20 @@ ROWS = [
         signal=2, futile=STOP_REQUESTED,
     ),
     Row(
-        asked(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
+        stop(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
         futile=STOP_REQUESTED,
     ),
-    Row(asked(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
+    Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
-        asked(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
-        futile=STOP_REQUESTED, claim="a stop that had to come to SIGKILL",
+        stop(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
+        futile=STOP_REQUESTED, claim="a stop that ended with SIGKILL",
     ),
     Row(
-        asked(exited(1)), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True, code=1,
+        stop(exited(1)), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True, code=1,
         signal=15,
     ),
     Row(
-        asked(spt(killed(15))), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True,
+        stop(spt(killed(15))), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True,
         signal=15,
     ),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, down=True, code=3, claim="an end of its own meanwhile"),
@@ -185,14 +185,14 @@ ROWS = [
     Row(killed(25), Ending.KILLED, "killed by SIGXFSZ: it reached LimitFSIZE=", 153, systemd=BEGUN, signal=25),
     Row(killed(63), Ending.KILLED, "killed by signal 63", 191, signal=63),
     Row(killed(9), Ending.STALLED, "killed: the tender hung, its main thread a zombie", 137, hung=True, signal=9),
-    Row(asked(exited(0)), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=NOT_FAILED),
+    Row(stop(exited(0)), Ending.EXITED, "the guest exited with 0", 0, True, code=0, futile=NOT_FAILED),
     # the host's memory
     Row(killed(9, "oom-kill"), Ending.OUT_OF_MEMORY,
         "OOM-killed: not enough memory for guest and tender", 137, signal=9),
     Row(memory(killed(9, "oom-kill"), 64 * MIB), Ending.OUT_OF_MEMORY,
         "OOM-killed: guest and tender needed more than the task's 64 MiB", 137, signal=9, futile=MORE),
     Row(
-        memory(asked(exited(1, "oom-kill")), 41 * MIB // 2), Ending.OUT_OF_MEMORY,
+        memory(stop(exited(1, "oom-kill")), 41 * MIB // 2), Ending.OUT_OF_MEMORY,
         "OOM-killed: the host or a slice ran out of memory; the task used 20.5 MiB of its 64 MiB", 137,
         signal=9,
     ),
@@ -248,10 +248,10 @@ ROWS = [
         futile="remove the task, and start it with solo5ctl or Nomad", claim="it was active in an earlier run",
     ),
     Row(exited(208), Ending.EXITED, "the guest exited with 208", 208, code=208, claim="a guest's own 208"),
-    Row(asked(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
+    Row(stop(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
     Row(killed(9, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGKILL)", 137, signal=9),
     Row(
-        asked(exited(1, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, tender=CAUGHT,
+        stop(exited(1, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, tender=CAUGHT,
         code=1, signal=15, claim="RuntimeMaxSec= under hvt",
     ),
     Row(killed(6, "watchdog"), Ending.TIMED_OUT, "ended by systemd: watchdog (SIGABRT)", 134, signal=6),
@@ -274,14 +274,14 @@ ROWS = [
 ]  # fmt: skip
 
 
-def told(row: Row) -> Outcome:
-    words = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
-    return outcome(row.state, words, shutting_down=row.down)
+def row_outcome(row: Row) -> Outcome:
+    messages = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
+    return outcome(row.state, messages, shutting_down=row.down)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
-def test_an_ending_is_told_from_the_record_and_the_last_words(row: Row) -> None:
-    found = told(row)
+def test_the_outcome_follows_from_unit_and_messages(row: Row) -> None:
+    found = row_outcome(row)
     assert (found.ending, found.sentence, found.futile) == (row.ending, row.sentence, row.futile)
     assert (found.exit_code, found.signal) == (row.code, row.signal)
     assert (found.shell_status, found.clean, found.retry) == (row.shell, row.clean, not row.futile)
@@ -294,19 +294,20 @@ def test_every_ending_has_its_row() -> None:
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if is_unambiguous(row.state)], ids=lambda row: row.claim or row.sentence
 )
-def test_a_record_that_speaks_for_itself_needs_no_words(row: Row) -> None:
-    assert outcome(row.state, shutting_down=row.down) == told(row)
+def test_an_unambiguous_unit_needs_no_messages(row: Row) -> None:
+    assert outcome(row.state, shutting_down=row.down) == row_outcome(row)
 
 
 @pytest.mark.parametrize(
-    "state", [exited(0), asked(exited(1)), asked(spt(killed(15))), asked(killed(9)), replace(ENDED, main_code=0)]
+    "state",
+    [exited(0), stop(exited(1)), stop(spt(killed(15))), stop(killed(9)), replace(ENDED, main_code=0)],
 )
-def test_a_plain_end_and_a_stop_speak_for_themselves(state: UnitState) -> None:
+def test_an_exit_with_0_and_a_stop_are_unambiguous(state: UnitState) -> None:
     assert is_unambiguous(state)
 
 
-@pytest.mark.parametrize("state", [exited(1), exited(3), killed(9), spt(killed(15)), asked(spt(killed(11)))])
-def test_a_failure_and_a_signal_from_somewhere_do_not(state: UnitState) -> None:
+@pytest.mark.parametrize("state", [exited(1), exited(3), killed(9), spt(killed(15)), stop(spt(killed(11)))])
+def test_a_failure_and_a_foreign_signal_are_ambiguous(state: UnitState) -> None:
     assert not is_unambiguous(state)
 
 

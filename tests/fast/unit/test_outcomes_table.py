@@ -1,4 +1,4 @@
-"""docs/outcomes.md has a row for each ending, and the tests that it names are there."""
+"""docs/outcomes.md has a row for each outcome, and the tests in it exist."""
 
 import ast
 import re

@@ -1,6 +1,6 @@
-"""Programs that are linked with this machine's C library, under the filter of a task's unit.
+"""Programs that are linked with the host's C library, under the seccomp filter of a task's unit.
 
-The C library differs with the machine: these run on Debian 12 and on 13.
+Run on Debian 12 and 13, which have different C libraries.
 """
 
 import platform
@@ -60,7 +60,7 @@ def numbers() -> dict[str, int]:
 
 
 def filter_of(calls: Iterable[str]) -> bytes:
-    """Return the program of a seccomp filter that ends a process at the first system call besides *calls*."""
+    """Return a seccomp program that kills a process at the first system call that is not in *calls*."""
     of = numbers()
     code = [struct.pack("HBBI", _LOAD, 0, 0, 0)]
     for call in calls:

@@ -1,4 +1,4 @@
-"""Who said what at the end of a run."""
+"""The last messages of a run, by source."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
 
 
 @pytest.mark.parametrize(
-    "remark, requested",
+    "message, requested",
     [
         (UnitMessage("web: Sent signal SIGTERM to main process 68 (solo5-spt) on client request."), True),
         (UnitMessage("web: Sending signal SIGTERM to process 68 (solo5-spt) on client request."), True),
@@ -39,9 +39,9 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
         (UnitMessage("web: State 'stop-sigterm' timed out. Killing."), False),
     ],
 )
-def test_a_signal_through_systemd_is_on_its_record(remark: UnitMessage, requested: bool) -> None:
+def test_a_signal_through_systemd_is_on_its_record(message: UnitMessage, requested: bool) -> None:
     begun = UnitMessage("Started solo5-task-web.scope.", STARTED)
-    assert ExitMessages(systemd=[begun, remark]).sent_by_systemd(15) is requested
+    assert ExitMessages(systemd=[begun, message]).sent_by_systemd(15) is requested
 
 
 def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:
