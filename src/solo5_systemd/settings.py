@@ -4,21 +4,21 @@ tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
-log_namespace = "solo5"   # left out: consoles are in the host's journal
+log_namespace = "solo5"   # default: the host's journal
 
 [network.default]
-ipv4 = "10.89.0.0/24"     # left out: a range that is free on this host is chosen
-gateway4 = "10.89.0.1"    # left out: the first address
-bridge = "solo5-default"  # left out: solo5-NAME, the name shortened where it is long
+ipv4 = "10.89.0.0/24"     # default: a free range of this host
+gateway4 = "10.89.0.1"    # default: the first address
+bridge = "solo5-default"  # default: solo5-NAME, with a hash if that is longer than 15 characters
 mtu = 1500
 masquerade = true
 routed = false            # true: a client that has a route reaches ports that are not published
-reach = []                # names of other networks whose guests may be called from here
+reach = []                # other networks that guests of this one may connect to
 isolated = false          # true: guests of this network do not reach each other
 host = []                 # ports of the host for its guests, such as ["53/udp"]
-metadata = false          # true: guests reach the addresses where clouds have their metadata service
-connections = 4096        # how many a guest may have open at once
-fragments = false         # true: guests may send fragments of datagrams
+metadata = false          # true: guests reach the metadata addresses of clouds
+connections = 4096        # connection limit of each guest
+fragments = false         # true: guests may send IP fragments
 """
 
 import hashlib

@@ -97,11 +97,11 @@ class Service:
         try:
             [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.name])
             if owned:
-                return None
+                return None  # it runs, and is only slow
             status = await self._property("ExecMainStatus")
             sentence = await self._property("StatusText") if status == EXIT_CONFIG else ""
         except (HostError, RemoteError):
-            return None
+            return None  # the pending call reports the failure of the bus or PID 1
         if status != EXIT_CONFIG:
             return None
         return DependencyError(

@@ -71,7 +71,7 @@ class Connection:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                await self._disconnect()
+                await self._disconnect()  # frees the socket of a lost connection
                 self._bus = await _connected(self._address)
                 self.lost = asyncio.ensure_future(_disconnected(self._bus))
                 self.generation += 1
@@ -167,6 +167,7 @@ class Connection:
             return
         if bus.connected:
             bus.disconnect()
+        # dbus-next disconnects in the background; its socket must not be closed before.
         await self.lost
         _close(bus)
 
@@ -174,10 +175,10 @@ class Connection:
 def _error(reply: Message) -> Exception:
     name = reply.error_name or ""
     text = str(reply.body[0]) if reply.body else name
-    ours = BY_DBUS_NAME.get(name)
-    if ours is not None:
-        sentence, _, hint = text.partition("\n")
-        return ours(sentence, hint)
+    error_class = BY_DBUS_NAME.get(name)
+    if error_class is not None:
+        sentence, _, hint = text.partition("\n")  # as daemon/service.py joins them
+        return error_class(sentence, hint)
     if name in (
         "org.freedesktop.DBus.Error.AccessDenied",
         "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
@@ -231,6 +232,7 @@ async def _connected(address: str | None) -> MessageBus:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await bus.connect()
         except BaseException:
+            # dbus-next registers its reader before the reply to Hello.
             asyncio.get_running_loop().remove_reader(bus._fd)  # noqa: SLF001
             _close(bus)
             raise

@@ -101,17 +101,20 @@ class Jobs:
         self._dispatching += 1
         try:
             reply = await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+            # The call went over a new connection, on which nothing is subscribed to JobRemoved yet.
             if self._connection.generation != generation:
                 raise _broken(member)
             job = str(reply[0])
             early = self._early.get(job)
         finally:
             self._dispatching -= 1
+            # No reply is outstanding, so no stored result can be needed.
             if not self._dispatching:
                 self._early.clear()
         return early or await self._result(job, member)
 
     async def _result(self, job: str, member: str) -> str:
+        # One future per job: systemd merges jobs, so two calls can wait for the same one.
         future = self._waiting.setdefault(job, asyncio.get_running_loop().create_future())
         lost = self._connection.lost
         await asyncio.wait((future, lost), timeout=JOB_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)

@@ -80,12 +80,14 @@ class Manager:
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
                 fds.append(fd)
+        # "fail" never cancels a job that is queued for a dependency, such as a stop of the slice.
         body = [unit.name, "fail", properties, []]
         with _translated():
             result = await self._start_job(body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
         begun = await self._new_run(unit.name)
+        # Only now, since the start job creates the cgroup.
         if unit.marks and begun.control_group:
             self._marks.write(begun.control_group, unit.marks)
         return begun
@@ -189,6 +191,7 @@ class Manager:
         (rows,) = await self._list_call(
             "ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]]
         )
+        # Activating and deactivating units count: their task may be starting or stopping.
         active = [row.unit for row in map(_ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
         return _instances(network_service(_ANY), active), _instances(outcome_target(_ANY), active)
 
@@ -211,6 +214,7 @@ class Manager:
         if now is None or now.over:
             states = await self._read_all(rows)
             return states[0] if states else None
+        # A unit that was restarted between two reads shows it by its invocation only.
         properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
         return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
 
@@ -249,7 +253,7 @@ class Manager:
         if exported is None:
             return await self._read(row)
         if row.kind is UnitKind.SCOPE:
-            return self._unit_state(row, exported)
+            return self._unit_state(row, exported)  # a scope has no start time
         started = await self._get(row.path, INTERFACES[row.kind], STARTED)
         return self._unit_state(row, {**exported, STARTED: started}) if started else await self._read(row)
 
@@ -416,7 +420,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        ours = _ERROR_CLASSES.get(error.name.rpartition(".")[2])
-        if ours is not None:
-            raise ours(f"systemd refuses: {error.text.rstrip('.')}.") from error
+        error_class = _ERROR_CLASSES.get(error.name.rpartition(".")[2])
+        if error_class is not None:
+            raise error_class(f"systemd refuses: {error.text.rstrip('.')}.") from error
         raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error

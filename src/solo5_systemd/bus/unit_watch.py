@@ -110,6 +110,7 @@ class UnitWatch:
         await self._subscribe()
         self._add(subscriber)
         try:
+            # A change between `seen` and the subscription has sent its signal already: poll for it soon.
             if seen is not None:
                 self._unpolled.set()
             state = seen or await read()
@@ -137,6 +138,7 @@ class UnitWatch:
 
     def _add(self, subscriber: _Subscriber) -> None:
         self._subscribers[unit_path(subscriber.unit)].add(subscriber)
+        # One poll for all subscribers, from the first to the last one.
         if self._polling is None:
             self._polled_generation = self._generation
             self._polling = asyncio.ensure_future(self._poll_loop())

@@ -92,6 +92,7 @@ def orphans(snapshot: Snapshot) -> tuple[Orphan, ...]:
 def _tasks(snapshot: Snapshot) -> Iterator[Orphan]:
     for unit in snapshot.units:
         directory = alloc_dir(unit)
+        # Nomad removes the directory with the allocation; only then the task cannot be recovered any more.
         if directory and directory in snapshot.missing_directories:
             yield Orphan(kind=Kind.TASK, subject=unit.task, reason=f"Nomad has removed its allocation ({directory})")
 
@@ -105,7 +106,7 @@ def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
     for record in snapshot.expired:
         task = record.reservation.task
         if task in snapshot.networks:
-            continue
+            continue  # its network unit releases it
         match record.state:
             case LeaseState.RESERVED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")

@@ -205,6 +205,7 @@ class Runtime:
                     yield entry
             await self._backends.console.sync(task.state.task, task.state.log_namespace)
             last = last if cursor is None else None
+        # After an end, journald may still have had lines in its sockets: read the rest, from the last cursor on.
         async with aclosing(
             self._backends.console.entries(task.state, follow=False, last=last, after=cursor)
         ) as entries:
@@ -220,6 +221,7 @@ class Runtime:
                 while True:
                     await asyncio.wait((ended, reading), return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
+                        # Raise an error of the wait; the caller reads the lines that are left.
                         ended.result()
                         return
                     yield reading.result()
@@ -227,7 +229,7 @@ class Runtime:
             except StopAsyncIteration as error:
                 if not ended.done():
                     raise HostError(
-                        f"the journal reader ended before task {task.name}.", "Retry: solo5ctl logs {task.name}"
+                        f"the journal reader ended before task {task.name}.", f"Retry: solo5ctl logs {task.name}"
                     ) from error
             finally:
                 for future in (ended, reading):
@@ -366,6 +368,7 @@ class Runtime:
             over: it is known to have ended, so that PID 1 need not be called for its state.
             keep: keep the outcome of an ended service, until `remove`.
         """
+        # One call for most tasks, which have ended, instead of one for each property.
         if not over and await self._units.is_running(name):
             state = await self._units.state(name)
             if state is not None and not state.over:

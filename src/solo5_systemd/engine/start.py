@@ -163,6 +163,7 @@ class Starter:
                 progress.on_step("starting its unit")
                 seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
                 async with self._started(checked, unit, files) as begun:
+                    # Again after the start: the path of a disk can change before systemd mounts it.
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield Started(
                         name=workload.name,
@@ -211,14 +212,17 @@ class Starter:
             await _undo(self._free_user(name))
             raise
         try:
+            # A user that exists already can be that of a concurrent start, whose unit preflight did not see.
             if held.adopted:
                 await self._check_free(name)
             yield held.uid
         except BaseException as error:
             os.close(held.descriptor)
+            # With _NameTakenError, the user belongs to the other start.
             if not isinstance(error, _NameTakenError):
                 await _undo(self._free_user(name))
             raise
+        # The lock of the user; from here on its unit shows that it is in use.
         os.close(held.descriptor)
 
     async def _user(self, name: TaskName) -> AllocatedUser:
@@ -290,11 +294,13 @@ class Starter:
             for fd in held:
                 os.close(fd)
             raise
+        # Kept over execve(2): the disk locks last as long as the tender.
         for fd in held:
             os.set_inheritable(fd, True)
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the user the owner of the disks, which are locked."""
+        # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
         await self._users.record_disks(user, [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in disks])
         for disk in disks:
             await self._disks.change_owner(disk, user)
@@ -311,6 +317,7 @@ class Starter:
         outcome = () if keep else (outcome_target(name),)
         await asyncio.gather(*(self._units.stop(each) for each in (network, *outcome)))
         await self._units.reset_failed([network] if keep else [task_service(name), task_scope(name), network])
+        # A reservation without a network unit is left. The lease record is read first: the call activates the service.
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
         if not keep:  # a retained service can be started again by systemctl
@@ -319,6 +326,7 @@ class Starter:
     async def _check(self, workload: Workload) -> _Checked:
         """Run preflight: find every predictable failure before anything is created."""
         _fit_for_unit(_texts(workload))
+        # For an early error only: StartTransientUnit decides about concurrent starts of one name.
         if await self._units.state(workload.name) is not None:
             raise TakenError(
                 f"task name {workload.name!r} is taken: expected a name that no task has.",
@@ -345,11 +353,13 @@ class Starter:
                 "which it is built for."
             )
         ports = _ports(workload, nics)
+        # With all defaults filled in: a ceiling limits the task, however little of it the request contains.
         policy.check(workload.policy, _effective_request(workload, image, nics, ports))
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
+        # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))
         checked = _Checked(
             workload=workload,
@@ -401,7 +411,7 @@ class Starter:
             raise
         try:
             yield reservation
-        except _NameTakenError:
+        except _NameTakenError:  # the reservation belongs to the other start
             raise
         except BaseException:
             await _undo(self._networks.release(name))
@@ -425,7 +435,7 @@ class Starter:
             stdin = fds[0] if fds else None
             fds.append(await self._console.open_stderr(unit, await self._journald(checked.log_namespace)))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])
-        finally:
+        finally:  # PID 1 has its own copies
             for fd in fds:
                 os.close(fd)
 
@@ -446,7 +456,7 @@ class Starter:
         name = checked.workload.name
         try:
             yield await self._start(checked, unit, files)
-        except _NameTakenError:
+        except _NameTakenError:  # the unit belongs to the other start
             raise
         except BaseException:
             await _undo(self._stop_and_discard(name, unit.name))
@@ -466,6 +476,7 @@ class Starter:
                 f"See: systemctl status {unit.name}",
             ) from error
         except JobFailedError as error:
+            # A tender that exits at once can fail its own start job.
             state = await self._units.state(name) if error.result == "failed" else None
             if state is None or not state.executed:
                 raise await self._start_error(checked, error) from error
@@ -527,7 +538,7 @@ def _effective_request(
         memory_max=None if memory_max == INFINITY else memory_max,
         nics={nic.nic: nic.network for nic in nics},
         disks=len(workload.disks),
-        ports=len({(port.host_ip, port.host_port) for port in ports}),
+        ports=len({(port.host_ip, port.host_port) for port in ports}),  # TCP and UDP of one port count once
         image=image.size,
     )
 

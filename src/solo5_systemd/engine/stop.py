@@ -52,9 +52,11 @@ class Stopper:
 
     async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
         """Send the stop signal, wait at most `timeout_s` seconds, then kill the whole cgroup."""
+        # A frozen process does not handle signals.
         if state.frozen:
             await self._units.thaw(state.unit)
         try:
+            # A hung tender reacts to SIGKILL only.
             async with asyncio.timeout(0 if await self.is_hung(state) else timeout_s):
                 await self._request_stop(state, signal, timeout_s)
         except TimeoutError:
@@ -76,7 +78,7 @@ class Stopper:
                 async with asyncio.timeout(STOP_JOB_TIMEOUT_S), aclosing(self._units.changes(state)) as states:
                     async for now in states:
                         if now.active is not ActiveState.ACTIVE:
-                            break
+                            break  # the stop job has begun, so `UnitState.stop_requested` is true at the end
             await self._units.kill(state.unit, SIGKILL, everyone=True)
             await stopping
         finally:

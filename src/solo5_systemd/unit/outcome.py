@@ -134,6 +134,7 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
 
 def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:
     by_sigkill = state.main_code != MainCode.EXITED and state.main_status == signals.SIGKILL
+    # Result= misses an OOM kill that PID 1 notices after the exit; its message does not.
     if state.result == "oom-kill" or (messages.oom_killed and by_sigkill):
         return _out_of_memory(state)
     if state.kind is UnitKind.SCOPE and state.main_code == MainCode.NONE:
@@ -188,6 +189,7 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
         )
     if status == 1:
         return _exited_1(state, messages)
+    # Before the abort: a runtime without memory ends with 255, too.
     memory = _exhausted(status, messages)
     if memory is not None:
         return memory
@@ -214,6 +216,7 @@ def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
         )
     if number is not None:
         return _signalled(state, number, messages, exit_code=1)
+    # A tender that fails writes its reason to stderr.
     if not messages.tender:
         return _guest_exited(1)
     text = tender_message(messages.tender)

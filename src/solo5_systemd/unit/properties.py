@@ -104,7 +104,7 @@ def parse_size(text: str) -> int:
 
 def _fitting(number: int) -> int:
     if number >= INFINITY:
-        raise ValueError("less than 2^64 - 1, which systemd takes for no limit")
+        raise ValueError("less than 2^64 - 1, systemd's value for no limit")
     return number
 
 

@@ -91,7 +91,7 @@ def service(parts: Parts) -> TransientUnit:
     """
     properties = (
         Property("Description", "s", _description(parts)),
-        Property("Type", "s", "exec"),
+        Property("Type", "s", "exec"),  # the start job fails if the tender cannot be executed
         exec_start(argv(parts)),
         Property("Wants", "as", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
@@ -209,9 +209,9 @@ def _resources(workload: Workload) -> Iterator[Property]:
         yield Property("CPUWeight", "t", workload.cpu_weight)
 
 
-def _overlay(ours: Iterable[Property], workload: Workload) -> tuple[Property, ...]:
+def _overlay(defaults: Iterable[Property], workload: Workload) -> tuple[Property, ...]:
     """Return the properties of the unit, overridden by the workload's; lists that accumulate are appended to."""
     cumulative = {"SystemCallFilter"}
-    theirs = [parse_property(key, value) for key, value in workload.properties]
-    replaced = {p.name for p in theirs} - cumulative
-    return (*(p for p in ours if p.name not in replaced), *theirs)
+    requested = [parse_property(key, value) for key, value in workload.properties]
+    replaced = {p.name for p in requested} - cumulative
+    return (*(p for p in defaults if p.name not in replaced), *requested)
