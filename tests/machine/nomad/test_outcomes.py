@@ -87,7 +87,7 @@ def test_tasks_that_somebody_ends(jobs: Jobs) -> None:
         "term-hvt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
         "term-spt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
         "killed": ("killed", 137, 9, "killed by SIGKILL, which systemd did not send"),
-        "hung": ("stalled", 137, 9, "its tender hung"),
+        "hung": ("stalled", 137, 9, "the tender hung"),
     }
     for job, shown in expected.items():
         check(ended(job), shown)
