@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.fakes.backends import Machine
 from tests.fakes.tasks import ended, running
-from tests.fast.test_orphans import ALLOCATION, TASKS, WEB, holding
+from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
 
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
