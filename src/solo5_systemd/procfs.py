@@ -1,4 +1,4 @@
-"""Paths and file descriptors: open with O_PATH below given roots, resolve by /proc/self/fd, link by descriptor."""
+"""Paths and file descriptors: open with O_PATH below given roots, and resolve by /proc/self/fd."""
 
 import errno
 import os
@@ -177,18 +177,3 @@ def _components(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[s
             written = real / written.relative_to(root)
             break
     return [name for name in reversed(written.parts) if name != "/"]
-
-
-def name_descriptor(descriptor: int, path: Path) -> None:
-    """Link an open file to a path (linkat(2)).
-
-    Raises:
-        FileExistsError: the path exists.
-        OSError: another error of linkat(2).
-    """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # With dst_dir_fd, os.link calls linkat(2) and follows the link in /proc/self/fd.
-        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory, follow_symlinks=True)
-    finally:
-        os.close(directory)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
+from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.errors import HostError, SettingsError
 from solo5_systemd.settings import Settings, check_reach, parse_settings
 
@@ -58,9 +59,7 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
             file.unlink(missing_ok=True)
             return
         file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_suffix(".new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(file)
+        replace_file(file, text, mode=0o644)
     except OSError as error:
         raise HostError(f"{file} cannot be written: {error.strerror}.") from error
 

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from solo5_systemd.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.block.model import Disk, check_distinct
 from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.procfs import name_descriptor
 
 LOCKS = Path("/run/solo5/disks")
 
@@ -90,7 +90,7 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         for name in names:
             name.unlink(missing_ok=True)
-            name_descriptor(descriptor, name)
+            link_unnamed(descriptor, name)
     except BaseException:
         os.close(descriptor)
         raise
@@ -99,7 +99,7 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
 
 def _make_lock_file(directory: Path) -> int:
     """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
-    writable = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o400)
+    writable = open_unnamed(directory, 0o400)
     try:
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     finally:

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
+from solo5_systemd.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
@@ -199,7 +200,7 @@ class ImageStore:
             stored = self._find(memo, status.st_size)
             if stored is None:
                 self._check_room(path, _disk_usage(status))
-                _link_name(copy, self._directory / memo.sha256)
+                _link(copy, self._directory / memo.sha256)
         return stored or StoredImage(
             path=str(self._directory / memo.sha256), sha256=memo.sha256, size=status.st_size, facts=memo.facts
         )
@@ -249,7 +250,7 @@ class ImageStore:
             content.write(memo.encode())
             content.flush()
             _sync(content)
-            _link_name(content, file)
+            _link(content, file)
 
     def _memo(self, status: os.stat_result) -> Path:
         return self._memos / _key(status)
@@ -264,8 +265,7 @@ class ImageStore:
                 yield file
 
     def _unnamed_file(self) -> BufferedRandom:
-        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
-        return open(os.open(self._directory, flags, 0o444), "w+b")  # noqa: PTH123 - a descriptor
+        return open(open_unnamed(self._directory, 0o444), "w+b")  # noqa: PTH123 - a descriptor
 
     def _make_directories(self) -> None:
         """Make the directories like the package's tmpfiles.d(5), if they are missing: only root and tenders can search.
@@ -400,16 +400,10 @@ def _sync(file: BufferedRandom) -> None:
     os.fsync(file.fileno())
 
 
-def _link_name(file: BufferedRandom, path: Path) -> None:
+def _link(file: BufferedRandom, path: Path) -> None:
     """Link an unnamed file to a path; an existing file stays, since it has the same content."""
-    directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        # AT_SYMLINK_FOLLOW resolves the link in /proc; Python calls linkat(2) only with a directory descriptor.
-        os.link(f"/proc/self/fd/{file.fileno()}", path.name, dst_dir_fd=directory, follow_symlinks=True)
-    except FileExistsError:
-        pass
-    finally:
-        os.close(directory)
+    with suppress(FileExistsError):
+        link_unnamed(file.fileno(), path)
 
 
 @contextmanager

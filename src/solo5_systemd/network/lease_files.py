@@ -1,6 +1,5 @@
 """The lease records, network files and saved sysctls below /run/solo5/network, written by the network service alone."""
 
-import contextlib
 import json
 import logging
 import os
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import NetworkName, TaskName
@@ -160,14 +160,10 @@ def _read(
 
 
 def _write(path: Path, document: object) -> None:
-    new = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(document))
-        new.replace(path)
+        replace_file(path, json.dumps(document))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         raise HostError(
             f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the free space."
         ) from error

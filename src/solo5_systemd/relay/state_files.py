@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName
@@ -48,7 +49,9 @@ class StateFiles:
         page = _page(state)
         try:
             if state.task not in self._open:
-                self._open[state.task] = self._create(self._path(state.task), page)
+                path = self._path(state.task)
+                replace_file(path, page, mode=0o644)
+                self._open[state.task] = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             else:
                 os.pwrite(self._open[state.task], page, 0)
         except OSError as error:
@@ -65,18 +68,6 @@ class StateFiles:
         """Close the descriptors; the files stay."""
         while self._open:
             os.close(self._open.popitem()[1])
-
-    @staticmethod
-    def _create(path: Path, page: bytes) -> int:
-        new = path.with_name(f"{path.name}.new")
-        try:
-            new.write_bytes(page)
-            new.replace(path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
-            raise
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _path(self, task: TaskName) -> Path:
         return self._directory / f"{task}.json"

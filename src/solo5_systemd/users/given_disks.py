@@ -7,11 +7,11 @@ system may write the new owner at any moment after. A user with a file is not al
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.atomic_file import replace_file, sync_directory
 from solo5_systemd.users.record import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")
@@ -35,14 +35,9 @@ class GivenDiskFiles:
             return
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(self._directory.parent)
-        new = self._directory / f".{uid}"
-        with new.open("w") as file:
-            file.writelines(f"{json.dumps(each)}\n" for each in (*present, *added))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._directory / str(uid))
-        _sync(self._directory)
+            sync_directory(self._directory.parent)
+        lines = (f"{json.dumps(each)}\n" for each in (*present, *added))
+        replace_file(self._directory / str(uid), "".join(lines), durable=True)
 
     def exists(self, uid: int) -> bool:
         """Return whether a user may own disks."""
@@ -64,11 +59,3 @@ class GivenDiskFiles:
         with suppress(FileNotFoundError):
             return sorted(int(file.name) for file in self._directory.iterdir() if file.name.isdigit())
         return []
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

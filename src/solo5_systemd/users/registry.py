@@ -24,9 +24,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from solo5_systemd.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.procfs import name_descriptor
 from solo5_systemd.users.dynamic import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
 from solo5_systemd.users.record import (
@@ -215,10 +215,10 @@ class Users:
 
     def _create_file(self, task: TaskName) -> int:
         """Create a task's file, locked before it has a name."""
-        descriptor = os.open(self._state, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = open_unnamed(self._state, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            name_descriptor(descriptor, self._state / task)
+            link_unnamed(descriptor, self._state / task)
         except FileExistsError as error:
             os.close(descriptor)
             raise TakenError(
@@ -282,13 +282,13 @@ class Users:
 
     def _create_record(self, task: TaskName, uid: int) -> bool:
         """Create the user record; False if the uid has one already."""
-        descriptor = os.open(self._records, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        descriptor = open_unnamed(self._records, 0o644)
         try:
             os.write(descriptor, user_record(uid, task))
             os.fchmod(descriptor, 0o644)
-            name_descriptor(descriptor, self._records / f"{uid}.user")
+            link_unnamed(descriptor, self._records / f"{uid}.user")
             with suppress(FileExistsError):  # left by a removal of only one of the two names
-                name_descriptor(descriptor, self._records / f"{user_name(uid)}.user")
+                link_unnamed(descriptor, self._records / f"{user_name(uid)}.user")
         except FileExistsError:
             return False
         finally:
@@ -330,10 +330,7 @@ class Users:
     def _retain(self, uid: int) -> None:
         """Replace the user's record by the retained one, which belongs to no task."""
         for name in (user_name(uid), f"{uid}"):
-            new = self._records / f".{name}"
-            new.write_bytes(retained_record(uid))
-            new.chmod(0o644)
-            new.replace(self._records / f"{name}.user")
+            replace_file(self._records / f"{name}.user", retained_record(uid), mode=0o644)
 
     def _remove_uid(self, uid: int) -> None:
         self._given_disks.remove(uid)

@@ -322,7 +322,7 @@ async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
     of = users(tmp_path)
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
-        assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}"), str(tmp_path / "notes")]
+        assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}.new"), str(tmp_path / "notes")]
         assert [each.name for each in (tmp_path / "notes").iterdir()] == [f"{uid}"]
 
 

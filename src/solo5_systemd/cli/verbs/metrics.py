@@ -1,11 +1,10 @@
 """`solo5ctl metrics`: prints metrics of tasks and networks."""
 
-import os
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.openmetrics import openmetrics, prometheus
@@ -25,16 +24,8 @@ def write_textfile(path: Path, text: str) -> None:
         HostError: the file cannot be written; the temporary file is removed.
     """
     try:
-        # The name does not match *.prom, the pattern of the textfile collector.
-        descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            Path(new).replace(path)
-        except BaseException:
-            Path(new).unlink(missing_ok=True)
-            raise
+        # The temporary name does not match *.prom, the pattern of the textfile collector.
+        replace_file(path, text, mode=0o644, several_writers=True)
     except OSError as error:
         raise HostError(
             f"{path} cannot be written: {error.strerror}.",

@@ -1,0 +1,79 @@
+"""Files that appear whole: content replaced by rename(2), or created by linkat(2) from a file without a name.
+
+A concurrent reader gets the old or the new content, and so does a reader after a killed writer.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def replace_file(
+    path: Path, content: str | bytes, *, mode: int = 0o600, several_writers: bool = False, durable: bool = False
+) -> None:
+    """Create or replace a file atomically, by a temporary file beside it whose name starts with a dot.
+
+    Args:
+        path: in a directory that exists.
+        content: text is written as UTF-8.
+        mode: of the file, independent of the umask.
+        several_writers: give the temporary file a random name. Otherwise it has the same name each time, so that the
+            next write removes what a killed writer has left.
+        durable: fsync(2) the file and its directory: the content is on stable storage on return.
+
+    Raises:
+        OSError: the file cannot be written; the temporary file is removed.
+    """
+    new = path.with_name(f".{path.name}{f'.{os.urandom(8).hex()}' if several_writers else ''}.new")
+    if not several_writers:
+        new.unlink(missing_ok=True)
+    # O_EXCL: in a directory of another user, the name could be a symbolic link of theirs.
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+            file.flush()
+            os.fchmod(descriptor, mode)
+            if durable:
+                os.fsync(descriptor)
+        new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Write a directory's entries to stable storage (fsync(2))."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_unnamed(directory: Path, mode: int) -> int:
+    """Open a new file without a name, for reading and writing: it vanishes with its descriptor unless it gets a name.
+
+    Args:
+        directory: where it can get a name later.
+        mode: minus the umask.
+    """
+    return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+
+
+def link_unnamed(descriptor: int, path: Path) -> None:
+    """Give an open file a name, and never replace another file.
+
+    Raises:
+        FileExistsError: the path exists.
+        OSError: another error of linkat(2).
+    """
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With dst_dir_fd, os.link calls linkat(2) with AT_SYMLINK_FOLLOW, which resolves the link in /proc/self/fd.
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)
