@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
-from weakref import WeakValueDictionary
 
 from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
@@ -15,6 +14,7 @@ from dbus_next.aio import MessageBus
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
+from solo5_systemd.keyed_lock import KeyedLocks
 from solo5_systemd.names import TaskName, network_service, task_name
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
@@ -81,7 +81,7 @@ class Networkd:
         self._deletion_lock = asyncio.Lock()
         self._redirected: frozenset[RedirectedPort] = frozenset()
         self._conntrack_lock = asyncio.Lock()
-        self._task_locks: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
+        self._task_locks = KeyedLocks[TaskName]()
         self._wake = asyncio.Event()
         self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
@@ -143,12 +143,12 @@ class Networkd:
 
     async def release(self, task: TaskName) -> None:
         """Release the taps, firewall elements, ports and flows of a task; idempotent."""
-        async with self._task_lock(task):
+        async with self._task_locks[task]:
             await self._release_now(task)
 
     async def _release_if_due(self, task: TaskName, reason: str, level: int = logging.INFO) -> None:
         """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
-        async with self._task_lock(task):
+        async with self._task_locks[task]:
             if self._state.is_due(task):
                 _log.log(level, "releasing lease of task %s: %s", task, reason)
                 await self._release_now(task)
@@ -201,7 +201,7 @@ class Networkd:
 
     async def _reserve(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
         task, nic_requests, port_requests = _request(name, nics, ports)
-        async with self._task_lock(task):
+        async with self._task_locks[task]:
             reservation = await self._work(self._state.reserve, task, nic_requests, port_requests)
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
@@ -212,7 +212,7 @@ class Networkd:
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._task_lock(task):
+        async with self._task_locks[task]:
             reservation = await self._work(self._state.attach, task)
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
@@ -315,13 +315,6 @@ class Networkd:
         due = (h for h in self._state.records if h.state is not LeaseState.RESERVED and h.expires <= now())
         tasks = [record.reservation.task for record in due]
         return await tasks_without_unit(self._bus, tasks) if tasks else frozenset()
-
-    @asynccontextmanager
-    async def _task_lock(self, task: TaskName) -> AsyncIterator[None]:
-        """Serialise the operations on one task."""
-        lock = self._task_locks.setdefault(task, asyncio.Lock())
-        async with lock:
-            yield
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

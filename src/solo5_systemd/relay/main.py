@@ -1,19 +1,17 @@
 """The D-Bus service solo5-relay (org.solo5.Relay1): D-Bus activated, exits when no console is forwarded."""
 
 import argparse
-import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from weakref import WeakValueDictionary
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.relay1 import INTERFACE
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.journal.export import Stream
+from solo5_systemd.keyed_lock import KeyedLocks
 from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.state_files import STATE_DIRECTORY, StateFiles
@@ -26,7 +24,7 @@ class RelayMethods:
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-        self._locks: WeakValueDictionary[TaskName, asyncio.Lock] = WeakValueDictionary()
+        self._task_locks = KeyedLocks[TaskName]()
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -47,23 +45,17 @@ class RelayMethods:
         for stream, fd in (("stdout", stdout), ("stderr", stderr)):
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise InvalidRequestError(f"the descriptor for {stream} of task {task} is not a FIFO.")
-        async with self._lock(task):
+        async with self._task_locks[task]:
             self._forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
         return []
 
     async def _drain(self, name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._lock(task):
+        async with self._task_locks[task]:
             return [await self._forwarder.drain(task)]
 
     async def _list(self) -> Sequence[object]:
         return [list(self._forwarder.tasks)]
-
-    @asynccontextmanager
-    async def _lock(self, task: TaskName) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(task, asyncio.Lock())
-        async with lock:
-            yield
 
 
 def main() -> int:

@@ -132,6 +132,6 @@ async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(mach
 
 async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
     async with agent() as nomad:
-        async with nomad.driver.tasks._lock(task_config().id):
+        async with nomad.driver.tasks._locks[task_config().id]:
             assert len(nomad.driver.tasks.claims().names) == 1
         assert not nomad.driver.tasks.claims().names

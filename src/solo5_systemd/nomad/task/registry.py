@@ -7,14 +7,13 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 import asyncio
 import logging
 import posixpath
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from weakref import WeakValueDictionary
 
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.keyed_lock import KeyedLocks
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.values import Logging
@@ -91,7 +90,7 @@ class TaskRegistry:
         self._agent = agent_id()
         self._starting: dict[str, wire.TaskConfig] = {}
         self._entries: dict[str, TaskEntry] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
 
     def entry(self, task_id: str) -> TaskEntry:
         """Return the entry of a task.
@@ -111,7 +110,7 @@ class TaskRegistry:
         Raises:
             Solo5Error: the start failed, and is undone.
         """
-        async with self._lock(config.id):
+        async with self._locks[config.id]:
             if config.id in self._entries:
                 return self._entries[config.id]
             self._starting[config.id] = config
@@ -138,7 +137,7 @@ class TaskRegistry:
             HostError: PID 1 is not reachable.
         """
         config = handle.config
-        async with self._lock(config.id):
+        async with self._locks[config.id]:
             if config.id in self._entries:
                 return self._entries[config.id]
             stored = decode_state(handle.driver_state)
@@ -245,7 +244,7 @@ class TaskRegistry:
         Raises:
             TakenError: it runs, and `force` is not set.
         """
-        async with self._lock(task_id):
+        async with self._locks[task_id]:
             entry = self._entries.get(task_id)
             name = name_of(task_id)
             over = self._is_over(task_id)
@@ -329,13 +328,6 @@ class TaskRegistry:
         for entry in self._entries.values():
             if entry.state.task == name and not entry.end.done():
                 self._events.publish_throttled(entry.config, event)
-
-    @asynccontextmanager
-    async def _lock(self, task_id: str) -> AsyncIterator[None]:
-        """Serialise start, recovery and destruction of one task."""
-        lock = self._locks.setdefault(task_id, asyncio.Lock())
-        async with lock:
-            yield
 
 
 def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:
