@@ -1,7 +1,6 @@
 """Calls to the D-Bus-activated services of this package, and the reason for a missing reply."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection, RemoteError
 from solo5_systemd.bus.unit_watch import unit_path
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
+from solo5_systemd.retry import retry
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:
@@ -57,13 +57,13 @@ class Service:
             RemoteError: an error that has no class in `errors`, or a failed activation.
             Solo5Error: an error of the service, or no reply.
         """
-        until = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                return await self._reply(path, member, signature, body, fds)
-            except RemoteError as error:
-                if error.name != _START_TIMED_OUT or time.monotonic() > until:
-                    raise
+        return await retry(
+            lambda: self._reply(path, member, signature, body, fds),
+            RemoteError,
+            interval_s=0,  # the bus has waited already
+            timeout_s=START_TIMEOUT_S,
+            transient=lambda error: error.name == _START_TIMED_OUT,
+        )
 
     async def _reply(
         self, path: str, member: str, signature: str, body: Sequence[object], fds: Sequence[int]

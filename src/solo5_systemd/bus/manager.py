@@ -1,7 +1,7 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, unit_path
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.retry import retry
 from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import (
@@ -98,8 +99,12 @@ class Manager:
 
     async def _start_job(self, body: Sequence[Any], fds: Sequence[int]) -> str:
         """Return the job result of a start; retry while it would cancel a queued stop job, such as a slice's."""
-        return await _retry(
-            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds), _DESTRUCTIVE, START_RETRIES
+        return await retry(
+            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds),
+            RemoteError,
+            interval_s=RETRY_INTERVAL_S,
+            attempts=1 + START_RETRIES,
+            transient=lambda error: error.name in _DESTRUCTIVE,
         )
 
     async def stop(self, unit: str) -> None:
@@ -301,10 +306,12 @@ class Manager:
         self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]
     ) -> list[Any]:
         """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
-        return await _retry(
+        return await retry(
             lambda: checked_call.call(self._connection, path, interface, member, signature, body),
-            _PEER_LOST,
-            READ_RETRIES,
+            RemoteError,
+            interval_s=RETRY_INTERVAL_S,
+            attempts=1 + READ_RETRIES,
+            transient=lambda error: error.name in _PEER_LOST,
         )
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
@@ -396,22 +403,6 @@ _ERROR_CLASSES: Mapping[str, type[Solo5Error]] = {
     "BadUnitSetting": InvalidRequestError,
 }
 """Last words of systemd's errors (org.freedesktop.systemd1, org.freedesktop.DBus.Error), with the class of each."""
-
-
-async def _retry(call: Callable[[], Awaitable[T]], transient: Collection[str], times: int) -> T:
-    """Call, with at most `times` retries after an error of `transient`; return the result.
-
-    Raises:
-        RemoteError: another error, or that of the last retry.
-    """
-    for _ in range(times):
-        try:
-            return await call()
-        except RemoteError as error:
-            if error.name not in transient:
-                raise
-        await asyncio.sleep(RETRY_INTERVAL_S)
-    return await call()
 
 
 @contextmanager

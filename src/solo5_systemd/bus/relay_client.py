@@ -14,6 +14,7 @@ from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.retry import retry
 
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""
@@ -96,13 +97,16 @@ class Relay:
 
     async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
         """Call a method; retry if the relay exits meanwhile. All its methods are idempotent."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await self._service.call(_PATH, member, signature, body, fds)
-            except RemoteError as error:
-                if error.name != _DIED or attempt == _ATTEMPTS:
-                    raise await self._service.explain(error) from error
-        raise AssertionError  # the last attempt has returned or raised
+        try:
+            return await retry(
+                lambda: self._service.call(_PATH, member, signature, body, fds),
+                RemoteError,
+                interval_s=0,  # the next call activates it again
+                attempts=_ATTEMPTS,
+                transient=lambda error: error.name == _DIED,
+            )
+        except RemoteError as error:
+            raise await self._service.explain(error) from error
 
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:

@@ -9,6 +9,7 @@ from dbus_next import Message, MessageType
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.errors import HostError
+from solo5_systemd.retry import retry
 
 RETRY_INTERVAL_S = 1.0
 """Interval between two attempts to connect to the bus."""
@@ -45,12 +46,13 @@ async def signal_bodies(connection: Connection, interface: str, member: str) -> 
 
 async def _keep_subscribed(connection: Connection, rule: str) -> None:
     """Add the match rule to each new connection."""
+
+    async def subscribe() -> "asyncio.Future[object]":
+        await connection.connect()
+        lost = connection.lost
+        await connection.match(rule)
+        return lost
+
     while True:
-        try:
-            await connection.connect()
-            lost = connection.lost
-            await connection.match(rule)
-        except HostError:
-            await asyncio.sleep(RETRY_INTERVAL_S)
-        else:
-            await asyncio.wait((lost,))
+        lost = await retry(subscribe, HostError, interval_s=RETRY_INTERVAL_S)
+        await asyncio.wait((lost,))

@@ -18,6 +18,7 @@ from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.errors import HostError
+from solo5_systemd.retry import retry
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 POLL_INTERVAL_S = 10.0
@@ -182,8 +183,7 @@ class UnitWatch:
     async def _poll_loop(self) -> None:
         while True:
             await self._wait_for_poll()
-            while not await self._poll():  # noqa: ASYNC110 - a poll of another process
-                await asyncio.sleep(RETRY_INTERVAL_S)
+            await retry(self._poll, HostError, interval_s=RETRY_INTERVAL_S)
 
     async def _wait_for_poll(self) -> None:
         """Wait until the next poll is due."""
@@ -198,15 +198,15 @@ class UnitWatch:
             await asyncio.sleep(FIRST_POLL_DELAY_S)
         self._unpolled.clear()
 
-    async def _poll(self) -> bool:
-        """Notify subscribers whose unit differs from the listing, or all after an outage; return False during one."""
-        try:
-            await self._subscribe()
-            listed = await self._list_states()
-        except HostError:
-            return False
+    async def _poll(self) -> None:
+        """Notify subscribers whose unit differs from the listing, or all after an outage.
+
+        Raises:
+            HostError: the outage goes on.
+        """
+        await self._subscribe()
+        listed = await self._list_states()
         outage, self._polled_generation = self._polled_generation != self._generation, self._generation
         for subscriber in [each for subscribers in self._subscribers.values() for each in subscribers]:
             if outage or subscriber.seen is None or subscriber.seen != listed.get(subscriber.unit):
                 subscriber.changed.set()
-        return True

@@ -16,6 +16,7 @@ from solo5_systemd.journal import journald
 from solo5_systemd.journal.journald import namespace_path, write_entry
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.retry import retry
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
@@ -36,6 +37,9 @@ ROUND_MESSAGE_ID = "6d2c3f0b6c0e4d0c9a3c58f6a7f0b1d5"
 """MESSAGE_ID= of the marker entry."""
 
 INFO = 6
+
+_LASTING = (FileNotFoundError, PermissionError)
+"""Errors of connect(2) after which a retry fails too."""
 
 
 async def synchronize(task: TaskName, namespace: str = "") -> None:
@@ -98,19 +102,14 @@ def _marker(task: TaskName, token: str) -> dict[str, object]:
 
 
 async def _synchronized(address: str) -> None:
-    while not await _synchronize_once(address):  # noqa: ASYNC110 - polls another process
-        await asyncio.sleep(RETRY_INTERVAL_S)
-
-
-async def _synchronize_once(address: str) -> bool:
-    """Call Synchronize; return False if the call is to be repeated."""
-    try:
-        await _call(address)
-    except (FileNotFoundError, PermissionError):
-        return True  # no journald, or not root: a retry fails too
-    except (OSError, asyncio.IncompleteReadError):
-        return False
-    return True
+    """Call Synchronize until it returns; at once without a journald, or for a caller that is not root."""
+    with suppress(*_LASTING):
+        await retry(
+            lambda: _call(address),
+            (OSError, asyncio.IncompleteReadError),
+            interval_s=RETRY_INTERVAL_S,
+            transient=lambda error: not isinstance(error, _LASTING),
+        )
 
 
 async def _call(address: str) -> None:

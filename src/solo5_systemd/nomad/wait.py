@@ -1,9 +1,9 @@
 """The wait for a task's end: it survives restarts of PID 1 and of the system bus."""
 
-import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import Task
@@ -12,6 +12,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.retry import retry
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -63,14 +64,19 @@ class ExitWaiter:
             pid: the tender's.
             seen: the task as just listed with others, to save a call; None: it is queried.
         """
-        end = await self._try_wait(state, pid, seen)
-        while end is None:
-            await asyncio.sleep(RETRY_INTERVAL_S)
-            end = await self._try_wait(state, pid, None)
-        return end
 
-    async def _try_wait(self, state: DriverState, pid: int, seen: Task | None) -> TaskEnd | None:
-        """Wait once; None if PID 1 or the bus failed meanwhile."""
+        async def attempt() -> TaskEnd:
+            nonlocal seen
+            known, seen = seen, None  # after an outage, it is no longer the task of a moment ago
+            return await self._wait(state, pid, known)
+
+        # Every error: an exception in the group's task would end the plugin.
+        return await retry(
+            attempt, Exception, interval_s=RETRY_INTERVAL_S, on_failure=partial(self._log_failure, state.task)
+        )
+
+    async def _wait(self, state: DriverState, pid: int, seen: Task | None) -> TaskEnd:
+        """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
         try:
             engine = await self._session.engine()
             # systemd has no exit status of a scope: only the parent process gets it.
@@ -83,12 +89,12 @@ class ExitWaiter:
             return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.ended or _now())
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=_now())
-        except Solo5Error as error:
-            if not self._session.is_closing:
-                _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, RETRY_INTERVAL_S, error)
-        except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
-            _log.exception("wait for task %s failed, retrying: internal error", state.task)
-        return None
+
+    def _log_failure(self, name: TaskName, error: Exception) -> None:
+        if not isinstance(error, Solo5Error):
+            _log.error("wait for task %s failed, retrying: internal error", name, exc_info=error)
+        elif not self._session.is_closing:
+            _log.warning("wait for task %s failed, retrying in %.0f s: %s", name, RETRY_INTERVAL_S, error)
 
     async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> TaskEnd:
         requested = state.task in self._stop_requested

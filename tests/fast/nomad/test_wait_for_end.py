@@ -4,6 +4,7 @@ import logging
 from typing import NoReturn
 
 import pytest
+from tests.fakes.background import Background
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
@@ -27,10 +28,12 @@ class CutOff(EngineSession):
 
 @pytest.mark.parametrize("is_closing, warnings", [(False, 1), (True, 0)])
 async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
-    caplog: pytest.LogCaptureFixture, is_closing: bool, warnings: int
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_closing: bool, warnings: int
 ) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY_INTERVAL_S", 60)
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):
-        assert await ExitWaiter(session, ScopeChildren())._try_wait(STATE, 1, None) is None
+        async with Background(ExitWaiter(session, ScopeChildren()).wait(STATE, 1)) as waiting:
+            assert not waiting.done()
     assert len(caplog.records) == warnings

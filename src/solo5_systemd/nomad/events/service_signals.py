@@ -10,6 +10,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
+from solo5_systemd.retry import retry
 
 RETRY_INTERVAL_S = 5.0
 """Seconds until a lost or failed subscription is renewed."""
@@ -54,11 +55,7 @@ class ServiceSignals:
 
 
 async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await listen()
-        except Solo5Error as error:
-            _log.warning(
-                "lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, RETRY_INTERVAL_S, error
-            )
-        await asyncio.sleep(RETRY_INTERVAL_S)
+    def log(error: Solo5Error) -> None:
+        _log.warning("lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, RETRY_INTERVAL_S, error)
+
+    await retry(listen, Solo5Error, interval_s=RETRY_INTERVAL_S, on_failure=log)

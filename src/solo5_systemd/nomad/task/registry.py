@@ -37,6 +37,7 @@ from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.procfs import boot_id
+from solo5_systemd.retry import retry
 from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
@@ -267,18 +268,17 @@ class TaskRegistry:
 
     async def _remove(self, name: TaskName, *, over: bool, keep: bool) -> None:
         """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
-        now = asyncio.get_running_loop().time
-        until = now() + REMOVE_TIMEOUT_S
-        while True:
-            try:
-                await (await self._session.engine()).discard(name, over=over, keep=keep)
-            except HostError as error:
-                if now() >= until:
-                    raise
-                _log.info("removal of task %s failed, retrying: %s", name, error)
-            else:
-                return
-            await asyncio.sleep(RETRY_INTERVAL_S)
+
+        async def discard() -> None:
+            await (await self._session.engine()).discard(name, over=over, keep=keep)
+
+        await retry(
+            discard,
+            HostError,
+            interval_s=RETRY_INTERVAL_S,
+            timeout_s=REMOVE_TIMEOUT_S,
+            on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
+        )
 
     def _is_over(self, task_id: str) -> bool:
         """Return whether a task's outcome has been read. After an unknown outcome, its unit may exist all the same."""

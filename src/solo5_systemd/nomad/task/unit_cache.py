@@ -11,6 +11,7 @@ from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.retry import retry
 
 CACHE_TIMEOUT_S = 10.0
 """Seconds until the cache expires."""
@@ -41,18 +42,18 @@ class UnitCache:
         Raises:
             Solo5Error: PID 1 has not been reachable for `RECOVER_TIMEOUT_S`.
         """
-        now = asyncio.get_running_loop().time
-        while True:
-            try:
-                found = await self._find(name)
-            except Solo5Error:
-                self._failing_since = now() if self._failing_since is None else self._failing_since
-                if now() >= self._failing_since + RECOVER_TIMEOUT_S:
-                    raise
-            else:
-                self._failing_since = None
-                return found
-            await asyncio.sleep(RETRY_INTERVAL_S)
+        found = await retry(
+            lambda: self._find(name), Solo5Error, interval_s=RETRY_INTERVAL_S, transient=self._is_short_outage
+        )
+        self._failing_since = None
+        return found
+
+    def _is_short_outage(self, _: Solo5Error) -> bool:
+        """Return whether the outage has not reached its limit, which is one for all callers: Nomad recovers in turn."""
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now < self._failing_since + RECOVER_TIMEOUT_S
 
     async def _find(self, name: TaskName) -> Task | None:
         found = (await self._tasks()).get(name)
