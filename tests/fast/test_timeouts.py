@@ -82,7 +82,7 @@ def setting(reference: str) -> float:
 def unit_property(reference: str) -> float:
     """Return the seconds of a task's unit property, as `unit/translate.py:KEYUSec`."""
     path, _, key = reference.partition(":")
-    written = re.search(rf'Property\("{key}", "t", (\d+) \* SECOND\)', (SOURCES / path).read_text())
+    written = re.search(rf'unit_property\("{key}", (\d+) \* SECOND\)', (SOURCES / path).read_text())
     assert written, f"no {reference} in whole seconds"
     return float(written[1])
 

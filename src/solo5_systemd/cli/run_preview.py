@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.task_output import lease_text, port, reservation_json
-from solo5_systemd.cli.unit_file_output import directive, plain_value
+from solo5_systemd.unit.properties import directive
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> in
         return 0
 
     return context.run(command)
+
+
+def plain_value(value: object) -> object:
+    """Return a D-Bus value that JSON can represent: bytes are decoded to text."""
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    return value
 
 
 def _text(plan: "Plan") -> str:

@@ -17,7 +17,7 @@ from solo5_systemd.journal.export import Entry
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
-from solo5_systemd.unit.properties import Property, parse_property
+from solo5_systemd.unit.properties import parse_property, unit_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state, state_of_run
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
 
@@ -386,7 +386,7 @@ class Runtime:
             InvalidRequestError: slice or list are malformed.
         """
         where = str(parse_property("Slice", slice_unit).value)
-        which = parse_property("AllowedCPUs", cpus) if cpus else Property("AllowedCPUs", "ay", b"")
+        which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")
         await self._units.set_properties(where, [which])
 
     async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> Outcome:

@@ -27,7 +27,8 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.text import MAX_QUOTE, bounded, unit_file_syntax
-from solo5_systemd.unit.properties import INFINITY, JobFailedError, TransientUnit, UnitFiles, security_modules
+from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
-from solo5_systemd.unit.properties import Property
+from solo5_systemd.unit.properties import Property, unit_property
 from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
 
 USER = "solo5"
@@ -122,16 +122,16 @@ def setpriv_command(user: int, groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
-    yield Property("User", "s", str(user))  # its group is in its userdb record
-    yield Property("SupplementaryGroups", "as", list(groups))
-    yield Property("NoNewPrivileges", "b", True)
-    yield Property("CapabilityBoundingSet", "t", 0)
-    yield Property("UMask", "u", 0o077)
-    yield Property("LimitCORE", "t", 0)  # a core dump contains the guest's memory
-    yield Property("KeyringMode", "s", "private")
-    yield Property("NotifyAccess", "s", "none")
-    yield Property("RemoveIPC", "b", True)
-    yield Property("PrivateUsers", "b", True)
+    yield unit_property("User", str(user))  # its group is in its userdb record
+    yield unit_property("SupplementaryGroups", list(groups))
+    yield unit_property("NoNewPrivileges", True)
+    yield unit_property("CapabilityBoundingSet", 0)
+    yield unit_property("UMask", 0o077)
+    yield unit_property("LimitCORE", 0)  # a core dump contains the guest's memory
+    yield unit_property("KeyringMode", "private")
+    yield unit_property("NotifyAccess", "none")
+    yield unit_property("RemoveIPC", True)
+    yield unit_property("PrivateUsers", True)
 
 
 def _files(tender: Tender, image: str, disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
@@ -142,18 +142,18 @@ def _files(tender: Tender, image: str, disks: Sequence[Disk], manifest: Manifest
     nodes = _nodes(manifest)
     writable = [(path, path, False, 0) for path in nodes]
     writable += [(disk.path, sandbox_path(disk), False, 0) for disk in disks]
-    yield Property("RootDirectory", "s", ROOT)
-    yield Property("MountAPIVFS", "b", False)  # else /sys and /dev/shm appear, with mounts below them
-    yield Property("ProtectSystem", "s", "strict")
-    yield Property("TemporaryFileSystem", "a(ss)", [(IMAGES, EMPTY)])
-    yield Property("BindReadOnlyPaths", "a(ssbt)", read_only)
+    yield unit_property("RootDirectory", ROOT)
+    yield unit_property("MountAPIVFS", False)  # else /sys and /dev/shm appear, with mounts below them
+    yield unit_property("ProtectSystem", "strict")
+    yield unit_property("TemporaryFileSystem", [(IMAGES, EMPTY)])
+    yield unit_property("BindReadOnlyPaths", read_only)
     if writable:  # an empty list would reset BindReadOnlyPaths= too
-        yield Property("BindPaths", "a(ssbt)", writable)
-    yield Property("InaccessiblePaths", "as", list(INACCESSIBLE))
-    yield Property("PrivateDevices", "b", True)
-    yield Property("ProtectHome", "s", "yes")
-    yield Property("ProtectProc", "s", "invisible")
-    yield Property("ProcSubset", "s", "pid")
+        yield unit_property("BindPaths", writable)
+    yield unit_property("InaccessiblePaths", list(INACCESSIBLE))
+    yield unit_property("PrivateDevices", True)
+    yield unit_property("ProtectHome", "yes")
+    yield unit_property("ProtectProc", "invisible")
+    yield unit_property("ProcSubset", "pid")
 
 
 def _execution(tender: Tender, image: str, disks: Sequence[Disk]) -> Iterator[Property]:
@@ -162,17 +162,17 @@ def _execution(tender: Tender, image: str, disks: Sequence[Disk]) -> Iterator[Pr
     Image and disks are listed, since a path in NoExecPaths= does not include the mounts below it.
     """
     files = (image, *(sandbox_path(disk) for disk in disks))
-    yield Property("NoExecPaths", "as", ["+/", *(f"+{path}" for path in files)])
-    yield Property("ExecPaths", "as", [f"-+{path}" for path in (tender.path, *tender.loads)])
+    yield unit_property("NoExecPaths", ["+/", *(f"+{path}" for path in files)])
+    yield unit_property("ExecPaths", [f"-+{path}" for path in (tender.path, *tender.loads)])
 
 
 def _since_257(systemd: int) -> Iterator[Property]:
     if systemd < DISCONNECTED_SINCE:
-        yield Property("ProtectControlGroups", "b", True)
+        yield unit_property("ProtectControlGroups", True)
         return
-    yield Property("PrivateTmpEx", "s", "disconnected")
-    yield Property("ProtectControlGroupsEx", "s", "strict")  # a cgroup namespace hides the task's slice and name
-    yield Property("BindLogSockets", "b", False)  # the journal's sockets; default with RootDirectory=
+    yield unit_property("PrivateTmpEx", "disconnected")
+    yield unit_property("ProtectControlGroupsEx", "strict")  # a cgroup namespace hides the task's slice and name
+    yield unit_property("BindLogSockets", False)  # the journal's sockets; default with RootDirectory=
 
 
 def _nodes(manifest: Manifest) -> tuple[str, ...]:
@@ -183,18 +183,18 @@ def _nodes(manifest: Manifest) -> tuple[str, ...]:
 
 def _devices(manifest: Manifest, disks: Sequence[Disk]) -> Iterator[Property]:
     # Not "strict": systemd opens /dev/null for the tender's stdin.
-    yield Property("DevicePolicy", "s", "closed")
+    yield unit_property("DevicePolicy", "closed")
     # By device number: that is what was checked, and systemd writes a path in DeviceAllow= unquoted.
     devices = (f"/dev/block/{disk.device[0]}:{disk.device[1]}" for disk in disks if disk.device is not None)
     nodes = [*_nodes(manifest), *devices]
-    yield Property("DeviceAllow", "a(ss)", [(node, "rw") for node in nodes])
+    yield unit_property("DeviceAllow", [(node, "rw") for node in nodes])
 
 
 def _kernel(manifest: Manifest) -> Iterator[Property]:
-    yield Property("MemoryDenyWriteExecute", "b", manifest.target is Target.HVT)
-    yield Property("SystemCallArchitectures", "as", ["native"])
-    yield Property("SystemCallFilter", "(bas)", (True, list(SYSTEM_CALLS)))
-    yield Property("RestrictNamespaces", "t", CLONE_NEWUTS)
+    yield unit_property("MemoryDenyWriteExecute", manifest.target is Target.HVT)
+    yield unit_property("SystemCallArchitectures", ["native"])
+    yield unit_property("SystemCallFilter", (True, list(SYSTEM_CALLS)))
+    yield unit_property("RestrictNamespaces", CLONE_NEWUTS)
     for name in (
         "PrivateIPC",
         "ProtectClock",
@@ -205,13 +205,13 @@ def _kernel(manifest: Manifest) -> Iterator[Property]:
         "RestrictRealtime",
         "RestrictSUIDSGID",
     ):
-        yield Property(name, "b", True)
+        yield unit_property(name, True)
 
 
 def _network(manifest: Manifest) -> Iterator[Property]:
     nics = bool(manifest.names(DeviceKind.NET_BASIC))
     # AF_NETLINK for the tap, AF_INET for its MTU (SIOCGIFMTU); neither carries traffic, so IPAddressDeny= is "any".
     families = ["AF_INET", "AF_NETLINK"] if nics else []
-    yield Property("RestrictAddressFamilies", "(bas)", (True, families))
-    yield Property("PrivateNetwork", "b", not nics)
-    yield Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)])
+    yield unit_property("RestrictAddressFamilies", (True, families))
+    yield unit_property("PrivateNetwork", not nics)
+    yield unit_property("IPAddressDeny", [(2, bytes(4), 0), (10, bytes(16), 0)])

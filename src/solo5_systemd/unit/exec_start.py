@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from solo5_systemd.unit.properties import Property
+from solo5_systemd.unit.properties import Property, unit_property
 
 FLAG_SINCE = 254
 
@@ -17,7 +17,7 @@ FLAG_SINCE = 254
 def exec_start(line: Iterable[str]) -> Property:
     """Return ExecStart= of a command line, with each `$` doubled."""
     words = list(line)
-    return Property("ExecStart", "a(sasb)", [(words[0], [word.replace("$", "$$") for word in words], False)])
+    return unit_property("ExecStart", [(words[0], [word.replace("$", "$$") for word in words], False)])
 
 
 def has_dollars(entry: Property) -> bool:
@@ -42,7 +42,7 @@ def for_release(entry: Property, release: int) -> Property:
         return entry
     path, words, _ = _command(entry)
     literal = [word.replace("$$", "$") for word in words]
-    return Property("ExecStartEx", "a(sasas)", [(path, literal, ["no-env-expand"])])
+    return unit_property("ExecStartEx", [(path, literal, ["no-env-expand"])])
 
 
 def _command(entry: Property) -> tuple[str, list[str], bool]:

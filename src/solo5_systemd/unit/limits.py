@@ -2,18 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
+from solo5_systemd.unit.property_table import LIMITS
 from solo5_systemd.workload import DEFAULT_MEMORY, Workload
 
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 """The controllers that every task needs. `io` is left out: only a unit property of the task can require it."""
-
-_CONTROLLER = {
-    **dict.fromkeys(("MemoryHigh", "MemoryLow", "MemoryMax", "MemoryMin", "MemorySwapMax"), "memory"),
-    **dict.fromkeys(("CPUQuota", "CPUQuotaPeriodSec", "CPUWeight"), "cpu"),
-    **dict.fromkeys(("AllowedCPUs", "AllowedMemoryNodes"), "cpuset"),
-    **dict.fromkeys(("IOReadBandwidthMax", "IOReadIOPSMax", "IOWeight", "IOWriteBandwidthMax", "IOWriteIOPSMax"), "io"),
-    "TasksMax": "pids",
-}
 
 
 def missing(controllers: Collection[str] | None) -> tuple[str, ...]:
@@ -28,7 +21,7 @@ def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, st
         workload: its memory counts as a limit unless it is the default.
         controllers: of the unified hierarchy.
     """
-    needed = ((name, _CONTROLLER[name]) for name in _limits(workload) if name in _CONTROLLER)
+    needed = ((name, LIMITS[name]) for name in _limits(workload) if name in LIMITS)
     return {name: controller for name, controller in needed if controller not in controllers}
 
 

@@ -20,7 +20,7 @@ from solo5_systemd.unit.confinement import confinement, setpriv_command
 from solo5_systemd.unit.exec_start import exec_start
 from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL_US, assignment
 from solo5_systemd.unit.placeholders import expand, placeholders
-from solo5_systemd.unit.properties import EXEC_PROPERTIES, Property, TransientUnit, parse_property
+from solo5_systemd.unit.properties import Property, TransientUnit, parse_property, scope_lacks, unit_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT_S, UnitKind, Workload
 
@@ -90,10 +90,10 @@ def service(parts: Parts) -> TransientUnit:
         InvalidRequestError: memory, arguments or a unit property are out of bounds.
     """
     properties = (
-        Property("Description", "s", _description(parts)),
-        Property("Type", "s", "exec"),  # the start job fails if the tender cannot be executed
+        unit_property("Description", _description(parts)),
+        unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
         exec_start(argv(parts)),
-        Property("Wants", "as", [outcome_target(parts.workload.name)]),
+        unit_property("Wants", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_stop_properties(),
         *_console(parts),
@@ -119,16 +119,16 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         InvalidRequestError: a unit property is malformed, or not available for a scope.
     """
     for key, _ in parts.workload.properties:
-        if key in EXEC_PROPERTIES:
+        if scope_lacks(key):
             raise InvalidRequestError(
                 f"unit property {key} cannot be set for a scope: expected a property of systemd.resource-control(5).",
                 "Run the task as a service, whose process systemd executes.",
             )
     properties = (
-        Property("Description", "s", _description(parts)),
-        Property("PIDs", "au", [pid]),
+        unit_property("Description", _description(parts)),
+        unit_property("PIDs", [pid]),
         *_network_dependency(parts),
-        Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT_S * SECOND)),
+        unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND)),
         *_resources(parts.workload),
     )
     return TransientUnit(
@@ -148,29 +148,29 @@ def _description(parts: Parts) -> str:
 def _network_dependency(parts: Parts) -> Iterator[Property]:
     if parts.reservation.leases:
         network = network_service(parts.workload.name)
-        yield Property("Requires", "as", [network])
-        yield Property("After", "as", [network])
+        yield unit_property("Requires", [network])
+        yield unit_property("After", [network])
 
 
 def _stop_properties() -> Iterator[Property]:
-    yield Property("KillSignal", "i", 15)
-    yield Property("TimeoutStartUSec", "t", 30 * SECOND)
-    yield Property("TimeoutStopUSec", "t", int(STOP_TIMEOUT_S * SECOND))
+    yield unit_property("KillSignal", 15)
+    yield unit_property("TimeoutStartUSec", 30 * SECOND)
+    yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
     # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
-    yield Property("IgnoreSIGPIPE", "b", False)
+    yield unit_property("IgnoreSIGPIPE", False)
 
 
 def _console(parts: Parts) -> Iterator[Property]:
-    yield Property("StandardOutput", "s", "journal")
+    yield unit_property("StandardOutput", "journal")
     if parts.log_namespace:
-        yield Property("LogNamespace", "s", parts.log_namespace)
-    yield Property("SyslogIdentifier", "s", parts.workload.name)
-    yield Property("SyslogFacility", "i", FACILITY)
+        yield unit_property("LogNamespace", parts.log_namespace)
+    yield unit_property("SyslogIdentifier", parts.workload.name)
+    yield unit_property("SyslogFacility", FACILITY)
     # "<3>…" in a guest's output is text, not a priority.
-    yield Property("SyslogLevelPrefix", "b", False)
-    yield Property("LogRateLimitIntervalUSec", "t", RATE_INTERVAL_US)
-    yield Property("LogRateLimitBurst", "u", RATE_BURST)
-    yield Property("LogExtraFields", "aay", [assignment(k, v) for k, v in log_fields(parts).items()])
+    yield unit_property("SyslogLevelPrefix", False)
+    yield unit_property("LogRateLimitIntervalUSec", RATE_INTERVAL_US)
+    yield unit_property("LogRateLimitBurst", RATE_BURST)
+    yield unit_property("LogExtraFields", [assignment(k, v) for k, v in log_fields(parts).items()])
 
 
 def _stdin(parts: Parts) -> Iterator[Property]:
@@ -180,7 +180,7 @@ def _stdin(parts: Parts) -> Iterator[Property]:
     (`systemctl start`) has no locks, and fails with 208, EXIT_STDIN.
     """
     if parts.disks:
-        yield Property("StandardInputFile", "s", NO_DISK_LOCKS)
+        yield unit_property("StandardInputFile", NO_DISK_LOCKS)
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
@@ -198,15 +198,15 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
 
 def _resources(workload: Workload) -> Iterator[Property]:
     yield parse_property("Slice", workload.slice or SLICE)
-    yield Property("MemoryMax", "t", workload.memory if workload.memory_max is None else workload.memory_max)
-    yield Property("MemorySwapMax", "t", 0)
-    yield Property("TasksMax", "t", TASKS_MAX)
+    yield unit_property("MemoryMax", workload.memory if workload.memory_max is None else workload.memory_max)
+    yield unit_property("MemorySwapMax", 0)
+    yield unit_property("TasksMax", TASKS_MAX)
     if workload.disks:  # without it, io.stat of the cgroup does not exist
-        yield Property("IOAccounting", "b", True)
+        yield unit_property("IOAccounting", True)
     if workload.cpus is not None:
-        yield Property("CPUQuotaPerSecUSec", "t", math.ceil(workload.cpus * SECOND / PERCENT) * PERCENT)
+        yield unit_property("CPUQuotaPerSecUSec", math.ceil(workload.cpus * SECOND / PERCENT) * PERCENT)
     if workload.cpu_weight is not None:
-        yield Property("CPUWeight", "t", workload.cpu_weight)
+        yield unit_property("CPUWeight", workload.cpu_weight)
 
 
 def _overlay(defaults: Iterable[Property], workload: Workload) -> tuple[Property, ...]:

@@ -7,6 +7,7 @@ from tests.fakes.engine import FakeRuntime
 from tests.fakes.tasks import LEASE, PORTS
 from tests.fast.cli.conftest import Solo5ctl
 
+from solo5_systemd.cli.run_preview import plain_value
 from solo5_systemd.engine.start import Plan
 from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage, Target
 from solo5_systemd.names import TaskName
@@ -82,3 +83,7 @@ def test_json(solo5ctl: Solo5ctl) -> None:
     assert document["nft"] == PLAN.nft
     assert [nic["nic"] for nic in document["nics"]] == ["service"]
     assert [port["host_port"] for port in document["ports"]] == [8080, 53]
+
+
+def test_bytes_become_text_for_json() -> None:
+    assert plain_value([(b"A=\xff", True, 3, "s")]) == [["A=\\xff", True, 3, "s"]]

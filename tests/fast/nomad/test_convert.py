@@ -20,7 +20,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.policy import Policy
-from solo5_systemd.unit.properties import INFINITY
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, UnitKind, Workload
 
 PLUGIN = PluginConfig()

@@ -3,15 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.unit.properties import (
-    INFINITY,
-    SETTABLE,
-    Property,
-    TransientUnit,
-    parse_cpus,
-    parse_property,
-    parse_size,
-)
+from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
+from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit.property_types import INFINITY, parse_cpus, parse_size
 
 GOOD = [
     ("MemoryHigh=64M", "MemoryHigh", "t", 64 << 20),

@@ -9,7 +9,8 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.unit.properties import INFINITY, Property, TransientUnit
+from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.workload import MIB, UnitKind, Workload

@@ -17,7 +17,7 @@ from solo5_systemd.policy import Policy
 from solo5_systemd.settings import DEFAULT_NETWORK
 from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.properties import INFINITY
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"

@@ -1,9 +1,11 @@
-"""Unit properties as directives of unit files."""
+"""Each unit property is described once, and its text is that of a unit file."""
 
 import pytest
 
-from solo5_systemd.cli.unit_file_output import directive, plain_value
-from solo5_systemd.unit.properties import INFINITY, SETTABLE, Property, parse_property
+from solo5_systemd.unit import property_table
+from solo5_systemd.unit.properties import Property, directive, parse_property
+from solo5_systemd.unit.property_table import PROPERTIES, SETTABLE
+from solo5_systemd.unit.property_types import INFINITY
 
 KNOWN = [
     (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),
@@ -61,5 +63,11 @@ def test_a_property_is_shown_as_it_was_typed(text: str) -> None:
     assert directive(parse_property(key, value)) == text
 
 
-def test_bytes_become_text_for_json() -> None:
-    assert plain_value([(b"A=\xff", True, 3, "s")]) == [["A=\\xff", True, 3, "s"]]
+def test_a_size_that_is_no_multiple_of_its_largest_unit_is_shown_in_bytes() -> None:
+    assert directive(Property("MemoryMax", "t", 1025 << 10)) == f"MemoryMax={1025 << 10}"
+
+
+def test_each_property_has_one_row_and_each_that_is_settable_a_directive_of_its_own() -> None:
+    rows = list(property_table._rows())
+    assert sorted(row.name for row in rows) == sorted(PROPERTIES)
+    assert sorted(row.directive for row in rows if row.settable) == sorted(SETTABLE)

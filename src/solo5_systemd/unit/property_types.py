@@ -1,0 +1,362 @@
+"""Types of unit properties: a D-Bus signature, the textual form of a unit file, and the values that operators may set.
+
+Signatures are those of org.freedesktop.systemd1(5); textual forms are those of systemd.syntax(7), systemd.exec(5) and
+systemd.resource-control(5). Where a type has `parse`, it is the inverse of `format` or stricter than systemd.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from signal import Signals
+from typing import Any
+
+from solo5_systemd.names import SLICE
+
+INFINITY = (1 << 64) - 1
+"""systemd's value for "no limit" in an unsigned 64-bit property."""
+
+_SECOND = 1_000_000
+_MS = 1000
+
+
+def _refuse(_text: str) -> object:
+    raise ValueError("no value: this type is not set by operators")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropertyType:
+    """A type of properties.
+
+    Attributes:
+        signature: of the value on D-Bus.
+        format: returns a value as text.
+        parse: returns the value of a text; raises a ValueError whose text is what was expected.
+    """
+
+    signature: str
+    format: Callable[[Any], str] = str
+    parse: Callable[[str], object] = _refuse
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7)).
+
+    Raises:
+        ValueError: malformed; its text is what was expected.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
+    return _fitting(int(match[1]) * _SIZES[match[2]])
+
+
+def _fitting(number: int) -> int:
+    if number >= INFINITY:
+        raise ValueError("less than 2^64 - 1, systemd's value for no limit")
+    return number
+
+
+def _parse_limit(text: str) -> int:
+    return INFINITY if text == "infinity" else parse_size(text)
+
+
+def _format_limit(value: int) -> str:
+    """Return bytes in the largest unit of 1024 that they reach, if that is exact, else as a number."""
+    factor, suffix = next((unit for unit in _LARGEST_FIRST if value >= unit[0]), (1, ""))
+    return _format_count(value) if value % factor else f"{_format_count(value // factor)}{suffix}"
+
+
+_LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(_SIZES.items())]
+
+SIZE = PropertyType(signature="t", format=_format_limit, parse=_parse_limit)
+"""Bytes."""
+
+
+def _parse_count(text: str) -> int:
+    if text == "infinity":
+        return INFINITY
+    if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII):
+        raise ValueError("a whole number, or infinity")
+    return _fitting(int(text))
+
+
+def _format_count(value: int) -> str:
+    return "infinity" if value == INFINITY else str(value)
+
+
+COUNT = PropertyType(signature="t", format=_format_count, parse=_parse_count)
+
+
+def number(signature: str, low: int, high: int) -> PropertyType:
+    """Return the type of the whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return PropertyType(signature=signature, parse=parse)
+
+
+WEIGHT = number("t", 1, 10000)
+
+_TIMES = {"us": 1, "ms": _MS, "s": _SECOND, "": _SECOND, "min": 60 * _SECOND, "h": 3600 * _SECOND}
+_TIME = re.compile(r"([0-9]{1,20})\s*(us|ms|s|min|h|)", re.ASCII)
+
+
+def _parse_time(text: str) -> int:
+    """Return a time in microseconds, whole milliseconds only: systemd serializes it with that precision."""
+    if text == "infinity":
+        return INFINITY
+    match = _TIME.fullmatch(text.strip())
+    if not match or int(match[1]) * _TIMES[match[2]] % _MS:
+        raise ValueError("a time in whole milliseconds, such as 500ms, 30s or 5min")
+    return _fitting(int(match[1]) * _TIMES[match[2]])
+
+
+def _format_time(microseconds: int) -> str:
+    if microseconds == INFINITY:
+        return "infinity"
+    if microseconds % _SECOND == 0:
+        return f"{microseconds // _SECOND}s"
+    return f"{microseconds // _MS}ms" if microseconds % _MS == 0 else f"{microseconds}us"
+
+
+TIME = PropertyType(signature="t", format=_format_time, parse=_parse_time)
+"""Microseconds."""
+
+
+def _parse_percentage(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}%", text, re.ASCII) or int(text[:-1]) == 0:
+        raise ValueError("a percentage above zero of one processor, such as 50% or 200%")
+    return int(text[:-1]) * (_SECOND // 100)
+
+
+PROCESSOR_TIME = PropertyType(
+    signature="t", format=lambda value: f"{value * 100 / _SECOND:g}%", parse=_parse_percentage
+)
+"""Microseconds per second; as text, percent of one processor."""
+
+CAPABILITIES = PropertyType(signature="t", format=lambda value: "" if value == 0 else f"{value:#x}")
+NAMESPACES = PropertyType(signature="t", format=lambda value: "yes" if value == 0 else f"{value:#x}")
+MODE = PropertyType(signature="u", format=lambda value: f"{value:04o}")
+INTEGER = PropertyType(signature="i")
+PIDS = PropertyType(signature="au")
+
+
+# --- booleans --------------------------------------------------------------------------------------------------------
+
+
+def _parse_boolean(text: str) -> bool:
+    words = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
+    if text.lower() not in words:
+        raise ValueError("yes or no")
+    return words[text.lower()]
+
+
+def _parse_only_yes(text: str) -> bool:
+    if not _parse_boolean(text):
+        raise ValueError("yes: a task's sandbox can be made tighter, not wider")
+    return True
+
+
+BOOLEAN = PropertyType(signature="b", format=lambda value: "yes" if value else "no", parse=_parse_boolean)
+ONLY_YES = replace(BOOLEAN, parse=_parse_only_yes)
+
+
+# --- processors, signals, slices -------------------------------------------------------------------------------------
+
+
+def parse_cpus(text: str) -> bytes:
+    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus.
+
+    Raises:
+        ValueError: malformed; its text is what was expected.
+    """
+    mask = 0
+    for part in text.replace(",", " ").split():
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError("a list of processors such as 0-3,6")
+        mask |= (1 << last + 1) - (1 << first)
+    if not mask:
+        raise ValueError("a list of processors such as 0-3,6")
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def _format_cpus(value: bytes) -> str:
+    mask = int.from_bytes(value, "little")
+    return " ".join(str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1)
+
+
+CPUS = PropertyType(signature="ay", format=_format_cpus, parse=parse_cpus)
+"""A bit mask; as text, the indices of its set bits."""
+
+
+def _parse_stop_signal(text: str) -> int:
+    signals = {"SIGINT": 2, "INT": 2, "2": 2, "SIGTERM": 15, "TERM": 15, "15": 15}
+    if text not in signals:
+        raise ValueError("SIGINT or SIGTERM, the two signals that a tender handles")
+    return signals[text]
+
+
+STOP_SIGNAL = PropertyType(signature="i", format=lambda value: Signals(value).name, parse=_parse_stop_signal)
+
+
+def _parse_slice(text: str) -> str:
+    if not re.fullmatch(r"solo5(-[A-Za-z0-9_.]+)*\.slice", text, re.ASCII):
+        raise ValueError(f"{SLICE} or a slice below it, such as solo5-batch.slice")
+    return text
+
+
+TASK_SLICE = PropertyType(signature="s", parse=_parse_slice)
+
+
+# --- text and lists of words -----------------------------------------------------------------------------------------
+
+TEXT = PropertyType(signature="s")
+
+_BARE = re.compile(r"[A-Za-z0-9_@%+=:,./{}~-]+", re.ASCII)
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+
+def _quoted(word: str) -> str:
+    """Return a word quoted as in systemd.syntax(7), if it needs quotes."""
+    if _BARE.fullmatch(word):
+        return word
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else _ESCAPES.get(c, f"\\u{ord(c):04x}") for c in word)
+    return f'"{escaped}"'
+
+
+def _format_words(value: Any) -> str:
+    return " ".join(_quoted(str(word)) for word in value)
+
+
+WORDS = PropertyType(signature="as", format=_format_words)
+ASSIGNMENTS = PropertyType(
+    signature="aay", format=lambda value: _format_words(each.decode("utf-8", "backslashreplace") for each in value)
+)
+"""KEY=VALUE as bytes."""
+
+
+def _format_commands(value: Any) -> str:
+    """Format path, argv, ignore failure (`-`)."""
+    return "; ".join(("-" if lenient else "") + _format_words(words) for _, words, lenient in value)
+
+
+COMMANDS = PropertyType(signature="a(sasb)", format=_format_commands)
+COMMANDS_WITH_FLAGS = PropertyType(signature="a(sasas)")
+
+_PLAIN = r"""(?:(?!["'%\\])[!-~])"""
+"""A printable ASCII character that systemd serializes unchanged: no quote, percent sign or backslash."""
+
+
+def _parse_apparmor_profile(text: str) -> tuple[bool, str]:
+    """Parse AppArmorProfile=, with the prefix `-` for a profile that is optional."""
+    name = text.removeprefix("-")
+    if not re.fullmatch(rf"{_PLAIN}{{1,255}}", name, re.ASCII) or name == "unconfined":
+        raise ValueError("the name of a loaded profile, with the prefix '-' if it is optional")
+    return (name != text, name)
+
+
+def _format_lenient(value: Any) -> str:
+    ignored, text = value
+    return ("-" if ignored else "") + str(text)
+
+
+APPARMOR_PROFILE = PropertyType(signature="(bs)", format=_format_lenient, parse=_parse_apparmor_profile)
+"""Ignore failure (written as `-`), name."""
+
+
+def _parse_selinux_context(text: str) -> str:
+    """Parse SELinuxContext=. Its prefix `-` works in unit files only, not on D-Bus."""
+    if not re.fullmatch(rf"(?!-){_PLAIN}{{1,256}}", text, re.ASCII):
+        raise ValueError("a context such as system_u:system_r:solo5_t:s0, without a '-' before it")
+    return text
+
+
+SELINUX_CONTEXT = PropertyType(signature="s", parse=_parse_selinux_context)
+
+
+def _parse_deny_list(text: str) -> tuple[bool, list[str]]:
+    calls = text.removeprefix("~").split()
+    well_formed = all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls)
+    # An empty list is refused: systemd would reset the whole filter.
+    if not text.startswith("~") or not calls or not well_formed:
+        raise ValueError("a deny list of system calls, such as '~fork vfork'")
+    return (False, calls)
+
+
+def _format_filter(value: Any) -> str:
+    allow, names = value
+    return ("" if allow else "~") + " ".join(names)
+
+
+FILTER = PropertyType(signature="(bas)", format=_format_filter)
+"""An allow list, or a deny list after `~`."""
+
+SYSTEM_CALLS = replace(FILTER, parse=_parse_deny_list)
+"""Operators set deny lists only."""
+
+
+# --- files, devices, addresses ---------------------------------------------------------------------------------------
+
+
+def _pairs(separator: str) -> Callable[[Any], str]:
+    return lambda value: " ".join(separator.join(str(part) for part in pair) for pair in value)
+
+
+DEVICES = PropertyType(signature="a(ss)", format=_pairs(" "))
+"""Device, access."""
+
+MOUNTS = PropertyType(signature="a(ss)", format=_pairs(":"))
+"""Directory, mount options."""
+
+
+def _format_binds(value: Any) -> str:
+    return " ".join(
+        ("-" if optional else "") + _quoted(source if source == there else f"{source}:{there}")
+        for source, there, optional, _ in value
+    )
+
+
+BINDS = PropertyType(signature="a(ssbt)", format=_format_binds)
+"""Source, destination, ignore a missing source (`-`), mount flags."""
+
+
+def _parse_bandwidth(text: str) -> list[tuple[str, int]]:
+    path, _, size = text.rpartition(" ")
+    # systemd writes the path into the unit file unquoted; the executor of 257 also rejects an equals sign.
+    if not re.fullmatch(r"/[A-Za-z0-9/:._+@-]+", path, re.ASCII) or posixpath.normpath(path) != path:
+        raise ValueError("a device of letters, digits and /:._+@- and bytes per second, such as '/dev/sda 10M'")
+    return [(path, _at_least_1(parse_size(size)))]
+
+
+def _at_least_1(value: int) -> int:
+    if not value:
+        raise ValueError("a size above zero")
+    return value
+
+
+BANDWIDTH = PropertyType(signature="a(st)", format=_pairs(" "), parse=_parse_bandwidth)
+"""Device, bytes or operations per second."""
+
+
+def _format_addresses(value: Any) -> str:
+    """Format family, address, prefix length; `any` is 0.0.0.0/0 and ::/0."""
+    networks = [ip_network((bytes(address), length)) for _, address, length in value]
+    if len(networks) == 2 and not any(network.prefixlen for network in networks):
+        return "any"
+    return " ".join(map(str, networks))
+
+
+ADDRESSES = PropertyType(signature="a(iayu)", format=_format_addresses)
