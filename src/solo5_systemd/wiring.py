@@ -96,7 +96,7 @@ class Machine:
     @cached_property
     def console(self) -> "Console":
         """The journal."""
-        from solo5_systemd.journal.journalctl import Journal
+        from solo5_systemd.journal.console import Journal
 
         return Journal(lambda: self._settings().log_namespace)
 

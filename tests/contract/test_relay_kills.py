@@ -20,9 +20,9 @@ import pytest
 from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.daemon import fdstore
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal import follow
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.relay import forwarder as forward
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.state_files import StateFiles
 
@@ -131,7 +131,7 @@ class World:
             for fifo in self.fifos.values():
                 os.close(fifo.read_end)
             os.environ["NOTIFY_SOCKET"] = self.systemd.address
-            forward.POLL_INTERVAL_S = 0.001
+            follow.POLL_INTERVAL_S = 0.001
             answer = os.write
             _kill_at(fatal)
             asyncio.run(self._serve(speaks, lambda text: answer(self._answers[1], text), ends=ends))

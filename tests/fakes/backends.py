@@ -18,7 +18,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
-from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import (
     LeaseRecord,
@@ -304,24 +304,21 @@ class FakeConsole:
     """A journal.
 
     Attributes:
-        lines: written entries.
-        pending: entries that the next `sync` writes.
+        written: written lines.
+        pending: lines that the next `sync` writes.
         failures: failure messages by unit.
         unit_messages: messages of PID 1, about any unit.
         hung: units of `log_hung`.
-        reader_dies: a follower's stream ends before the task.
         log_namespace: journal namespace of new tasks.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._wrote = asyncio.Event()
-        self.lines: list[Entry] = []
-        self.pending: list[Entry] = []
+        self.written: list[Line] = []
+        self.pending: list[Line] = []
         self.failures: dict[str, Sequence[str]] = {}
         self.unit_messages: Sequence[UnitMessage] = ()
         self.hung: set[str] = set()
-        self.reader_dies = False
         self.log_namespace = ""
 
     def namespace(self) -> str:
@@ -337,20 +334,19 @@ class FakeConsole:
             pass
         return os.open("/dev/null", os.O_WRONLY)
 
-    async def entries(
-        self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
-    ) -> AsyncGenerator[Entry, None]:
-        async with self._steps.step("follow console" if follow else "read console"):
-            cursors = [entry.cursor for entry in self.lines]
-            position = cursors.index(after) + 1 if after is not None else 0
-        if last is not None:
-            position = max(position, len(self.lines) - last)
-        while position < len(self.lines) or (follow and not self.reader_dies):
-            if position == len(self.lines):
-                await self._wrote.wait()
-            else:
-                yield self.lines[position]
+    async def lines(
+        self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
+    ) -> AsyncGenerator[Line, None]:
+        async with self._steps.step("read console"):
+            position = 0 if last is None else max(0, len(self.written) - last)
+        while True:
+            is_last = until is None or until()
+            for line in self.written[position:]:
                 position += 1
+                yield line
+            if is_last:
+                return
+            await asyncio.sleep(0)
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         async with self._steps.step("failure_messages"):
@@ -358,11 +354,11 @@ class FakeConsole:
 
     async def exit_messages(self, state: UnitState) -> ExitMessages:
         async with self._steps.step("exit_messages"):
-            lines = {stream: [_text(e) for e in self.lines if e.stream is stream] for stream in Stream}
+            lines = {stream: [_text(e) for e in self.written if e.stream is stream] for stream in Stream}
         return ExitMessages(
             guest=lines[Stream.STDOUT],
             tender=lines[Stream.STDERR],
-            console=[_text(e) for e in self.lines],
+            console=[_text(e) for e in self.written],
             systemd=self.unit_messages,
             hung=state.unit in self.hung,
         )
@@ -376,24 +372,23 @@ class FakeConsole:
             self.say(*self.pending)
             self.pending = []
 
-    def say(self, *entries: Entry) -> None:
-        """Write entries."""
-        self.lines += entries
-        self._wrote.set()
-        self._wrote = asyncio.Event()
+    def say(self, *lines: Line) -> None:
+        """Write lines."""
+        self.written += lines
 
 
 def _at(step: str, namespace: str) -> str:
     return f"{step} of {namespace}" if namespace else step
 
 
-def _text(entry: Entry) -> str:
-    return entry.message.decode()
+def _text(line: Line) -> str:
+    return line.message.decode()
 
 
-def entry(text: str, stream: Stream = Stream.STDOUT) -> Entry:
-    """Return an entry with its text as its cursor."""
-    return Entry(cursor=text, realtime=STARTED, message=text.encode(), stream=stream, fields={})
+def console_line(text: str, stream: Stream = Stream.STDOUT) -> Line:
+    """Return a line with its text as its cursor."""
+    position = JournalPosition(cursor=text, monotonic=0)
+    return Line(unit="", stream=stream, data=text.encode() + b"\n", position=position, realtime=STARTED)
 
 
 class FakeMeter:

@@ -11,7 +11,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
 from solo5_systemd.engine.task import Phase, Sample, StartCallbacks, Started, StartedScope, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
-from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.unit.limits import unenforced
@@ -22,9 +22,10 @@ STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on reque
 KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL")
 
 
-def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Entry:
+def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Line:
     message = text.encode() if isinstance(text, str) else text
-    return Entry(cursor="c", realtime=STARTED, message=message, stream=stream, fields={})
+    position = JournalPosition(cursor="c", monotonic=0)
+    return Line(unit="", stream=stream, data=message + b"\n", position=position, realtime=STARTED)
 
 
 class FakeRuntime(Runtime):
@@ -49,7 +50,7 @@ class FakeRuntime(Runtime):
         self.calls: list[tuple[object, ...]] = []
         self.outcome: Outcome | None = ended().outcome
         self.refusal: Solo5Error | None = None
-        self.lines: Sequence[Entry] = ()
+        self.lines: Sequence[Line] = ()
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.leftovers: tuple[str, ...] = ()
         self.orphaned: tuple[Orphan, ...] = ()
@@ -131,10 +132,10 @@ class FakeRuntime(Runtime):
     async def samples(self) -> Mapping[TaskName, Sample]:
         return next(self.rounds, {})
 
-    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Line, None]:
         self.calls.append(("console", task.name, follow, last))
-        for entry in self.lines:
-            yield entry
+        for line in self.lines:
+            yield line
         self.on_console()
         if follow and self.known[task.name].phase is not Phase.ENDED:
             await self._over.wait()

@@ -237,7 +237,7 @@ def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSE
 
 def test_program_that_is_not_listed_has_no_advice() -> None:
     assert advice("/usr/bin/true") == ""
-    assert advice("/usr/bin/journalctl") == "Install systemd (Debian)."
+    assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
 
 
 ALL = "every verb but `image` and `doctor`"

@@ -90,7 +90,7 @@ def test_interrupt_stops_the_guest(
     eventually(lambda: "sleeping" in sh("solo5ctl", "logs", f"ctrl-c-{target}").stdout, "the guest runs")
     send(attended.pid, signal.SIGINT)
     _, said = attended.communicate(timeout=60)
-    assert (attended.returncode, b"journal reader" in said) == (130, False), said
+    assert attended.returncode == 130, said
     assert sh("solo5ctl", "inspect", f"ctrl-c-{target}").returncode == 125, "removed, as --rm asks"
 
 

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.render import moment
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.engine.task import Task
-from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.journal.lines import Line, Stream
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
-Write = Callable[[Entry, Screen], None]
+Write = Callable[[Line, Screen], None]
 
 
-def write_plain(entry: Entry, screen: Screen) -> None:
+def write_plain(line: Line, screen: Screen) -> None:
     """Write the line alone."""
-    screen.copy(entry.message, to_err=entry.stream is Stream.STDERR)
+    screen.copy(line.message, to_err=line.stream is Stream.STDERR)
 
 
-def write_timed(entry: Entry, screen: Screen) -> None:
+def write_timed(line: Line, screen: Screen) -> None:
     """Write the line after its journal timestamp (RFC 3339, UTC)."""
-    screen.copy(entry.message, to_err=entry.stream is Stream.STDERR, prefix=f"{moment(entry.realtime)} ")
+    screen.copy(line.message, to_err=line.stream is Stream.STDERR, prefix=f"{moment(line.realtime)} ")
 
 
-def write_json(entry: Entry, screen: Screen) -> None:
+def write_json(line: Line, screen: Screen) -> None:
     """Write one JSON object on a line (JSON Lines), so that a followed console can be parsed as it grows."""
-    message = entry.message.decode("utf-8", "replace")
-    line = {"time": moment(entry.realtime), "stream": entry.stream.name.lower(), "message": message}
-    screen.write(json.dumps(line) + "\n")
+    message = line.message.decode("utf-8", "replace")
+    fields = {"time": moment(line.realtime), "stream": line.stream.name.lower(), "message": message}
+    screen.write(json.dumps(fields) + "\n")
 
 
 async def copy_console(
@@ -50,8 +50,8 @@ async def copy_console(
         the number of lines.
     """
     count = 0
-    async with aclosing(engine.console(task, follow=follow, last=last)) as entries:
-        async for entry in entries:
-            write(entry, screen)
+    async with aclosing(engine.console(task, follow=follow, last=last)) as lines:
+        async for line in lines:
+            write(line, screen)
             count += 1
     return count

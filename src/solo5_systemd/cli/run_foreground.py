@@ -43,7 +43,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         remove: remove the task when it has ended.
 
     Raises:
-        DependencyError: journalctl is missing; the task is removed again.
+        DependencyError: libsystemd is missing; the task is removed again.
         Solo5Error: the start failed, or the task was removed meanwhile.
     """
     with _cancelled_by_sigterm():
@@ -54,7 +54,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
             passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
                 await copy_console(engine, task, screen, write_plain, follow=True)
-            except DependencyError:  # without journalctl the task would run unseen
+            except DependencyError:  # without libsystemd the task would run unseen
                 await remove_existing(engine, task.name)
                 raise
             passing.cancel()

@@ -10,8 +10,7 @@ from typing import Protocol
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.image.manifest import StoredImage, Target
-from solo5_systemd.journal.export import Entry
-from solo5_systemd.journal.lines import DroppedLines
+from solo5_systemd.journal.lines import DroppedLines, Line
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import (
     LeaseRecord,
@@ -258,16 +257,15 @@ class Console(Protocol):
     async def open_stderr(self, unit: str, namespace: str) -> int:
         """Open a journal stream for the tender's stderr, separate from the console."""
 
-    def entries(
-        self, state: UnitState, *, follow: bool, last: int | None = None, after: str | None = None
-    ) -> AsyncGenerator[Entry, None]:
-        """Yield the journal entries of one invocation.
+    def lines(
+        self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
+    ) -> AsyncGenerator[Line, None]:
+        """Yield the console lines of one invocation.
 
         Args:
             state: of the unit.
-            follow: wait for new entries, without an end.
-            last: begin with the last N entries.
-            after: begin after this cursor.
+            until: wait for new lines until this is true, then yield those that are left. None: do not wait.
+            last: begin with the last N lines.
         """
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import NoCallbacks, Sample, StartCallbacks, Started, StartedScope, Task, phase
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
-from solo5_systemd.journal.export import Entry
+from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
+from solo5_systemd.journal.lines import Line
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
@@ -195,46 +195,26 @@ class Runtime:
         """Return a meter of memory and CPU time of a cgroup (`Started.control_group`, `Task.control_group`)."""
         return self._backends.usages.meter(control_group)
 
-    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Line, None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
-        cursor = None
-        if follow:
-            async with aclosing(self._follow(task, last)) as entries:
-                async for entry in entries:
-                    cursor = entry.cursor
-                    yield entry
-            await self._backends.console.sync(task.state.task, task.state.log_namespace)
-            last = last if cursor is None else None
-        # After an end, journald may still have had lines in its sockets: read the rest, from the last cursor on.
-        async with aclosing(
-            self._backends.console.entries(task.state, follow=False, last=last, after=cursor)
-        ) as entries:
-            async for entry in entries:
-                yield entry
+        written = asyncio.ensure_future(self._last_line_written(task.state)) if follow else None
+        try:
+            until = None if written is None else written.done
+            async with aclosing(self._backends.console.lines(task.state, until=until, last=last)) as lines:
+                async for line in lines:
+                    yield line
+            if written is not None and written.done():
+                written.result()  # raises its error
+        finally:
+            if written is not None:
+                written.cancel()
+                await asyncio.gather(written, return_exceptions=True)
 
-    async def _follow(self, task: Task, last: int | None) -> AsyncGenerator[Entry, None]:
-        """Yield lines until the task ends; its last lines may not be in the journal yet."""
-        async with aclosing(self._backends.console.entries(task.state, follow=True, last=last)) as entries:
-            ended = asyncio.ensure_future(self._stopper.wait_until_over(task.state))
-            reading = asyncio.ensure_future(anext(entries))
-            try:
-                while True:
-                    await asyncio.wait((ended, reading), return_when=asyncio.FIRST_COMPLETED)
-                    if not reading.done():
-                        # Raise an error of the wait; the caller reads the lines that are left.
-                        ended.result()
-                        return
-                    yield reading.result()
-                    reading = asyncio.ensure_future(anext(entries))
-            except StopAsyncIteration as error:
-                if not ended.done():
-                    raise HostError(
-                        f"the journal reader ended before task {task.name}.", f"Retry: solo5ctl logs {task.name}"
-                    ) from error
-            finally:
-                for future in (ended, reading):
-                    future.cancel()
-                await asyncio.gather(ended, reading, return_exceptions=True)
+    async def _last_line_written(self, state: UnitState) -> None:
+        """Wait until a task has ended and the journal has its last lines."""
+        await self._stopper.wait_until_over(state)
+        # After an end, journald may still have lines in its sockets.
+        await self._backends.console.sync(state.task, state.log_namespace)
 
     async def wait(self, name: TaskName) -> Task:
         """Wait until a task has ended, and return it.

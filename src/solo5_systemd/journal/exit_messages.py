@@ -1,15 +1,10 @@
-"""Reads the exit messages of a run: the last lines of its guest and tender, and messages of PID 1.
-
-In this process: with journalctl, a list of ended tasks would need a process for each of them.
-"""
+"""Reads the exit messages of a run: the last lines of its guest and tender, and messages of PID 1."""
 
 from contextlib import closing
 
-from solo5_systemd.journal.export import Stream
 from solo5_systemd.journal.journald import HUNG_MESSAGE_ID
-from solo5_systemd.journal.lines import Line
-from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
-from solo5_systemd.procfs import boot_id
+from solo5_systemd.journal.lines import Line, Stream
+from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, this_boot
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 
@@ -36,7 +31,7 @@ def read_exit_messages(state: UnitState) -> ExitMessages:
 
 
 def _unit_messages(state: UnitState) -> list[UnitMessage]:
-    with closing(JournalReader((f"UNIT={state.unit}", "_PID=1", _this_boot()))) as reader:
+    with closing(JournalReader((f"UNIT={state.unit}", "_PID=1", this_boot()))) as reader:
         found = reader.last_with_ids(MAX_LINES)
     return [UnitMessage(_text(line), identity) for line, identity in reversed(found) if _is_of(line, state)]
 
@@ -47,14 +42,9 @@ def _last(state: UnitState, count: int, *matches: str, namespace: str = "") -> l
     Not by _SYSTEMD_INVOCATION_ID=: journald looks it up when it processes a line, and the last lines of a unit that has
     just ended may be without it.
     """
-    with closing(JournalReader((*matches, _this_boot()), namespace)) as reader:
+    with closing(JournalReader((*matches, this_boot()), namespace)) as reader:
         lines = reader.last(count)
     return [line for line in reversed(lines) if _is_of(line, state)]
-
-
-def _this_boot() -> str:
-    """Return the match for this boot; journald writes the boot ID without hyphens."""
-    return f"_BOOT_ID={boot_id().replace('-', '')}"
 
 
 def _is_of(line: Line, state: UnitState) -> bool:

@@ -1,13 +1,22 @@
 """Lines of a task's console, with the bytes that the guest wrote, and notices about missing lines."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from solo5_systemd.journal.export import Stream
 from solo5_systemd.names import TaskName
 
 _LINE_BREAKS = {b"": b"\n", b"nul": b"\0"}
 """The terminator of a line by its _LINE_BREAK=, which journald omits for a newline. The other values (`line-max`,
 `eof`, `pid-change`) mean that there was none: the line was split or was the last one (systemd.journal-fields(7))."""
+
+_TERMINATORS = tuple(_LINE_BREAKS.values())
+
+
+class Stream(StrEnum):
+    """The output streams of a unit: stdout has the guest's console, stderr the tender's messages."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +56,11 @@ class Line:
     realtime: int
     dropped: int = 0
     is_synthetic: bool = False
+
+    @property
+    def message(self) -> bytes:
+        """MESSAGE=: the line without its terminator, which journald never stores in it."""
+        return self.data[:-1] if self.data.endswith(_TERMINATORS) else self.data
 
 
 def original_bytes(message: bytes, line_break: bytes) -> bytes:

@@ -1,8 +1,7 @@
 """Reads journal files in this process, through libsystemd: sd-journal(3).
 
-`journalctl --follow` waits for inotify events, which journald causes at most four times a second. journald writes into
-mapped files, so that polling sees a line at once. Besides, sd_journal_next(3) reports the end of the journal, and a
-pipe from journalctl does not.
+Not by journalctl(1): its output never marks the end of the journal, for which the end of a task has to wait, and a
+followed line is up to 250 ms late (docs/decisions/journal-reader.md).
 """
 
 import ctypes
@@ -11,11 +10,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, Line, dropped_notice, original_bytes
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
 from solo5_systemd.names import journald_of
+from solo5_systemd.procfs import boot_id
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 LIBRARY = "libsystemd.so.0"
@@ -30,8 +30,11 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
     "get_fd": [],
     "get_monotonic_usec": [_TIME, ctypes.c_uint8 * 16],
     "get_realtime_usec": [_TIME],
+    "has_persistent_files": [],
+    "has_runtime_files": [],
     "next": [],
     "previous": [],
+    "previous_skip": [ctypes.c_uint64],
     "process": [],
     "seek_cursor": [ctypes.c_char_p],
     "seek_head": [],
@@ -41,7 +44,9 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
 }
 """Argument types of the functions `sd_journal_NAME`, after the sd_journal*."""
 
-_ENTRY_FUNCTIONS = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
+_ENTRY_FUNCTIONS = frozenset(
+    {"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous", "previous_skip"}
+)
 _UNREADABLE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
 """Errors of _ENTRY_FUNCTIONS for an entry in a file that journald is removing, which it empties first. libsystemd reads
 an entry's size twice, to check it and to use it: EINVAL if it became zero in between, as it does next to a guest that
@@ -61,6 +66,11 @@ def console_matches(unit: str, stream: Stream) -> tuple[str, ...]:
     return (*CONSOLE_MATCHES, f"_SYSTEMD_UNIT={unit}", f"PRIORITY={_PRIORITIES[stream]}")
 
 
+def this_boot() -> str:
+    """Return the match for this boot; journald writes the boot ID without hyphens."""
+    return f"_BOOT_ID={boot_id().replace('-', '')}"
+
+
 class JournalReader:
     """A reader of the lines of a journal that match, with a current position; to be used by one thread.
 
@@ -76,12 +86,13 @@ class JournalReader:
     def __init__(self, matches: Sequence[str], namespace: str = "") -> None:
         self._journald = journald_of(namespace)
         self._journal = ctypes.c_void_p()
+        self._library = _library()
         self._data, self._size, self._time = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_uint64()
         self._boot = (ctypes.c_uint8 * 16)()
         self._sought: tuple[str, *tuple[object, ...]] = ("head",)
         self._last = ""
         name = namespace.encode() or None
-        _check("open", _library().sd_journal_open_namespace(ctypes.byref(self._journal), name, _LOCAL_ONLY))
+        _check("open", self._library.sd_journal_open_namespace(ctypes.byref(self._journal), name, _LOCAL_ONLY))
         for match in matches:
             if match == "+":
                 self._call("add_disjunction")
@@ -91,7 +102,7 @@ class JournalReader:
 
     def close(self) -> None:
         """Close the journal."""
-        _library().sd_journal_close(self._journal)
+        self._library.sd_journal_close(self._journal)
         self._journal = ctypes.c_void_p()
 
     def watch(self) -> int:
@@ -106,6 +117,34 @@ class JournalReader:
     def refresh(self) -> None:
         """Open new files and close removed ones (sd_journal_process(3))."""
         self._call("process")
+
+    @property
+    def has_files(self) -> bool:
+        """The process may read at least one of the journal's files, and there is one."""
+        return bool(self._call("has_runtime_files") or self._call("has_persistent_files"))
+
+    def read_batch(self, size: int) -> list[Line]:
+        """Return the next lines; fewer than `size` at the end of the journal, whose new files are opened then."""
+        lines = list(islice(iter(self.next, None), size))
+        if len(lines) < size:
+            # Only at the end of the files: `refresh` closes removed files. A new file may have further lines.
+            self.refresh()
+            lines.extend(islice(iter(self.next, None), size))
+        return lines
+
+    def seek_realtime(self, realtime: int) -> None:
+        """Seek to a time (µs since the epoch); earlier lines may follow if the clock was set back."""
+        self._seek("realtime_usec", realtime)
+
+    def seek_last(self, count: int) -> None:
+        """Seek before the last `count` lines."""
+        self._seek("tail")
+        # The line before them: the position to which `_move` returns if a file is removed.
+        if self._move("previous_skip", count + 1) > count:
+            with suppress(_UnreadableError):
+                self._seek_after(self._cursor())
+                return
+        self._seek("head")
 
     def seek_end(self) -> Line | None:
         """Seek to the end of the journal; return the last line, or None if there is none."""
@@ -135,13 +174,12 @@ class JournalReader:
 
     def lines_after(self, cursor: str) -> Iterator[Line]:
         """Return an iterator of the lines after a cursor, whose line may have been removed, up to the end."""
-        self._seek("cursor", cursor.encode())
-        self._last = cursor
+        self._seek_after(cursor)
         return iter(self.next, None)
 
     def lines_from(self, realtime: int) -> Iterator[Line]:
         """Return an iterator of the lines since a time (µs since the epoch), up to the end."""
-        self._seek("realtime_usec", realtime)
+        self.seek_realtime(realtime)
         while (line := self.next()) is not None:
             if line.realtime >= realtime:
                 yield line
@@ -161,21 +199,25 @@ class JournalReader:
                     return line
         return None
 
-    def _move(self, direction: str) -> bool:
-        """Move to the next entry; return whether there is one.
+    def _move(self, direction: str, *arguments: object) -> int:
+        """Move to the next entry, or over several; return the number of entries.
 
         libsystemd caches the next entry of each file. If the file of the earliest one was emptied since, this and every
         later call fails. Seeking to the last position again reads all files, and drops that one.
         """
         for _ in range(_MAX_SEEKS):
             with suppress(_UnreadableError):
-                return bool(self._call(direction))
+                return self._call(direction, *arguments)
             self._call(f"seek_{self._sought[0]}", *self._sought[1:])
-        return bool(self._call(direction))
+        return self._call(direction, *arguments)
 
     def _seek(self, target: str, *arguments: object) -> None:
         self._sought, self._last = (target, *arguments), ""
         self._call(f"seek_{target}", *arguments)
+
+    def _seek_after(self, cursor: str) -> None:
+        self._seek("cursor", cursor.encode())
+        self._last = cursor
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
@@ -209,18 +251,19 @@ class JournalReader:
 
     def _field(self, name: bytes) -> bytes:
         """Return the value of a field; empty if the line does not have it."""
-        result = _library().sd_journal_get_data(self._journal, name, self._data, self._size)
+        result = self._library.sd_journal_get_data(self._journal, name, self._data, self._size)
         if result == -errno.ENOENT:
             return b""
         _check("get_data", result)
-        return ctypes.string_at(self._data.value or 0, self._size.value)[len(name) + 1 :]
+        start = len(name) + 1
+        return ctypes.string_at((self._data.value or 0) + start, self._size.value - start)
 
     def _cursor(self) -> str:
         self._call("get_cursor", self._data)
         try:
             return ctypes.string_at(self._data.value or 0).decode("ascii")
         finally:
-            _library().free(self._data)
+            self._library.free(self._data)
 
     def _monotonic(self) -> int:
         self._call("get_monotonic_usec", self._time, self._boot)
@@ -231,7 +274,7 @@ class JournalReader:
         return self._time.value
 
     def _call(self, function: str, *arguments: object) -> int:
-        return _check(function, getattr(_library(), f"sd_journal_{function}")(self._journal, *arguments))
+        return _check(function, getattr(self._library, f"sd_journal_{function}")(self._journal, *arguments))
 
 
 class _UnreadableError(HostError):

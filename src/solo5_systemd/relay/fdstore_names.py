@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 from solo5_systemd.daemon import fdstore
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.fifo_writer import StagingPipe
 
 _LETTERS = {Stream.STDOUT: "o", Stream.STDERR: "e"}

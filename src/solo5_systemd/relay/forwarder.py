@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line
+from solo5_systemd.journal import follow
+from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import fdstore_names, journal_catchup
@@ -22,9 +22,6 @@ from solo5_systemd.relay.journal_follower import JournalFollower
 from solo5_systemd.relay.state import ConsoleState, Delivery
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.task_console import TaskConsole
-
-POLL_INTERVAL_S = 0.02
-"""Between two polls of a journal without new lines; a poll takes some 30 µs."""
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
 """Between two checks for consoles whose FIFOs were unlinked without a Drain."""
@@ -134,7 +131,10 @@ class Forwarder:
             if loop.time() >= checked + UNREACHABLE_CHECK_INTERVAL_S:
                 checked = loop.time()
                 self._remove_unreachable()
-            await asyncio.sleep(0 if busy else POLL_INTERVAL_S)
+            if busy:
+                await asyncio.sleep(0)
+            else:
+                await follow.changed([each.fd for each in self._followers.values()], follow.POLL_INTERVAL_S)
 
     def close(self) -> None:
         """Close all consoles, files and journals; the copies in systemd's fd store stay open."""
@@ -142,16 +142,12 @@ class Forwarder:
             console.close()
         self._state_files.close()
         for follower in self._followers.values():
-            asyncio.get_running_loop().remove_reader(follower.fd)
             follower.close()
 
     def _follower(self, namespace: str) -> JournalFollower:
         """Return the follower of a journal; a new one starts at the journal's end."""
         if namespace not in self._followers:
-            follower = self._followers[namespace] = JournalFollower(self._open_journal, namespace)
-            # In addition to polling: an archived file may be removed within milliseconds, as by
-            # `journalctl --rotate --vacuum-files=1`, and journald signals an archived file at once.
-            asyncio.get_running_loop().add_reader(follower.fd, self._on_journal_change, follower)
+            self._followers[namespace] = JournalFollower(self._open_journal, namespace)
         return self._followers[namespace]
 
     async def _read_to_end(self, follower: JournalFollower) -> None:
@@ -171,10 +167,6 @@ class Forwarder:
         for writer in writers:
             writer.pump()
         return len(lines) >= BATCH_SIZE
-
-    def _on_journal_change(self, follower: JournalFollower) -> None:
-        with suppress(HostError):  # `run` gets the same error, and raises it
-            self._forward_batch(follower)
 
     def _offer(self, line: Line, namespace: str) -> FifoWriter | None:
         """Offer a line to its writer; return the writer, or None for a line of another unit."""

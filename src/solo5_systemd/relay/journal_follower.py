@@ -1,6 +1,5 @@
 """Follows one journal for all tasks whose consoles are in it."""
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from solo5_systemd.relay.journal_catchup import ALL_MATCHES, BATCH_SIZE, OpenJournal
@@ -44,11 +43,7 @@ class JournalFollower:
 
     def read_batch(self) -> "list[Line]":
         """Return new lines; fewer than BATCH_SIZE at the end of the journal."""
-        lines = list(islice(iter(self._journal.next, None), BATCH_SIZE))
-        if len(lines) < BATCH_SIZE:
-            # Only at the end of the files: `refresh` closes removed files. A new file may have further lines.
-            self._journal.refresh()
-            lines.extend(islice(iter(self._journal.next, None), BATCH_SIZE))
+        lines = self._journal.read_batch(BATCH_SIZE)
         self.last_line = lines[-1] if lines else self.last_line
         return lines
 

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.relay.state import START, StreamPosition
 
 MEMORY_LIMIT = 1 << 18

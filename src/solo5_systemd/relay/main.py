@@ -10,7 +10,7 @@ from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.relay1 import INTERFACE
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.keyed_lock import KeyedLocks
 from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.relay.forwarder import Forwarder

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from solo5_systemd.decode import Fields
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import TaskName, log_namespace, task_name
 
 VERSION = 3

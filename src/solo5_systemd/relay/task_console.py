@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, removed_notice
+from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.fdstore_names import StoredDescriptors, create_staging_pipe
 from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe

@@ -11,7 +11,7 @@ from tests.fakes.tasks import running
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, UnitKind, Workload
 

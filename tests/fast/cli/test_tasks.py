@@ -8,7 +8,7 @@ from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 

@@ -5,14 +5,14 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from tests.fakes.backends import Machine, entry
+from tests.fakes.backends import Machine, console_line
 from tests.fakes.background import Background, yields
 from tests.fakes.images import SHA256
 
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError
-from solo5_systemd.journal.export import Entry, Stream
+from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
@@ -81,13 +81,13 @@ async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Ta
 @pytest.mark.parametrize(
     "lines, ending",
     [
-        ([entry("Hello"), entry("solo5-hvt: Exiting on signal 15", Stream.STDERR)], Ending.STOPPED),
-        ([entry("solo5-hvt: Exiting on signal 15")], Ending.EXITED),
+        ([console_line("Hello"), console_line("solo5-hvt: Exiting on signal 15", Stream.STDERR)], Ending.STOPPED),
+        ([console_line("solo5-hvt: Exiting on signal 15")], Ending.EXITED),
         ([], Ending.EXITED),
     ],
 )
 async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
-    machine: Machine, runtime: Runtime, web: Task, lines: list[Entry], ending: Ending
+    machine: Machine, runtime: Runtime, web: Task, lines: list[Line], ending: Ending
 ) -> None:
     machine.console.pending = lines
     machine.units.end(UNIT, MainCode.EXITED, 1)
@@ -97,7 +97,10 @@ async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
 
 
 async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.pending = [entry("Hello"), entry("solo5-hvt: Fatal error when reading: no", Stream.STDERR)]
+    machine.console.pending = [
+        console_line("Hello"),
+        console_line("solo5-hvt: Fatal error when reading: no", Stream.STDERR),
+    ]
     machine.units.end(UNIT, MainCode.EXITED, 1)
     task = await runtime.task(WEB)
     assert task.outcome is not None
@@ -163,14 +166,14 @@ async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Ru
 
 async def read(runtime: Runtime, task: Task, *, follow: bool = False, last: int | None = None) -> list[str]:
     async with aclosing(runtime.console(task, follow=follow, last=last)) as entries:
-        return [each.cursor async for each in entries]
+        return [each.position.cursor async for each in entries]
 
 
 @pytest.mark.parametrize("last, lines", [(None, "abc"), (2, "bc"), (0, ""), (9, "abc")])
 async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, lines: str
 ) -> None:
-    machine.console.say(*map(entry, "abc"))
+    machine.console.say(*map(console_line, "abc"))
     assert await read(runtime, web, last=last) == list(lines)
 
 
@@ -178,13 +181,16 @@ async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
 async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_task(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, first: str
 ) -> None:
-    machine.console.say(*map(entry, "ab"))
+    machine.console.say(*map(console_line, "ab"))
     async with Background(read(runtime, web, follow=True, last=last)) as reading:
         for line in "cd":
-            machine.console.say(entry(line))
+            machine.console.say(console_line(line))
             await yields()
         assert not reading.done()
-        machine.console.pending = [entry("e"), entry("f")]  # written, and not yet in the journal, when it ends
+        machine.console.pending = [
+            console_line("e"),
+            console_line("f"),
+        ]  # written, and not yet in the journal, when it ends
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list(first + "cdef")
 
@@ -193,37 +199,24 @@ async def test_lines_and_end_at_the_same_moment_are_in_order_and_complete(
     machine: Machine, runtime: Runtime, web: Task
 ) -> None:
     async with Background(read(runtime, web, follow=True)) as reading:
-        machine.console.say(*map(entry, "abc"))
-        machine.console.pending = [entry("d")]
+        machine.console.say(*map(console_line, "abc"))
+        machine.console.pending = [console_line("d")]
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list("abcd")
 
 
 async def test_following_an_ended_task_reads_it_and_ends(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(*map(entry, "abc"))
+    machine.console.say(*map(console_line, "abc"))
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert await read(runtime, web, follow=True) == list("abc")
 
 
 async def test_following_ends_where_the_task_is_removed(machine: Machine, runtime: Runtime, web: Task) -> None:
     async with Background(read(runtime, web, follow=True)) as reading:
-        machine.console.say(entry("a"))
+        machine.console.say(console_line("a"))
         await yields()
         machine.units.vanish(UNIT)
         assert await reading == ["a"]
-
-
-async def test_a_reader_that_dies_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.reader_dies = True
-    with pytest.raises(HostError, match="the journal reader ended before task web"):
-        await read(runtime, web, follow=True)
-
-
-async def test_a_reader_that_dies_with_the_task_is_no_error(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.reader_dies = True
-    machine.console.say(*map(entry, "abc"))
-    machine.units.end(UNIT, MainCode.EXITED, 0)
-    assert await read(runtime, web, follow=True) == list("abc")
 
 
 async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -233,13 +226,13 @@ async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Run
 
 
 async def test_a_follower_may_leave_at_any_line(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(*map(entry, "abc"))
+    machine.console.say(*map(console_line, "abc"))
     async with aclosing(runtime.console(web, follow=True)) as entries:
-        assert (await anext(entries)).cursor == "a"
+        assert (await anext(entries)).position.cursor == "a"
 
 
 async def test_a_follower_may_be_cancelled_while_it_waits(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(entry("a"))
+    machine.console.say(console_line("a"))
     async with Background(read(runtime, web, follow=True)) as reading:
         assert not reading.done()
     assert reading.cancelled()

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from solo5_systemd.journal.export import ExportError, ExportParser
 from solo5_systemd.journal.reader import _count
 from solo5_systemd.network.links import LinkWatch
 from solo5_systemd.network.raw_netlink import _messages, _raise_error, attribute, attributes
@@ -86,25 +85,6 @@ def test_a_link_of_any_name_is_removed_beside_ours(body: bytes, names: frozenset
 
 def test_an_announcement_that_is_none_counts_as_lost() -> None:
     assert _Link(message(17, b"", length=3)).removed() is None
-
-
-FIELDS = st.sampled_from(
-    [b"__CURSOR=s=1", b"__REALTIME_TIMESTAMP=" + b"9" * 5000, b"__REALTIME_TIMESTAMP=5", b"MESSAGE=a", b"=", b"\xff=x",
-     b"PRIORITY=3", b"", b"MESSAGE\n" + struct.pack("<Q", 3) + b"a\nb", b"MESSAGE\n" + struct.pack("<Q", 1 << 63)]
-) | st.binary(max_size=30)  # fmt: skip
-
-
-@given(st.lists(FIELDS, max_size=8), st.integers(1, 50))
-@example([b"__REALTIME_TIMESTAMP=" + b"9" * 5000, b""], 50)
-def test_any_bytes_of_the_journals_export_are_entries_or_an_error_of_the_format(fields: list[bytes], step: int) -> None:
-    data = b"".join(field + b"\n" for field in fields)
-    reader, entries, failed = ExportParser(), 0, False
-    try:
-        for at in range(0, len(data), step):
-            entries += len(list(reader.feed(data[at : at + step])))
-    except ExportError as error:
-        failed = "\n" not in str(error)
-    assert failed or entries <= len(fields)
 
 
 @given(st.binary(max_size=30))

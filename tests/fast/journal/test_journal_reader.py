@@ -20,8 +20,9 @@ class Library:
     """
 
     def __init__(self, *codes: int) -> None:
-        self._codes = list(codes)
+        self.codes = list(codes)
         self.steps: list[int] = []
+        self.skips: list[int] = []
         self._cursors: list[ctypes.Array[ctypes.c_char]] = []
         self.calls: list[tuple[Any, ...]] = []
 
@@ -31,12 +32,14 @@ class Library:
     def _call(self, name: str, *arguments: Any) -> int:
         if name.startswith(("add_", "seek_")):
             self.calls.append((name, *arguments[1:2]))
+        if name == "previous_skip":
+            return self.skips.pop(0)
         if name == "next":
-            return self.steps.pop(0) if self.steps else bool(self._codes)
+            return self.steps.pop(0) if self.steps else bool(self.codes)
         if name == "get_monotonic_usec":
-            return self._codes.pop(0)
+            return self.codes.pop(0)
         if name == "get_cursor":
-            self._cursors.append(ctypes.create_string_buffer(b"s=1;i=%d" % len(self._codes)))
+            self._cursors.append(ctypes.create_string_buffer(b"s=1;i=%d" % len(self.codes)))
             arguments[1].value = ctypes.addressof(self._cursors[-1])
         return -errno.ENOENT if name == "get_data" else 0
 
@@ -79,3 +82,28 @@ def test_any_other_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_matches_are_as_journalctl_has_them(library: Library) -> None:
     JournalReader(["A=1", "B=2", "+", "C=3"])
     assert library.calls == [("add_match", b"A=1"), ("add_match", b"B=2"), ("add_disjunction",), ("add_match", b"C=3")]
+
+
+def test_the_last_lines_follow_the_line_before_them(library: Library) -> None:
+    reader = JournalReader([])
+    library.skips = [-errno.EBADMSG, 3]
+    reader.seek_last(2)
+    assert library.calls == [("seek_tail",), ("seek_tail",), ("seek_cursor", b"s=1;i=4")]
+    assert [line.position.cursor for line in iter(reader.next, None)] == ["s=1;i=1"], "without that line"
+
+
+def test_the_last_lines_of_a_short_journal_are_all(library: Library) -> None:
+    library.skips = [2]
+    JournalReader([]).seek_last(2)
+    assert library.calls == [("seek_tail",), ("seek_head",)]
+
+
+def test_a_batch_that_reaches_the_end_has_the_lines_of_new_files(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = JournalReader([])
+    monkeypatch.setattr(reader, "refresh", lambda: library.codes.extend((0, 0)))
+    assert [line.position.cursor for line in reader.read_batch(3)] == [
+        *("s=1;i=4", "s=1;i=1"),
+        *("s=1;i=2", "s=1;i=1"),
+    ]

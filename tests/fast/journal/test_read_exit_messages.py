@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.journal import exit_messages
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 

@@ -1,16 +1,17 @@
 """Readiness probes: TCP, UDP echo and console pattern, each with its failure and its timeout."""
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 
 import pytest
 from tests.fakes.background import Background, yields
 
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint
 from solo5_systemd.nomad.readiness import probe
@@ -80,7 +81,7 @@ async def test_an_unreachable_network_is_told_in_the_kernels_words() -> None:
     assert await probe.failure(nowhere, 1) == "permission denied"
 
 
-class Journal:
+class Journal(JournalReader):
     """A journal of one task; what is written later comes later."""
 
     def __init__(self) -> None:
@@ -88,6 +89,7 @@ class Journal:
         self.matches: tuple[str, ...] = ()
         self.closed = False
         self._read = 0
+        self._fd = os.eventfd(0)
 
     def open(self, matches: tuple[str, ...], namespace: str) -> "Journal":
         self.matches, self.namespace = matches, namespace
@@ -100,14 +102,11 @@ class Journal:
         )
 
     def watch(self) -> int:
-        return -1
+        return self._fd
 
     def refresh(self) -> None: ...
 
-    def lines_from(self, realtime: int) -> Iterator[Line]:
-        while (line := self.next()) is not None:
-            if line.realtime >= realtime:
-                yield line
+    def seek_realtime(self, realtime: int) -> None: ...
 
     def next(self) -> Line | None:
         if self._read == len(self.written):
@@ -116,6 +115,7 @@ class Journal:
         return self.written[self._read - 1]
 
     def close(self) -> None:
+        os.close(self._fd)
         self.closed = True
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.fakes.backends import Machine, entry
+from tests.fakes.backends import Machine, console_line
 from tests.fakes.background import Background, yields
 from tests.fakes.clock import passed
 from tests.fakes.images import preflight, stored
@@ -158,7 +158,7 @@ async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine)
 async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
-        machine.console.say(entry("Fatal error: exception Not_found"))
+        machine.console.say(console_line("Fatal error: exception Not_found"))
         machine.units.end(UNIT, MainCode.EXITED, 2)
         await nomad.wait()
         assert (await nomad.messages())[-1].endswith(". Last console lines: “Fatal error: exception Not_found”")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.fakes.backends import Machine, entry
+from tests.fakes.backends import Machine, console_line
 from tests.fakes.background import Background, yields
 from tests.fakes.clock import passed
 from tests.fakes.images import stored
@@ -101,7 +101,7 @@ async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, gu
 async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
     machine: Machine, fifos: Fifos, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.console.say(entry("booting"), entry("stuck"))
+    machine.console.say(console_line("booting"), console_line("stuck"))
     async with agent() as nomad:
         with pytest.raises(StartError) as caught:
             await nomad.start(task(fifos, tcp="http", deadline="1s"))

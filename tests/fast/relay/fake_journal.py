@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import JournalPosition, Line
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.journal_catchup import ALL_MATCHES, matches
 

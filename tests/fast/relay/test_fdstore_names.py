@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.daemon import fdstore
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay import fdstore_names
 
 UNIT = Path(__file__).parents[3] / "units/solo5-relay.service"

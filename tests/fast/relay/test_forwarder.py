@@ -12,8 +12,8 @@ from tests.fakes.kernel import failing
 from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal.export import Stream
-from solo5_systemd.journal.lines import DroppedLines, dropped_notice
+from solo5_systemd.journal import follow
+from solo5_systemd.journal.lines import DroppedLines, Stream, dropped_notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import journal_catchup
@@ -144,7 +144,7 @@ async def test_a_removed_file_is_read_to_its_end(tmp_path: Path) -> None:
 async def test_a_change_of_the_journals_files_does_not_wait_for_the_next_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "POLL_INTERVAL_S", 3600)
+    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 3600)
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, _ = relay.forward()

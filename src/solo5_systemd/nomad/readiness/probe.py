@@ -5,9 +5,9 @@ import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
-from itertools import islice
 
-from solo5_systemd.journal.export import Stream
+from solo5_systemd.journal.follow import batches
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, console_matches
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint
@@ -81,11 +81,11 @@ async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list
     """Yield the lines of a guest's console in batches, each line cut to `LINE_MAX_BYTES`."""
     with closing(JournalReader(console_matches(unit, Stream.STDOUT), namespace)) as journal:
         journal.watch()
-        lines = journal.lines_from(since)
-        while True:
-            journal.refresh()
-            batch = list(islice(lines, BATCH_LINES))
-            yield [each.data.removesuffix(b"\n")[:LINE_MAX_BYTES] for each in batch]
-            if len(batch) < BATCH_LINES:
-                lines = iter(journal.next, None)
-            await asyncio.sleep(0 if len(batch) == BATCH_LINES else POLL_INTERVAL_S)
+        journal.seek_realtime(since)
+        caught_up = False
+        async with aclosing(batches(journal, BATCH_LINES, lambda: False, POLL_INTERVAL_S)) as found:
+            async for lines in found:
+                # Not later: the clock may be set back while the guest runs.
+                run = lines if caught_up else [line for line in lines if line.realtime >= since]
+                yield [line.data.removesuffix(b"\n")[:LINE_MAX_BYTES] for line in run]
+                caught_up |= len(lines) < BATCH_LINES

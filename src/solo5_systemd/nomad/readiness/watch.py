@@ -134,8 +134,8 @@ async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
     with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
         engine = await session.engine()
         task = await engine.task(name)
-        entries = engine.console(task, follow=False, last=messages.LAST_LINES)
-        return [entry.message.decode("utf-8", "replace") async for entry in entries]
+        lines = engine.console(task, follow=False, last=messages.LAST_LINES)
+        return [line.message.decode("utf-8", "replace") async for line in lines]
     return []
 
 

@@ -1,0 +1,102 @@
+"""The consoles of tasks in the journal."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, closing, suppress
+from typing import TYPE_CHECKING
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal.journald import log_hung, open_stream
+from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.unit.exit_messages import ExitMessages
+from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
+from solo5_systemd.unit.state import UnitState
+
+if TYPE_CHECKING:
+    from solo5_systemd.journal.lines import Line
+
+BATCH_LINES = 100
+"""Lines to read before other tasks of the event loop run: some 4 ms."""
+
+# The reader is imported where it is used, for startup time: most commands do not read the journal.
+
+
+class Journal:
+    """Implements `backends.Console`.
+
+    Args:
+        namespace: returns the journal namespace for the consoles of new tasks; empty: the host's journal.
+    """
+
+    def __init__(self, namespace: Callable[[], str]) -> None:
+        self._namespace = namespace
+
+    def namespace(self) -> str:
+        """Return the journal namespace for the consoles of new tasks."""
+        return self._namespace()
+
+    async def open_stdout(self, unit: str, namespace: str) -> int:
+        """Open a journal stream for a guest's console; the caller closes the descriptor."""
+        return await _open_stream(unit, STDOUT_PRIORITY, namespace)
+
+    async def open_stderr(self, unit: str, namespace: str) -> int:
+        """Open a journal stream for a tender's stderr; the caller closes the descriptor."""
+        return await _open_stream(unit, STDERR_PRIORITY, namespace)
+
+    async def lines(
+        self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
+    ) -> AsyncGenerator["Line", None]:
+        """Yield the console lines of one run, oldest first; without PID 1's messages about the unit.
+
+        They are selected by the unit and the run's start, not by _SYSTEMD_INVOCATION_ID=: journald looks that up when
+        it processes a line, and the last lines of a unit that has just ended may be without it.
+        """
+        from solo5_systemd.journal.follow import batches
+        from solo5_systemd.journal.reader import JournalReader
+
+        matches = (f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout")
+        with closing(JournalReader(matches, state.log_namespace)) as journal:
+            if until is not None:
+                journal.watch()
+                if os.geteuid() != 0 and not journal.has_files:
+                    return  # no permission: there is nothing to wait for
+            if last is None:
+                journal.seek_realtime(state.started)
+            else:
+                journal.seek_last(last)
+            async with aclosing(batches(journal, BATCH_LINES, until)) as found:
+                async for batch in found:
+                    for line in batch:
+                        if line.realtime >= state.started:
+                            yield line
+
+    async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
+        """Return why a unit failed to start: PID 1's messages, then the lines of the unit's processes."""
+        from solo5_systemd.journal.failure_messages import read_failure_messages
+
+        await self.sync(task_of_unit(unit) or TaskName(unit), namespace)
+        return await asyncio.to_thread(read_failure_messages, unit, namespace)
+
+    async def exit_messages(self, state: UnitState) -> ExitMessages:
+        """Return the exit messages of a run; empty ones if the journal cannot be read."""
+        from solo5_systemd.journal.exit_messages import read_exit_messages
+
+        with suppress(HostError):
+            return await asyncio.to_thread(read_exit_messages, state)
+        return ExitMessages()
+
+    async def log_hung(self, state: UnitState) -> None:
+        """Log that the tender of a task hangs and is killed."""
+        log_hung(state)
+
+    async def sync(self, task: TaskName, namespace: str) -> None:
+        """Wait until journald has written all lines that a task wrote before."""
+        from solo5_systemd.journal.sync import synchronize
+
+        await synchronize(task, namespace)
+
+
+async def _open_stream(unit: str, priority: int, namespace: str) -> int:
+    """Open a journal stream in a thread, since a journald that hangs would block the event loop."""
+    return await asyncio.to_thread(open_stream, str(task_of_unit(unit) or unit), unit, priority, namespace)

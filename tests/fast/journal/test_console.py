@@ -1,0 +1,254 @@
+"""Consoles, on a journal in memory; the real one is read in a machine."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+from tests.fakes.background import Background, yields
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.journal import console, failure_messages, follow, reader
+from solo5_systemd.journal.console import BATCH_LINES, Journal
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.reader import JournalReader
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import ActiveState, UnitState
+
+JOURNAL = Journal(lambda: "of-new-tasks")
+STATE = UnitState(
+    task=TaskName("web"),
+    unit="solo5-task-web.service",
+    active=ActiveState.ACTIVE,
+    invocation="0123456789abcdef" * 2,
+    started=100,
+    log_fields={},
+)
+
+
+class Files:
+    """The files of a journal.
+
+    Attributes:
+        lines: what is written.
+        new: lines in a file that a reader opens at its next refresh.
+        readable: a reader may open them.
+        readers: all readers.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.new: list[Line] = []
+        self.readable = True
+        self.readers: list[Reader] = []
+
+    def write(self, text: str, realtime: int = 100, stream: Stream = Stream.STDOUT) -> Line:
+        position = JournalPosition(cursor=f"c{len(self.lines)}", monotonic=0)
+        line = Line(unit=STATE.unit, stream=stream, data=text.encode() + b"\n", position=position, realtime=realtime)
+        self.lines.append(line)
+        return line
+
+    def open(self, matches: Sequence[str], namespace: str = "") -> JournalReader:
+        self.readers.append(Reader(self, matches, namespace))
+        return self.readers[-1]
+
+
+class Reader(JournalReader):
+    def __init__(self, files: Files, matches: Sequence[str], namespace: str) -> None:
+        self.files, self.matches, self.namespace = files, tuple(matches), namespace
+        self.watched = -1
+        self.sought: tuple[str, int] | None = None
+        self.closed = False
+        self._next = 0
+
+    @property
+    def has_files(self) -> bool:
+        return self.files.readable
+
+    def watch(self) -> int:
+        if self.watched < 0:
+            self.watched = os.eventfd(0)
+        return self.watched
+
+    def refresh(self) -> None:
+        self.files.lines += self.files.new
+        self.files.new = []
+
+    def seek_realtime(self, realtime: int) -> None:
+        self.sought = ("realtime", realtime)
+
+    def seek_last(self, count: int) -> None:
+        self.sought = ("last", count)
+        self._next = max(0, len(self.files.lines) - count)
+
+    def next(self) -> Line | None:
+        if self._next >= len(self.files.lines):
+            return None
+        self._next += 1
+        return self.files.lines[self._next - 1]
+
+    def last(self, count: int) -> list[Line]:
+        return self.files.lines[: -count - 1 : -1]
+
+    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
+        generic = min(failure_messages.GENERIC_MESSAGE_IDS)
+        return [(line, generic if line.data.startswith(b"Starting") else "") for line in self.last(count)]
+
+    def close(self) -> None:
+        if self.watched >= 0:
+            os.close(self.watched)
+        self.closed = True
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    files = Files()
+    monkeypatch.setattr(reader, "JournalReader", files.open)
+    yield files
+    assert [each for each in files.readers if not each.closed] == []
+
+
+async def read(last: int | None = None, state: UnitState = STATE) -> list[bytes]:
+    return [line.message async for line in JOURNAL.lines(state, last=last)]
+
+
+async def test_the_lines_of_one_run_are_read_to_the_end(files: Files) -> None:
+    written = [files.write("hello"), files.write("solo5-hvt: no ", stream=Stream.STDERR)]
+    assert [line async for line in JOURNAL.lines(STATE)] == written
+    [journal] = files.readers
+    assert journal.matches == (f"_SYSTEMD_UNIT={STATE.unit}", "_TRANSPORT=stdout")
+    assert (journal.sought, journal.watched) == (("realtime", 100), -1)
+
+
+async def test_lines_of_an_earlier_task_of_this_name_are_not_read(files: Files) -> None:
+    files.write("earlier", realtime=99)
+    files.write("this")
+    assert await read() == await read(last=2) == [b"this"]
+
+
+async def test_a_file_that_is_opened_at_the_end_is_read(files: Files) -> None:
+    files.write("a")
+    files.new = [replace(files.lines[0], data=b"b\n")]
+    assert await read() == [b"a", b"b"]
+
+
+async def test_reading_starts_with_the_last_lines(files: Files) -> None:
+    for text in "abc":
+        files.write(text)
+    assert await read(last=2) == [b"b", b"c"]
+    assert files.readers[-1].sought == ("last", 2)
+
+
+async def test_the_lines_of_a_task_are_read_in_its_own_namespace(files: Files) -> None:
+    """Also if new tasks have another namespace meanwhile."""
+    await read(state=replace(STATE, log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
+    await read()
+    assert [each.namespace for each in files.readers] == ["guests", ""]
+
+
+async def test_new_lines_are_followed_until_all_are_written(files: Files) -> None:
+    is_written = False
+    files.write("a")
+    async with aclosing(JOURNAL.lines(STATE, until=lambda: is_written)) as lines:
+        assert (await anext(lines)).message == b"a"
+        following = asyncio.ensure_future(anext(lines))
+        await yields()
+        assert not following.done()
+        files.write("b")
+        assert (await following).message == b"b"
+        is_written = True
+        files.new = [replace(files.lines[0], data=b"c\n")]
+        assert [line.message async for line in lines] == [b"c"]
+
+
+async def test_a_file_that_may_be_removed_at_once_is_read_at_once(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow.batches, "__defaults__", (None, 3600))
+    async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
+        following = asyncio.ensure_future(anext(lines))
+        await yields()
+        files.write("a")
+        os.eventfd_write(files.readers[0].watched, 1)
+        assert (await following).message == b"a"
+
+
+async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: Files) -> None:
+    for number in range(10 * BATCH_LINES):
+        files.write(str(number))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Background(others()):
+        turns = 0
+        await read()
+    assert turns >= 9
+
+
+async def test_a_closed_follower_closes_its_journal(files: Files) -> None:
+    files.write("hello")
+    async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
+        assert (await anext(lines)).message == b"hello"
+        assert not files.readers[0].closed
+    assert files.readers[0].closed
+
+
+async def test_a_cancelled_follower_closes_its_journal(files: Files) -> None:
+    async def following() -> None:
+        async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
+            async for _ in lines:
+                pass
+
+    async with Background(following()):
+        pass
+    assert files.readers[0].closed
+
+
+@pytest.mark.parametrize("readable, user, ends", [(False, 1000, True), (True, 1000, False), (False, 0, False)])
+async def test_a_follower_without_permission_ends_at_once(
+    files: Files, monkeypatch: pytest.MonkeyPatch, readable: bool, user: int, ends: bool
+) -> None:
+    """Root waits, for a namespace that has no file yet."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    files.readable = readable
+    async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
+        done = asyncio.ensure_future(anext(lines, None))
+        await yields()
+        assert done.done() is ends
+        done.cancel()
+        await asyncio.gather(done, return_exceptions=True)
+
+
+async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_messages, "JournalReader", files.open)
+    for text in ("Starting", "Failed to attach ", "solo5-hvt: no"):
+        files.write(text)
+    found = failure_messages.read_failure_messages("solo5-network@web.service", "guests")
+    assert found == ["Failed to attach", "solo5-hvt: no", "Starting", "Failed to attach", "solo5-hvt: no"]
+    by_systemd, by_processes = files.readers
+    assert {"UNIT=solo5-network@web.service", "_PID=1", reader.this_boot()} == set(by_systemd.matches)
+    assert {"_SYSTEMD_UNIT=solo5-network@web.service", "_TRANSPORT=stdout"} < set(by_processes.matches)
+    assert (by_systemd.namespace, by_processes.namespace) == ("", "guests")
+
+
+async def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader._library.cache_clear()
+    monkeypatch.setattr(reader, "LIBRARY", "libnothing.so.0")
+    with pytest.raises(HostError, match="library libnothing.so.0 is missing"):
+        await read()
+
+
+async def test_stderr_is_a_stream_under_the_tasks_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {("web", "solo5-task-web.service", 4, ""): 7, ("web", "solo5-task-web.service", 4, "guests"): 8}
+    monkeypatch.setattr(console, "open_stream", lambda *header: streams[header])
+    assert await JOURNAL.open_stderr("solo5-task-web.service", "") == 7
+    assert await JOURNAL.open_stderr("solo5-task-web.service", "guests") == 8
