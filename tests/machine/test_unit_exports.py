@@ -1,0 +1,56 @@
+"""The files that PID 1 exports have what it replies on D-Bus: a systemd that changes one of them fails here."""
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from solo5_systemd.bus.connection import system_bus
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.unit_exports import ExportedState
+from solo5_systemd.unit.state import UnitState
+
+from .conftest import GUESTS, Runner, eventually, ok, sh
+
+
+class Counting(Manager):
+    """A manager that counts the properties that it reads from D-Bus."""
+
+    reads = 0
+
+    async def _get(self, path: str, interface: str, name: str) -> object:
+        self.reads += 1
+        return await super()._get(path, interface, name)
+
+
+async def states(exports: ExportedState) -> tuple[Sequence[UnitState], int, int]:
+    """Return the states of running tasks by name, and the reads for them: as listed, and as recovered."""
+    async with system_bus() as connection:
+        listing, recovery = Counting(connection, exports), Counting(connection, exports)
+        found = sorted(await listing.states(ended=False), key=lambda state: state.unit)
+        recovered = await recovery.running_states()
+        assert {state.invocation for state in recovered} == {state.invocation for state in found}
+        return found, listing.reads, recovery.reads
+
+
+def test_states_from_files_are_those_from_d_bus(run: Runner, tmp_path: Path) -> None:
+    run("sleeper.spt", options=("--label", "NOTE=two words"))
+    ok("solo5ctl", "freeze", run("sleeper.hvt"))
+    with subprocess.Popen(
+        ["solo5ctl", "run", "--scope", "--name", "mine", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1
+    ) as tender:
+        try:
+            eventually(
+                lambda: sh("systemctl", "is-active", "solo5-task-mine.scope").stdout.strip() == "active", "the scope"
+            )
+            from_files, listing_reads, recovery_reads = asyncio.run(states(ExportedState()))
+            from_bus, *reads = asyncio.run(states(ExportedState(tmp_path)))
+        finally:
+            ok("solo5ctl", "stop", "mine")
+            tender.communicate(timeout=60)
+            ok("solo5ctl", "gc")
+    assert from_files == from_bus
+    assert [state.frozen for state in from_files].count(True) == 1
+    assert "two words" in {value for state in from_files for value in state.log_fields.values()}
+    assert (listing_reads, recovery_reads) == (2, 0), "the start time of two services"
+    assert min(reads) > 3 * len(from_bus)
