@@ -20,7 +20,7 @@ from tests.bench.driver import GUESTS
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.engine.backends import Users
+from solo5_systemd.engine.backends import Images, Users
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Protocol
@@ -50,8 +50,9 @@ ROOMY = '[network.default]\nipv4 = "10.153.0.0/22"\n'
 class Floor:
     """Starts and stops such units; each call returns milliseconds."""
 
-    def __init__(self, engine: Runtime, users: Users, jobs: Jobs, manager: Manager) -> None:
+    def __init__(self, engine: Runtime, images: Images, users: Users, jobs: Jobs, manager: Manager) -> None:
         self._engine = engine
+        self._images = images
         self._users = users
         self._held: dict[TaskName, int] = {}
         self._jobs = jobs
@@ -103,7 +104,9 @@ class Floor:
     async def _unit(self, name: str) -> TransientUnit:
         unit = (await self._engine.preview(_workload(name, "net.spt"))).unit
         # A tender without its tap would end at once, so another guest runs; what is compared is the start.
-        sleeper = (await self._engine.preview(_workload(name, "sleeper.spt"))).unit
+        workload = _workload(name, "sleeper.spt")
+        await self._images.take(workload.image, (), None)  # a preview leaves the store as it is
+        sleeper = (await self._engine.preview(workload)).unit
         network = [f"solo5-bench-network@{name}.service"]
         other = {
             "User": str(await self._user(TaskName(name))),
@@ -133,7 +136,7 @@ class Floor:
 async def floor() -> AsyncIterator[Floor]:
     with _files({NETWORK: NETWORK_UNIT, SETTINGS: ROOMY}):
         async with machine(read_settings) as backends, system_bus() as connection:
-            yield Floor(Runtime(backends), backends.users, Jobs(connection), Manager(connection))
+            yield Floor(Runtime(backends), backends.images, backends.users, Jobs(connection), Manager(connection))
 
 
 def whole_process(*argv: str) -> float:

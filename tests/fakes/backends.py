@@ -68,6 +68,16 @@ class FakeImages:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
 
+    async def preview(
+        self, path: str, roots: Sequence[str], largest: int | None, *, removable: Collection[str] = ()
+    ) -> StoredImage:
+        async with self._steps.step("preview image"):
+            if self.full and not (self.makes_room and removable):
+                raise StoreFullError("the image store has no room.")
+            if path not in self.files:
+                raise NotFoundError(f"image {path} is not there.")
+            return self.files[path]
+
     async def open(self, image: StoredImage) -> int:
         async with self._steps.step("open image"):
             pass
@@ -75,9 +85,9 @@ class FakeImages:
         return self.opened[-1]
 
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
-        async with self._steps.step("collect images"):
+        async with self._steps.step("list unused images" if dry_run else "collect images"):
             self.collected, self.min_age = keep, min_age
-            self.full = self.full and not self.makes_room
+            self.full = self.full and (dry_run or not self.makes_room)
             return ("ab" * 32,)
 
 

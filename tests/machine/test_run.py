@@ -1,5 +1,6 @@
 """The life of a task, with solo5ctl."""
 
+import hashlib
 import json
 import os
 import signal
@@ -239,6 +240,26 @@ def test_dry_run_changes_nothing(machine: Machine) -> None:
     assert machine.snapshot() == before
     for part in ("solo5-task-dry.service", "MemoryMax", "--net:service=", "--ipv4=10.", "8080"):
         assert part in shown
+
+
+@pytest.mark.parametrize("kind", [(), ("--scope",)], ids=["service", "scope"])
+def test_dry_run_writes_no_file(machine: Machine, tmp_path: Path, kind: tuple[str, ...]) -> None:
+    """Of an image that the store does not have; the network service runs already."""
+    image = tmp_path / "new.hvt"
+    image.write_bytes(Path(f"{GUESTS}/net.hvt").read_bytes() + os.urandom(16))
+    ok("solo5ctl", "network", "ls")
+    before = _files()
+    planned = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *kind, "--name", "dry", str(image)))
+    assert _files() == before
+    digest = hashlib.sha256(image.read_bytes()).hexdigest()
+    assert planned["image"] == {"path": f"/var/lib/solo5/images/{digest}", "sha256": digest}
+
+
+def _files() -> dict[str, tuple[int, ...]]:
+    """Inode, mode, size and times of everything in the project's state directories."""
+    paths = [path for root in ("/var/lib/solo5", "/run/solo5") for path in Path(root).rglob("*")]
+    found = {str(path): path.lstat() for path in paths}
+    return {name: (s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found.items()}
 
 
 def test_properties_reach_the_unit(run: Runner) -> None:

@@ -41,6 +41,11 @@ class Images(Protocol):
             largest: most bytes that it may have; None: no limit.
         """
 
+    async def preview(
+        self, path: str, roots: Sequence[str], largest: int | None, *, removable: Collection[str] = ()
+    ) -> StoredImage:
+        """Return what `take` would return if the images in `removable` were removed before; write nothing."""
+
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH."""
 

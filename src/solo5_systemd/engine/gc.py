@@ -57,9 +57,9 @@ class Collector:
         await self._backends.disks.remove_stale_locks()
         return await self._backends.users.collect(self._backends.units.names)
 
-    async def images(self, *, min_age: float) -> Sequence[str]:
+    async def images(self, *, min_age: float, dry_run: bool = False) -> Sequence[str]:
         """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
-        return await self._backends.images.collect(await self._images_in_use(), dry_run=False, min_age=min_age)
+        return await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run, min_age=min_age)
 
     async def _look(self) -> Snapshot:
         """Return a snapshot. Units are read after the resources that belong to them, and leases after the units.

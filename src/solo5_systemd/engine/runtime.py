@@ -44,13 +44,16 @@ class Runtime:
     def _starter(self) -> "Starter":
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
-        return Starter(self._backends, lambda: self.collect_images(min_age=IMAGE_MIN_AGE_S))
+        return Starter(self._backends, self._make_room)
 
     @cached_property
     def _collector(self) -> "Collector":
         from solo5_systemd.engine.gc import Collector
 
         return Collector(self._backends, self.discard)
+
+    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
+        return await self._collector.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
 
     # --- start -----------------------------------------------------------------------------------------------
 

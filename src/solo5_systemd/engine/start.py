@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from solo5_systemd import policy
 from solo5_systemd.block.model import BoundDisks, Disk
@@ -30,7 +31,7 @@ from solo5_systemd.text import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import Invocation
-from solo5_systemd.unit.tender import Tender, guest_memory, sandbox_path
+from solo5_systemd.unit.tender import Tender, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
 from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
@@ -41,64 +42,90 @@ SERVICE = DeviceName("service")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a start will make, for `solo5ctl run --dry-run`.
+    """What a start makes: `solo5ctl run --dry-run` prints it, and `Starter` executes it.
 
     Attributes:
-        unit: the transient unit.
-        argv: the command line to execute.
-        reservation: addresses, MACs, taps and ports, as they would be reserved now.
-        nft: the firewall elements, as nft(8) commands.
-        image: the stored image.
-        tender: the tender program.
+        parts: the inputs of the unit. Preflight leaves the reservation empty, and the user is the next one.
+        nics: with all defaults filled in.
+        ports: with the NIC of each.
+        nft: the firewall elements, as nft(8) commands; in a preview only.
+        pid: of the process in a scope.
     """
 
-    unit: TransientUnit
-    argv: tuple[str, ...]
-    reservation: Reservation
-    nft: str
-    image: StoredImage
-    tender: Tender
+    parts: Parts
+    nics: Sequence[NicRequest] = ()
+    ports: Sequence[PortRequest] = ()
+    nft: str = ""
+    pid: int = 0
 
+    @property
+    def name(self) -> TaskName:
+        """Return the name of the task."""
+        return self.parts.workload.name
 
-@dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """A workload that has passed preflight."""
+    @property
+    def unit(self) -> TransientUnit:
+        """Return the transient unit.
 
-    workload: Workload
-    image: StoredImage
-    tender: Tender
-    systemd: int
-    groups: Sequence[str]
-    disks: Sequence[Disk]
-    nics: Sequence[NicRequest]
-    ports: Sequence[PortRequest]
-    log_namespace: str
+        Raises:
+            InvalidRequestError: memory, arguments or a unit property are out of bounds.
+        """
+        if self.parts.workload.kind is UnitKind.SERVICE:
+            return service(self.parts)
+        return scope(self.parts, self.pid)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the command line to execute; raises as `unit`."""
+        return argv(self.parts)
+
+    @property
+    def reservation(self) -> Reservation:
+        """Return addresses, MACs, taps and ports; in a preview, as they would be reserved now."""
+        return self.parts.reservation
+
+    @property
+    def image(self) -> StoredImage:
+        """Return the stored image."""
+        return self.parts.image
+
+    @property
+    def tender(self) -> Tender:
+        """Return the tender program."""
+        return self.parts.tender
+
+    @property
+    def disks(self) -> Sequence[Disk]:
+        """Return the inspected disks."""
+        return self.parts.disks
+
+    @property
+    def log_namespace(self) -> str:
+        """Return the journal namespace of the console; empty: the host's journal."""
+        return self.parts.log_namespace
 
     @property
     def preflight(self) -> Preflight:
-        """Return the results for the callbacks of a start."""
+        """Return the results of the checks, for the callbacks of a start."""
         return Preflight(
-            image=self.workload.image,
+            image=self.parts.workload.image,
             sha256=self.image.sha256,
             manifest=self.image.facts.manifest,
             tender=self.tender,
-            memory=self.workload.memory // MIB,
-            guest_memory=guest_memory(self.workload.memory, self.image.facts),
+            memory=self.parts.workload.memory // MIB,
+            guest_memory=self.parts.memory_mib,
         )
 
-    def parts(self, reservation: Reservation, user: int) -> Parts:
-        """Return the inputs of the unit."""
-        return Parts(
-            user=user,
-            workload=self.workload,
-            image=self.image,
-            tender=self.tender,
-            systemd=self.systemd,
-            reservation=reservation,
-            disks=self.disks,
-            groups=self.groups,
-            log_namespace=self.log_namespace,
-        )
+
+class MakeRoom(Protocol):
+    """A function that removes unused images from the image store."""
+
+    async def __call__(self, *, dry_run: bool) -> Sequence[str]:
+        """Return the SHA-256 of the images, which a dry run does not remove."""
+
+
+FindImage = Callable[[Workload], Awaitable[StoredImage]]
+"""A function that returns the stored image of a workload."""
 
 
 class _NameTakenError(TakenError):
@@ -110,10 +137,10 @@ class Starter:
 
     Args:
         backends: of the host.
-        make_room: removes unused images from the image store.
+        make_room: removes unused images from the image store, and returns their SHA-256.
     """
 
-    def __init__(self, backends: Backends, make_room: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, backends: Backends, make_room: MakeRoom) -> None:
         self._make_room = make_room
         self._images = backends.images
         self._tenders = backends.tenders
@@ -131,22 +158,11 @@ class Starter:
         Raises:
             Solo5Error: as `service`.
         """
-        checked = await self._check(workload)
-        nft = ""
-        reservation = Reservation(task=workload.name)
-        if checked.nics:
-            seen = await self._networks.preview(workload.name, checked.nics, checked.ports)
-            reservation, nft = seen.reservation, seen.nft
-        parts = checked.parts(reservation, self._users.next_uid())
-        unit = service(parts) if workload.kind is UnitKind.SERVICE else scope(parts, pid=0)
-        return Plan(
-            unit=unit,
-            argv=argv(parts),
-            reservation=reservation,
-            nft=nft,
-            image=checked.image,
-            tender=checked.tender,
-        )
+        plan = await self._check(workload, self._preview_image)
+        if not plan.nics:
+            return plan
+        seen = await self._networks.preview(workload.name, plan.nics, plan.ports)
+        return replace(plan, parts=replace(plan.parts, reservation=seen.reservation), nft=seen.nft)
 
     @asynccontextmanager
     async def service(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
@@ -156,14 +172,14 @@ class Starter:
             Solo5Error: it did not start.
         """
         async with (
-            self._prepared(workload, progress) as (checked, reservation, user),
-            self._bound(checked.disks) as disks,
+            self._prepared(workload, progress) as plan,
+            self._bound(plan.disks) as disks,
         ):
-            unit = service(replace(checked.parts(reservation, user), disks=disks))
-            async with self._files(checked, unit.name, user) as files, self._attached(reservation):
+            unit = replace(plan, parts=replace(plan.parts, disks=disks)).unit
+            async with self._files(plan, unit.name) as files, self._attached(plan.reservation):
                 progress.on_step("starting its unit")
-                seen = [(disk, sandbox_path(disk)) for disk in checked.disks]
-                async with self._started(checked, unit, files) as begun:
+                seen = [(disk, sandbox_path(disk)) for disk in plan.disks]
+                async with self._started(plan, unit, files) as begun:
                     # Again after the start: the path of a disk can change before systemd mounts it.
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield Started(
@@ -173,36 +189,33 @@ class Starter:
                         pid=begun.main_pid,
                         started=begun.started,
                         control_group=begun.control_group,
-                        reservation=reservation if reservation.leases else None,
-                        log_namespace=checked.log_namespace,
+                        reservation=plan.reservation if plan.reservation.leases else None,
+                        log_namespace=plan.log_namespace,
                     )
 
     @asynccontextmanager
     async def scope(self, workload: Workload, pid: int, progress: StartCallbacks) -> AsyncGenerator[StartedScope, None]:
         """Start a scope with process `pid` in it; otherwise as `service`."""
-        async with self._prepared(workload, progress) as (checked, reservation, user):
-            parts = checked.parts(reservation, user)
-            unit = scope(parts, pid)
-            async with self._held(checked, user) as (image, disks):
-                line = argv(replace(parts, image=image, disks=disks))
-                async with self._attached(reservation):
+        async with self._prepared(workload, progress) as plan:
+            unit = replace(plan, pid=pid).unit
+            async with self._held(plan) as (image, disks):
+                line = argv(replace(plan.parts, image=image, disks=disks))
+                async with self._attached(plan.reservation):
                     progress.on_step("starting its unit")
-                    async with self._started(checked, unit, UnitFiles()) as begun:
+                    async with self._started(plan, unit, UnitFiles()) as begun:
                         yield StartedScope(argv=line, invocation=begun.invocation, control_group=begun.control_group)
 
     @asynccontextmanager
-    async def _prepared(
-        self, workload: Workload, progress: StartCallbacks
-    ) -> AsyncGenerator[tuple[_Checked, Reservation, int], None]:
+    async def _prepared(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Plan, None]:
         """Run preflight, allocate the user and reserve the network; undo both if the block raises."""
         progress.on_step("checking the image and what it needs")
-        checked = await self._check(workload)
-        progress.on_preflight(checked.preflight)
+        plan = await self._check(workload, self._image)
+        progress.on_preflight(plan.preflight)
         progress.on_step("reserving addresses")
-        async with self._allocated(workload.name) as user, self._reserved(checked) as reservation:
+        async with self._allocated(workload.name) as user, self._reserved(plan) as reservation:
             progress.on_leases(reservation.leases)
             progress.on_step("attaching its network")
-            yield checked, reservation, user
+            yield replace(plan, parts=replace(plan.parts, reservation=reservation, user=user))
 
     @asynccontextmanager
     async def _allocated(self, name: TaskName) -> AsyncGenerator[int, None]:
@@ -273,7 +286,7 @@ class Starter:
         await self._disks.unbind(await binding)
 
     @asynccontextmanager
-    async def _held(self, checked: _Checked, user: int) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
+    async def _held(self, plan: Plan) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
         """Open image and disks, and lock the disks, for the lifetime of this process and of what it executes.
 
         Their paths are /proc/self/fd/N: the tender, another user, need not reach the files by their own paths, and gets
@@ -282,12 +295,12 @@ class Starter:
         held: list[int] = []
         seen: list[Disk] = []
         try:
-            held.append(await self._images.open(checked.image))
-            image = replace(checked.image, path=f"/proc/self/fd/{held[-1]}")
-            if checked.disks:
-                held.append(await self._disks.lock(checked.disks))
-                await self._give(checked.disks, user)
-            for disk in checked.disks:
+            held.append(await self._images.open(plan.image))
+            image = replace(plan.image, path=f"/proc/self/fd/{held[-1]}")
+            if plan.disks:
+                held.append(await self._disks.lock(plan.disks))
+                await self._give(plan.disks, plan.parts.user)
+            for disk in plan.disks:
                 held.append(await self._disks.open(disk))
                 seen.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
             yield image, seen
@@ -324,8 +337,13 @@ class Starter:
         if not keep:  # a retained service can be started again by systemctl
             await self._users.release(name)
 
-    async def _check(self, workload: Workload) -> _Checked:
-        """Run preflight: find every predictable failure before anything is created."""
+    async def _check(self, workload: Workload, find_image: FindImage) -> Plan:
+        """Run preflight: find every predictable failure before anything is created.
+
+        Args:
+            workload: the task.
+            find_image: `_image` or `_preview_image`.
+        """
         _fit_for_unit(_texts(workload))
         # For an early error only: StartTransientUnit decides about concurrent starts of one name.
         if await self._units.state(workload.name) is not None:
@@ -343,7 +361,7 @@ class Starter:
                 f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
                 "expected as much or more."
             )
-        image = await self._image(workload)
+        image = await find_image(workload)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
@@ -362,22 +380,21 @@ class Starter:
         disks = [await self._disks.inspect(request) for request in workload.disks]
         # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))
-        checked = _Checked(
+        parts = Parts(
             workload=workload,
             image=image,
             tender=tender,
+            reservation=Reservation(task=workload.name),
+            user=self._users.next_uid(),
             systemd=await self._units.release(),
             groups=groups,
             disks=disks,
-            nics=nics,
-            ports=ports,
             log_namespace=self._console.namespace(),
         )
-        # Memory and properties do not depend on the reservation: refuse them before it is made.
-        parts = checked.parts(Reservation(task=workload.name), self._users.next_uid())
-        provisional = replace(parts, workload=replace(workload, arguments=()))
-        service(provisional) if workload.kind is UnitKind.SERVICE else scope(provisional, pid=0)
-        return checked
+        plan = Plan(parts=parts, nics=nics, ports=ports)
+        # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
+        _ = replace(plan, parts=replace(parts, workload=replace(workload, arguments=()))).unit
+        return plan
 
     async def _image(self, workload: Workload) -> StoredImage:
         """Store the image; if the store is full, retry once after unused images are removed."""
@@ -385,8 +402,16 @@ class Starter:
         try:
             return await self._images.take(*request)
         except StoreFullError:
-            await self._make_room()
+            await self._make_room(dry_run=False)
             return await self._images.take(*request)
+
+    async def _preview_image(self, workload: Workload) -> StoredImage:
+        """Return what `_image` would return."""
+        request = workload.image, workload.roots, workload.policy.image
+        try:
+            return await self._images.preview(*request)
+        except StoreFullError:
+            return await self._images.preview(*request, removable=await self._make_room(dry_run=True))
 
     async def _protected(self, workload: Workload) -> None:
         """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
@@ -400,13 +425,13 @@ class Starter:
                 )
 
     @asynccontextmanager
-    async def _reserved(self, checked: _Checked) -> AsyncGenerator[Reservation, None]:
-        name = checked.workload.name
-        if not checked.nics:
+    async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:
+        name = plan.name
+        if not plan.nics:
             yield Reservation(task=name)
             return
         try:
-            reservation = await self._networks.reserve(name, checked.nics, checked.ports)
+            reservation = await self._networks.reserve(name, plan.nics, plan.ports)
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await _undo(self._networks.release(name))
             raise
@@ -426,15 +451,15 @@ class Starter:
         yield
 
     @asynccontextmanager
-    async def _files(self, checked: _Checked, unit: str, user: int) -> AsyncGenerator[UnitFiles, None]:
+    async def _files(self, plan: Plan, unit: str) -> AsyncGenerator[UnitFiles, None]:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
         fds: list[int] = []
         try:
-            if checked.disks:
-                fds.append(await self._disks.lock(checked.disks))
-                await self._give(checked.disks, user)
+            if plan.disks:
+                fds.append(await self._disks.lock(plan.disks))
+                await self._give(plan.disks, plan.parts.user)
             stdin = fds[0] if fds else None
-            fds.append(await self._console.open_stderr(unit, await self._journald(checked.log_namespace)))
+            fds.append(await self._console.open_stderr(unit, await self._journald(plan.log_namespace)))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])
         finally:  # PID 1 has its own copies
             for fd in fds:
@@ -451,24 +476,21 @@ class Starter:
         return namespace
 
     @asynccontextmanager
-    async def _started(
-        self, checked: _Checked, unit: TransientUnit, files: UnitFiles
-    ) -> AsyncGenerator[Invocation, None]:
-        name = checked.workload.name
+    async def _started(self, plan: Plan, unit: TransientUnit, files: UnitFiles) -> AsyncGenerator[Invocation, None]:
         try:
-            yield await self._start(checked, unit, files)
+            yield await self._start(plan, unit, files)
         except _NameTakenError:  # the unit belongs to the other start
             raise
         except BaseException:
-            await _undo(self._stop_and_discard(name, unit.name))
+            await _undo(self._stop_and_discard(plan.name, unit.name))
             raise
 
     async def _stop_and_discard(self, name: TaskName, unit: str) -> None:
         await self._units.stop(unit)
         await self.discard(name)
 
-    async def _start(self, checked: _Checked, unit: TransientUnit, files: UnitFiles) -> Invocation:
-        name = checked.workload.name
+    async def _start(self, plan: Plan, unit: TransientUnit, files: UnitFiles) -> Invocation:
+        name = plan.name
         try:
             return await self._units.start(unit, files)
         except TakenError as error:
@@ -480,14 +502,14 @@ class Starter:
             # A tender that exits at once can fail its own start job.
             state = await self._units.state(name) if error.result == "failed" else None
             if state is None or not state.executed:
-                raise await self._start_error(checked, error) from error
+                raise await self._start_error(plan, error) from error
             # The tender was executed, and ended before the job did: the start succeeded, and the task has an outcome.
             return Invocation(invocation=state.invocation, main_pid=0, started=state.started, control_group="")
 
-    async def _start_error(self, checked: _Checked, error: JobFailedError) -> StartError:
+    async def _start_error(self, plan: Plan, error: JobFailedError) -> StartError:
         """Return the error of a failed job, with the last message of the unit that failed."""
-        name = checked.workload.name
-        part, unit, namespace = ("tender", error.unit, checked.log_namespace)
+        name = plan.name
+        part, unit, namespace = ("tender", error.unit, plan.log_namespace)
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(name), "")
         messages = await self._console.failure_messages(unit, namespace)

@@ -18,7 +18,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
@@ -93,6 +93,23 @@ class ImageStore:
         except _LargeImageError:
             return await self._take_large(*request)
 
+    async def preview(
+        self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
+    ) -> StoredImage:
+        """Return what `take` would return, from the image file itself; write nothing.
+
+        Args:
+            path: as for `take`.
+            roots: as for `take`.
+            largest: as for `take`.
+            removable: the SHA-256 of stored images that do not count for the quota.
+
+        Raises:
+            Solo5Error: as `take`, except that a full file system is found by `take` only.
+        """
+        largest = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
+        return await asyncio.to_thread(self._preview, path, roots, largest, removable)
+
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH.
 
@@ -146,6 +163,15 @@ class ImageStore:
                 raise _LargeImageError
             return stored or self._add(path, source, status)
 
+    def _preview(self, path: str, roots: Sequence[str], largest: int, removable: Collection[str]) -> StoredImage:
+        with _open_source(path, roots, largest) as source, _store_errors(self._directory):
+            status = os.fstat(source.fileno())
+            memo = self._read_memo(status) or _read(path, source, status.st_size)
+            stored = self._directory / memo.sha256
+            if not stored.exists():
+                self._check_room(path, _disk_usage(status), removable=removable)
+            return StoredImage(path=str(stored), sha256=memo.sha256, size=status.st_size, facts=memo.facts)
+
     def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
             return ()
@@ -159,15 +185,17 @@ class ImageStore:
             return tuple(sorted(unused))
 
     def _lookup(self, status: os.stat_result) -> StoredImage | None:
-        file = self._memo(status)
+        memo = self._read_memo(status)
+        stored = None if memo is None else self._find(memo, status.st_size)
+        if stored:
+            os.utime(self._memo(status))
+        return stored
+
+    def _read_memo(self, status: os.stat_result) -> Memo | None:
         try:
-            memo = Memo.decode(file.read_bytes())
+            return Memo.decode(self._memo(status).read_bytes())
         except (FileNotFoundError, InvalidRequestError):
             return None
-        stored = self._find(memo, status.st_size)
-        if stored:
-            os.utime(file)
-        return stored
 
     def _find(self, memo: Memo, size: int) -> StoredImage | None:
         path = self._directory / memo.sha256
@@ -184,9 +212,7 @@ class ImageStore:
             _copy(source, copy, status.st_size)
             if _key(os.fstat(source.fileno())) != _key(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
-            facts = _facts(path, copy, status.st_size)
-            copy.seek(0)
-            memo = Memo(sha256=hashlib.file_digest(copy, "sha256").hexdigest(), facts=facts)
+            memo = _read(path, copy, status.st_size)
             _sync(copy)
             with self._lock(fcntl.LOCK_SH):
                 stored = self._publish(path, copy, memo, status)
@@ -218,11 +244,11 @@ class ImageStore:
             with self._pending_lock:
                 self._pending_bytes -= size
 
-    def _check_room(self, path: str, size: int, pending: int = 0) -> None:
+    def _check_room(self, path: str, size: int, pending: int = 0, removable: Collection[str] = ()) -> None:
         if self._quota is None:
             return
         quota = self._quota()
-        used = pending + sum(_disk_usage(file.stat()) for file in self._images())
+        used = pending + sum(_disk_usage(file.stat()) for file in self._images() if file.name not in removable)
         if used + size > quota:
             raise StoreFullError(
                 f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "
@@ -241,7 +267,8 @@ class ImageStore:
             os.close(descriptor)
 
     def _images(self) -> Iterator[Path]:
-        return (file for file in self._directory.iterdir() if is_sha256(file.name))
+        files = self._directory.iterdir() if self._directory.is_dir() else ()
+        return (file for file in files if is_sha256(file.name))
 
     def _write_memo(self, memo: Memo, status: os.stat_result) -> None:
         file = self._memo(status)
@@ -345,6 +372,13 @@ def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
         return read_manifest(file, size)
     except ImageError as error:
         raise ImageError(f"image {path!r} cannot run: {error.sentence}", error.hint) from error
+
+
+def _read(path: str, file: FileIO | BufferedRandom, size: int) -> Memo:
+    """Return hash and properties of an image, read from its content."""
+    facts = _facts(path, file, size)
+    file.seek(0)
+    return Memo(sha256=hashlib.file_digest(file, "sha256").hexdigest(), facts=facts)
 
 
 def _key(status: os.stat_result) -> str:

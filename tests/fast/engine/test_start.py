@@ -5,11 +5,14 @@ import os
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 from tests.fakes.backends import Machine
 from tests.fakes.images import stored
 from tests.fakes.tasks import started as described
+from tests.fast.image.elfbuilder import Elf
+from tests.fast.image.test_store import tree
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
@@ -24,6 +27,7 @@ from solo5_systemd.errors import (
     TakenError,
 )
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, Protocol
 from solo5_systemd.policy import Policy
@@ -611,7 +615,54 @@ async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
     assert plan.tender.path in plan.argv
     assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
     assert plan.image == machine.images.files["/srv/full"]
-    assert not CHANGES & set(machine.steps.taken)
+    assert not (CHANGES | {"take image"}) & set(machine.steps.taken)
+
+
+async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: Runtime) -> None:
+    plan = await runtime.preview(WORKLOAD)
+    started = await runtime.start(WORKLOAD)
+    assert machine.units.started == [plan.unit]
+    assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
+    assert started.reservation == plan.reservation
+
+
+async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtime) -> None:
+    workload = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
+    plan = await runtime.preview(workload)
+    started = await runtime.start_scope(workload, 4711)
+    assert machine.units.started == [replace(plan, pid=4711).unit]
+    image = f"/proc/self/fd/{machine.images.opened[-1]}"
+    assert started.argv == tuple(word.replace(plan.image.path, image) for word in plan.argv)
+    os.close(machine.images.opened[-1])
+
+
+async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
+    machine.images.full = True
+    assert (await runtime.preview(WORKLOAD)).image == machine.images.files["/srv/full"]
+    assert machine.images.min_age == 60.0
+    assert "collect images" not in machine.steps.taken
+    machine.images.makes_room = False
+    with pytest.raises(StoreFullError):
+        await runtime.preview(WORKLOAD)
+
+
+async def test_a_preview_changes_no_file_of_the_store(
+    machine: Machine, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real store, before and after it has the image."""
+    monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "x86_64"}))
+    image = tmp_path / "plain.hvt"
+    image.write_bytes(Elf().build())
+    store = ImageStore(tmp_path / "var" / "images")
+    machine.images = store  # type: ignore[assignment] # the real one
+    workload = Workload(name=WEB, image=str(image))
+    (tmp_path / "var").mkdir()
+    empty = await runtime.preview(workload)
+    assert not list((tmp_path / "var").iterdir())
+    assert empty.image == await store.take(str(image))
+    before = tree(tmp_path)
+    assert await runtime.preview(workload) == empty
+    assert tree(tmp_path) == before
 
 
 async def test_a_preview_without_nics_asks_no_network(machine: Machine, runtime: Runtime) -> None:

@@ -59,6 +59,40 @@ async def test_an_image_is_stored_under_its_sha256_for_everyone_to_read_and_no_o
     assert stored.facts.entry == elf.BASE
 
 
+def tree(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Return inode, size and times of everything in a directory."""
+    found = {str(path): path.lstat() for path in directory.rglob("*")}
+    return {name: (s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found.items()}
+
+
+@pytest.mark.parametrize("before", ["no store", "stored", "stored, without a memo", "memo of a removed image"])
+async def test_a_preview_returns_what_take_returns_and_writes_nothing(
+    store: ImageStore, image: Path, tmp_path: Path, before: str
+) -> None:
+    if before != "no store":
+        taken = await store.take(str(image))
+        gone = {"stored, without a memo": (tmp_path / "store" / "memos").iterdir(), "stored": ()}
+        for path in gone.get(before, [Path(taken.path)]):
+            path.unlink()
+    seen = tree(tmp_path)
+    preview = await store.preview(str(image))
+    assert tree(tmp_path) == seen
+    assert preview == await store.take(str(image))
+
+
+async def test_a_preview_counts_the_room_that_take_needs(image: Path, tmp_path: Path, store: ImageStore) -> None:
+    del store
+    tight = ImageStore(tmp_path / "store", quota=lambda: image.stat().st_blocks * 512)
+    other = written(tmp_path / "other", elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())
+    assert (await tight.preview(str(image))).sha256 == SHA256
+    old = await tight.take(str(image))
+    assert await tight.preview(str(image)) == old, "a stored image needs no room"
+    with pytest.raises(StoreFullError, match="expected room for it"):
+        await tight.preview(str(other))
+    assert (await tight.preview(str(other), removable=[old.sha256])).size == len(other.read_bytes())
+    assert files(tmp_path) - {"memo"} == {SHA256}
+
+
 async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, image: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
