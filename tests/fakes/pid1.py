@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from tests.fakes.steps import Steps
@@ -13,6 +14,20 @@ from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitStat
 from solo5_systemd.workload import UnitKind
 
 SIGKILL = 9
+
+
+class FakeWatchedUnit:
+    def __init__(self, units: "FakeUnits", task: TaskName) -> None:
+        self._units = units
+        self._task = task
+        self.state = units.seen(task)
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._units.seen(self._task) == self.state:
+                    await self._units.change()
+        self.state = self._units.seen(self._task)
 
 
 class FakeUnits:
@@ -149,14 +164,15 @@ class FakeUnits:
         async with self._steps.step("running_states"):
             return tuple(replace(state, started=0) for state in self.loaded.values() if not state.over)
 
-    async def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
+    @asynccontextmanager
+    async def watched(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator["FakeWatchedUnit", None]:
         async with self._steps.step("watch" if seen else "changes"):
-            now = self.seen(state.task)
-        while now is not None:
-            yield now
-            while self.seen(state.task) == now:
-                await self._changed.wait()
-            now = self.seen(state.task)
+            unit = FakeWatchedUnit(self, state.task)
+        yield unit
+
+    async def change(self) -> None:
+        """Wait until a unit comes, changes or goes."""
+        await self._changed.wait()
 
     # --- what happens by itself ------------------------------------------------------------------------------
 

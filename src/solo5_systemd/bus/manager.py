@@ -1,8 +1,8 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.unit_exports import ExportedState
-from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, unit_path
+from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, WatchedUnit, unit_path
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
@@ -208,9 +208,9 @@ class Manager:
         from_bus = await self._read_all(row for row in rows if row.unit not in exported)
         return [*filter(None, from_files), *from_bus]
 
-    def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
-        """Yield the state now and after each change; see `backends.Units`."""
-        return self._watch.changes(state.unit, lambda: self._refreshed(state), state if seen else None)
+    def watched(self, state: UnitState, *, seen: bool = False) -> AbstractAsyncContextManager[WatchedUnit]:
+        """Subscribe to a unit for a block; see `backends.Units`."""
+        return self._watch.subscribed(state.unit, lambda: self._refreshed(state), state if seen else None)
 
     async def _refreshed(self, before: UnitState) -> UnitState | None:
         """Read a state again: of a running unit only invocation, active state and sub-state."""

@@ -9,7 +9,7 @@ until PID 1 replies again, then every unit is read once.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from dbus_next import Message
@@ -29,9 +29,6 @@ FIRST_POLL_DELAY_S = 1.0
 
 RETRY_INTERVAL_S = 1.0
 """Interval between two polls while PID 1 does not reply."""
-
-REPEAT_INTERVAL_S = 5.0
-"""Interval after which an unchanged state is yielded again: see `UnitWatch.changes`."""
 
 UNIT = "org.freedesktop.systemd1.Unit"
 _ALNUM = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -69,6 +66,41 @@ class _Subscriber:
     seen: ListedState | None = None
 
 
+class WatchedUnit:
+    """A unit during a subscription.
+
+    Attributes:
+        state: as it was last read; None: it is not loaded.
+    """
+
+    def __init__(
+        self, subscriber: _Subscriber, read: Callable[[], Awaitable[UnitState | None]], state: UnitState | None
+    ) -> None:
+        self._subscriber = subscriber
+        self._read = read
+        self._update(state)
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait for a signal, or a poll that found a difference, and read the state; after `timeout_s` return anyway.
+
+        A failed read leaves the state as it was: an outage of the bus or of PID 1 is not a change.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._subscriber.changed.wait()
+        except TimeoutError:
+            return
+        self._subscriber.changed.clear()
+        try:
+            self._update(await self._read())
+        except HostError:
+            self._subscriber.seen = None  # so that the poll sets `changed` when PID 1 replies again
+
+    def _update(self, state: UnitState | None) -> None:
+        self.state = state
+        self._subscriber.seen = None if state is None else (state.active, state.sub)
+
+
 class UnitWatch:
     """All subscriptions to units over one connection.
 
@@ -92,17 +124,16 @@ class UnitWatch:
         self._polling: asyncio.Future[None] | None = None
         connection.listen(self._received)
 
-    async def changes(
+    @asynccontextmanager
+    async def subscribed(
         self, unit: str, read: Callable[[], Awaitable[UnitState | None]], seen: UnitState | None = None
-    ) -> AsyncGenerator[UnitState, None]:
-        """Yield the unit's state now and after each change, until it is unloaded.
-
-        The last state is yielded again every REPEAT_INTERVAL_S, for conditions that PID 1 does not report.
+    ) -> AsyncGenerator[WatchedUnit, None]:
+        """Subscribe to a unit for the block.
 
         Args:
             unit: name of the unit.
             read: reads its state.
-            seen: its state a moment ago, yielded first; the next poll finds changes since.
+            seen: its state a moment ago, which is not read again; the next poll finds changes since.
 
         Raises:
             HostError: the bus or PID 1 did not reply at the beginning.
@@ -114,28 +145,9 @@ class UnitWatch:
             # A change between `seen` and the subscription has sent its signal already: poll for it soon.
             if seen is not None:
                 self._unpolled.set()
-            state = seen or await read()
-            while state is not None:
-                subscriber.seen = (state.active, state.sub)
-                yield state
-                state = await self._next(subscriber, state, read)
+            yield WatchedUnit(subscriber, read, seen or await read())
         finally:
             await self._remove(subscriber)
-
-    async def _next(
-        self, subscriber: _Subscriber, last: UnitState, read: Callable[[], Awaitable[UnitState | None]]
-    ) -> UnitState | None:
-        try:
-            async with asyncio.timeout(REPEAT_INTERVAL_S):
-                await subscriber.changed.wait()
-        except TimeoutError:
-            return last
-        subscriber.changed.clear()
-        try:
-            return await read()
-        except HostError:
-            subscriber.seen = None  # so that the poll sets `changed` when PID 1 replies again
-            return last
 
     def _add(self, subscriber: _Subscriber) -> None:
         self._subscribers[unit_path(subscriber.unit)].add(subscriber)

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
@@ -174,6 +175,20 @@ class Networks(Protocol):
         """Yield each repair from now on. Does not activate the service, and never ends."""
 
 
+class WatchedUnit(Protocol):
+    """A unit during a subscription."""
+
+    @property
+    def state(self) -> UnitState | None:
+        """The state as it was last read; None: the unit is not loaded."""
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait until the state may have changed, and read it; return after `timeout_s` without a change.
+
+        Of a unit that runs, only active state, sub-state and invocation are read again.
+        """
+
+
 class Units(Protocol):
     """PID 1, for the units of tasks."""
 
@@ -237,16 +252,15 @@ class Units(Protocol):
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""
 
-    def changes(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
-        """Yield the state now and after each change, until the unit is unloaded.
+    def watched(self, state: UnitState, *, seen: bool = False) -> AbstractAsyncContextManager[WatchedUnit]:
+        """Subscribe to a unit for a block; its state is read at the beginning.
 
-        While the unit runs, only active state, sub-state and invocation are read again. An outage of PID 1 or the bus
-        is not a change. The last state is yielded again every few seconds, for conditions that PID 1 does not report,
-        such as a hung tender.
+        A lost signal delays a change until the next poll. An outage of PID 1 or the bus is not a change; after it the
+        state is read again.
 
         Args:
             state: of the unit.
-            seen: `state` has just been read; it is yielded first, without a D-Bus call.
+            seen: `state` has just been read; there is no D-Bus call for it.
         """
 
 

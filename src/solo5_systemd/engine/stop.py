@@ -1,7 +1,7 @@
 """Stop tasks, and wait until they have ended."""
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
@@ -17,6 +17,9 @@ STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
 
+HUNG_CHECK_INTERVAL_S = 5.0
+"""Interval of the check for a hung tender: no signal reports that a main thread has ended before the others."""
+
 
 class Stopper:
     """Stops tasks and waits for their end."""
@@ -28,22 +31,22 @@ class Stopper:
     async def wait_until_over(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
         """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
 
-        A hung tender (`is_hung`) would never end by itself; it is killed.
+        A lost signal delays the end until the next poll of units; while the bus or PID 1 restarts, the wait goes on.
+        A hung tender (`is_hung`), which PID 1 does not report, would never end by itself; it is killed.
 
         Args:
             state: the run to wait for.
             seen: `state` has just been read.
         """
-        async with aclosing(self._units.changes(state, seen=seen)) as states:
-            async for now in states:
-                if now.invocation != state.invocation:
-                    return None
+        async with self._units.watched(state, seen=seen) as unit:
+            while (now := unit.state) is not None and now.invocation == state.invocation:
                 if now.over:
                     return now
                 if await self.is_hung(now):
                     with suppress(HostError):  # without the note, the outcome is `killed`
                         await self._backends.console.log_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
+                await unit.changed(HUNG_CHECK_INTERVAL_S)
         return None
 
     async def is_hung(self, state: UnitState) -> bool:
@@ -75,10 +78,10 @@ class Stopper:
         stopping = asyncio.ensure_future(self._units.stop(state.unit))
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_JOB_TIMEOUT_S), aclosing(self._units.changes(state)) as states:
-                    async for now in states:
-                        if now.active is not ActiveState.ACTIVE:
-                            break  # the stop job has begun, so `UnitState.stop_requested` is true at the end
+                async with asyncio.timeout(STOP_JOB_TIMEOUT_S), self._units.watched(state) as unit:
+                    # Once the stop job has begun, `UnitState.stop_requested` is true at the end.
+                    while unit.state is not None and unit.state.active is ActiveState.ACTIVE:
+                        await unit.changed()
             await self._units.kill(state.unit, SIGKILL, everyone=True)
             await stopping
         finally:

@@ -51,6 +51,14 @@ async def restarted(bus: PrivateBus, connection: Connection) -> AsyncIterator[No
 async def following(manager: Manager) -> AsyncGenerator[UnitState, None]:
     state = await manager.state(WEB)
     assert state is not None
-    async with aclosing(manager.changes(state)) as states:
+    async with aclosing(changes(manager, state)) as states:
         async for now in states:
             yield now
+
+
+async def changes(manager: Manager, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
+    """Yield the state now and after each change, until the unit is unloaded."""
+    async with manager.watched(state, seen=seen) as unit:
+        while unit.state is not None:
+            yield unit.state
+            await unit.changed()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
-from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, service
+from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, changes, service
 
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
@@ -132,7 +132,7 @@ async def test_the_watch_over_a_run_that_was_seen_begins_without_a_question(
 ) -> None:
     (run,) = await manager.running_states()
     systemd.calls.clear()
-    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
         assert await anext(states) == run
     assert {member for member, _ in systemd.calls} <= {"Subscribe"}
 
@@ -143,7 +143,7 @@ async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listi
     monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
     (run,) = await manager.running_states()
     systemd.units[UNIT].active = "failed"
-    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
         assert await anext(states) == run
         assert (await anext(states)).active is ActiveState.FAILED
     assert len(systemd.called("ListUnitsByPatterns")) == 2
@@ -154,7 +154,7 @@ async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 60)
     (run,) = await manager.running_states()
-    async with asyncio.timeout(PROMPT), aclosing(manager.changes(run, seen=True)) as states:
+    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
         await anext(states)
         systemd.units[UNIT].active = "failed"
         systemd.changed(UNIT)
@@ -166,7 +166,7 @@ async def test_newcomers_share_a_listing(
 ) -> None:
     monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
     (run,) = await manager.running_states()
-    watches = [manager.changes(run, seen=True) for _ in range(50)]
+    watches = [changes(manager, run, seen=True) for _ in range(50)]
     for watch in watches:
         await anext(watch)
     await asyncio.sleep(0.3)

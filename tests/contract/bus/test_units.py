@@ -15,6 +15,7 @@ from tests.contract.bus.given import (
     SCOPE,
     UNIT,
     WEB,
+    changes,
     following,
     restarted,
     service,
@@ -182,15 +183,16 @@ async def test_a_lost_signal_delays_and_never_hangs(
             await anext(states)
 
 
-async def test_an_unchanged_state_is_given_again_and_not_read_again(
-    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch_module, "REPEAT_INTERVAL_S", 0.05)
+async def test_a_wait_without_a_change_reads_nothing(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.units[UNIT] = service()
-    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
-        first = await anext(states)
+    state = await manager.state(WEB)
+    assert state is not None
+    async with asyncio.timeout(PROMPT), manager.watched(state) as unit:
+        first = unit.state
         before = len(systemd.called("ListUnitsByNames"))
-        assert [await anext(states) for _ in range(3)] == [first] * 3
+        for _ in range(3):
+            await unit.changed(0.05)
+            assert unit.state is first
     assert len(systemd.called("ListUnitsByNames")) == before
 
 
@@ -221,7 +223,7 @@ async def watching(manager: Manager, names: Sequence[TaskName]) -> AsyncIterator
         for name in names:
             state = await manager.state(name)
             assert state is not None
-            watches.append(await stack.enter_async_context(aclosing(manager.changes(state))))
+            watches.append(await stack.enter_async_context(aclosing(changes(manager, state))))
             await anext(watches[-1])
         yield watches
 
@@ -277,23 +279,30 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_told_after_it(
 ) -> None:
     monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
     names = many(systemd, 3)
-    async with asyncio.timeout(PROMPT * 5), watching(manager, names) as watches:
+    async with asyncio.timeout(PROMPT * 5), AsyncExitStack() as stack:
+        seen = [await manager.state(name) for name in names]
+        units = [await stack.enter_async_context(manager.watched(state)) for state in seen if state is not None]
         systemd.changed(task_service(names[0]))
         bus.close()
-        assert (await anext(watches[0])).active is ActiveState.ACTIVE
-        await asyncio.sleep(0.2)
-        failed, gone = task_service(names[0]), task_service(names[1])
+        for unit in units:
+            await unit.changed(0.1)
+            assert unit.state is not None
+            assert unit.state.active is ActiveState.ACTIVE
+        failed, gone, last = map(task_service, names)
         systemd.units[failed] = replace(systemd.units[failed], active="failed")
         del systemd.units[gone]
         async with restarted(bus, connection), _later(address, systemd.units) as systemd:
-            assert (await anext(watches[0])).active is ActiveState.FAILED
-            with pytest.raises(StopAsyncIteration):
-                await anext(watches[1])
-            assert (await anext(watches[2])).active is ActiveState.ACTIVE
-            unit = task_service(names[2])
-            systemd.units[unit] = replace(systemd.units[unit], active="deactivating")
-            systemd.changed(unit)  # signals are heard again
-            assert (await anext(watches[2])).active is ActiveState.DEACTIVATING
+            await asyncio.gather(*(unit.changed() for unit in units))
+            assert [unit.state and unit.state.active for unit in units] == [
+                ActiveState.FAILED,
+                None,
+                ActiveState.ACTIVE,
+            ]
+            systemd.units[last] = replace(systemd.units[last], active="deactivating")
+            systemd.changed(last)  # signals are heard again
+            await units[2].changed()
+            assert units[2].state is not None
+            assert units[2].state.active is ActiveState.DEACTIVATING
 
 
 @asynccontextmanager

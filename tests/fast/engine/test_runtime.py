@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.fakes.backends import Machine, console_line
 from tests.fakes.background import Background, yields
+from tests.fakes.clock import passed, taken
 from tests.fakes.images import SHA256
 
+from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError
@@ -159,6 +161,17 @@ async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Ru
     assert task.outcome is not None
     assert task.outcome.ending is Ending.STALLED
     assert machine.steps.taken.index("log_hung") < machine.steps.taken.index(f"kill {UNIT}")
+
+
+@pytest.mark.leaps
+async def test_a_tender_that_hangs_during_the_wait_is_killed(machine: Machine, runtime: Runtime, web: Task) -> None:
+    """PID 1 sends no signal for it: the wait checks every few seconds."""
+    async with Background(runtime.wait(WEB)) as waiting:
+        await passed(stop.HUNG_CHECK_INTERVAL_S / 2)
+        machine.usages.zombies = {web.pid}
+        assert machine.units.sent == []
+        assert await taken(waiting) <= stop.HUNG_CHECK_INTERVAL_S
+    assert machine.units.sent == [(UNIT, 9, True)]
 
 
 # --- console -------------------------------------------------------------------------------------------------
