@@ -241,6 +241,7 @@ class FakeNetworks:
         counted: traffic by task.
         late: result of `expired`.
         stray: result of `orphans`.
+        overview: result of `networks`.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -249,6 +250,7 @@ class FakeNetworks:
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
+        self.overview: Sequence[NetworkOverview] = ()
         self.released: list[TaskName] = []
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
@@ -287,7 +289,7 @@ class FakeNetworks:
 
     async def networks(self) -> Sequence[NetworkOverview]:
         async with self._steps.step("networks"):
-            return ()
+            return self.overview
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         async with self._steps.step("traffic"):

@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
+from tests.fakes.backends import Machine
 from tests.fakes.tasks import STARTED, ended, running, started
 
+from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
@@ -13,7 +16,6 @@ from solo5_systemd.engine.task import Phase, Sample, StartCallbacks, Started, St
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
@@ -28,10 +30,32 @@ def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Line:
     return Line(unit="", stream=stream, data=message + b"\n", position=position, realtime=STARTED)
 
 
-class FakeRuntime(Runtime):
-    """An engine without a machine.
+class FakeCollector(Collector):
+    """A garbage collection.
 
     Attributes:
+        found: result of `orphans`.
+        removed: result of `collect`.
+    """
+
+    def __init__(self, calls: list[tuple[object, ...]]) -> None:
+        self.found: tuple[Orphan, ...] = ()
+        self.removed: tuple[str, ...] = ()
+        self._calls = calls
+
+    async def orphans(self) -> tuple[Orphan, ...]:
+        return self.found
+
+    async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
+        self._calls.append(("collect", dry_run))
+        return self.removed
+
+
+class FakeRuntime(Runtime):
+    """An engine whose operations on tasks return preset results; its backends are fakes.
+
+    Attributes:
+        machine: the backends.
         workloads: started or previewed workloads, in order.
         calls: all other calls, in order.
         outcome: outcome of a started task; None: it runs until it is stopped or killed.
@@ -45,6 +69,8 @@ class FakeRuntime(Runtime):
     """
 
     def __init__(self, *tasks: Task) -> None:
+        self.machine = Machine()
+        super().__init__(self.machine.backends)
         self.known = {task.name: task for task in tasks}
         self.workloads: list[Workload] = []
         self.calls: list[tuple[object, ...]] = []
@@ -52,15 +78,16 @@ class FakeRuntime(Runtime):
         self.refusal: Solo5Error | None = None
         self.lines: Sequence[Line] = ()
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
-        self.leftovers: tuple[str, ...] = ()
-        self.orphaned: tuple[Orphan, ...] = ()
         self.plan: Plan | None = None
-        self.overview: Sequence[NetworkOverview] = ()
         self.listens = False
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
         self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
         self._over = asyncio.Event()
+
+    @cached_property
+    def gc(self) -> "FakeCollector":
+        return FakeCollector(self.calls)
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         return tuple(self.known[name] for name in await self.names(ended=ended))
@@ -126,9 +153,6 @@ class FakeRuntime(Runtime):
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
 
-    async def networks(self) -> Sequence[NetworkOverview]:
-        return self.overview
-
     async def samples(self) -> Mapping[TaskName, Sample]:
         return next(self.rounds, {})
 
@@ -139,13 +163,6 @@ class FakeRuntime(Runtime):
         self.on_console()
         if follow and self.known[task.name].phase is not Phase.ENDED:
             await self._over.wait()
-
-    async def orphans(self) -> tuple[Orphan, ...]:
-        return self.orphaned
-
-    async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        self.calls.append(("collect", dry_run))
-        return self.leftovers
 
     def _end(self, name: TaskName, outcome: Outcome) -> None:
         self.known[name] = ended(name, outcome)

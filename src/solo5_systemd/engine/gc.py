@@ -22,13 +22,13 @@ class Collector:
         self._backends = backends
         self._discard = discard
 
-    async def find(self) -> tuple[Orphan, ...]:
+    async def orphans(self) -> tuple[Orphan, ...]:
         """Return all orphans. Activates no service."""
         return orphans(await self._look())
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove all orphans and unused images; return a line for each, and for what could not be removed."""
-        found = await self.find()
+        found = await self.orphans()
         kept: Sequence[str] = ()
         if not dry_run:
             await self._remove(found)

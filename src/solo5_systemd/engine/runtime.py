@@ -1,6 +1,7 @@
-"""The engine's interface: start, inspect, wait, stop and remove tasks.
+"""The operations on tasks: start, inspect, wait, stop and remove.
 
-It keeps no state between calls: each reads PID 1 again.
+Each combines several backends. What one backend does alone is called there (`Runtime.backends`), and what removes
+orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 """
 
 import asyncio
@@ -18,25 +19,27 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
 from solo5_systemd.unit.properties import parse_property, unit_property
-from solo5_systemd.unit.state import ActiveState, UnitState, child_state, state_of_run
+from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends, Meter
+    from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.gc import Collector
-    from solo5_systemd.engine.orphans import Orphan
     from solo5_systemd.engine.start import Plan, Starter
-    from solo5_systemd.network.model import NetworkOverview
 
 IMAGE_MIN_AGE_S = 60.0
 """Age below which an unused image is kept: its start may be in progress."""
 
 
 class Runtime:
-    """The engine."""
+    """The engine.
+
+    Attributes:
+        backends: of the host.
+    """
 
     def __init__(self, backends: "Backends") -> None:
-        self._backends = backends
+        self.backends = backends
         self._units = backends.units
         self._stopper = Stopper(backends)
 
@@ -44,16 +47,17 @@ class Runtime:
     def _starter(self) -> "Starter":
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
-        return Starter(self._backends, self._make_room)
+        return Starter(self.backends, self._make_room)
 
     @cached_property
-    def _collector(self) -> "Collector":
+    def gc(self) -> "Collector":
+        """The garbage collection of tasks' resources."""
         from solo5_systemd.engine.gc import Collector
 
-        return Collector(self._backends, self.discard)
+        return Collector(self.backends, self.discard)
 
     async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
-        return await self._collector.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+        return await self.gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -69,7 +73,7 @@ class Runtime:
         """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
         from solo5_systemd.unit.limits import unenforced
 
-        return unenforced(workload, await self._backends.usages.controllers())
+        return unenforced(workload, await self.backends.usages.controllers())
 
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
         """Start a task as a service.
@@ -96,7 +100,7 @@ class Runtime:
             unit: the scope.
             namespace: as `log_namespace` returned it, so that its journald runs.
         """
-        console = self._backends.console
+        console = self.backends.console
         return await console.open_stdout(unit, namespace), await console.open_stderr(unit, namespace)
 
     async def log_namespace(self) -> str:
@@ -110,26 +114,14 @@ class Runtime:
 
     # --- inspect ------------------------------------------------------------------------------------------------
 
-    async def systemd_version(self) -> str:
-        """Return PID 1's version, such as `257.7-1`; also a check that PID 1 replies.
-
-        Raises:
-            HostError: it does not reply.
-        """
-        return await self._units.version()
-
     async def task(self, name: TaskName) -> Task:
         """Return one task.
 
         Raises:
             NoSuchTaskError: there is none of this name.
         """
-        reservation = await self.reservation(name)
+        reservation = await self.backends.networks.reservation(name)
         return await self._view(await self._state(name), reservation)
-
-    async def reservation(self, name: TaskName) -> Reservation | None:
-        """Return the leases and ports of a task, None without any. Activates no service."""
-        return await self._backends.networks.reservation(name)
 
     async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
         """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower."""
@@ -147,20 +139,12 @@ class Runtime:
             for state in states
         }
 
-    async def units(self) -> Sequence[UnitState]:
-        """Return the states of all tasks' units."""
-        return await self._units.states()
-
-    async def unit(self, name: TaskName) -> UnitState | None:
-        """Return the state of one task's unit; None if none is loaded."""
-        return await self._units.state(name)
-
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         """Return the names of all tasks, sorted; without `ended`, of those that are not over."""
         return tuple(sorted(await self._units.names(ended=ended)))
 
     async def _held(self) -> dict[TaskName, Reservation]:
-        return {each.task: each for each in await self._backends.networks.reservations()}
+        return {each.task: each for each in await self.backends.networks.reservations()}
 
     async def _state(self, name: TaskName) -> UnitState:
         state = await self._units.state(name)
@@ -181,29 +165,21 @@ class Runtime:
         shutting_down = state.stop_requested and await self._units.is_shutting_down()
         if is_unambiguous(state):
             return outcome(state, shutting_down=shutting_down)
-        await self._backends.console.sync(state.task, state.log_namespace)
-        return outcome(state, await self._backends.console.exit_messages(state), shutting_down=shutting_down)
-
-    async def networks(self) -> "Sequence[NetworkOverview]":
-        """Return all networks, configured or in use."""
-        return await self._backends.networks.networks()
+        await self.backends.console.sync(state.task, state.log_namespace)
+        return outcome(state, await self.backends.console.exit_messages(state), shutting_down=shutting_down)
 
     async def samples(self) -> Mapping[TaskName, Sample]:
         """Return the resource usage of each running task, without a D-Bus call."""
-        usages = await self._backends.usages.usages()
-        traffic = await self._backends.networks.traffic()
+        usages = await self.backends.usages.usages()
+        traffic = await self.backends.networks.traffic()
         return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
-
-    def meter(self, control_group: str) -> "Meter":
-        """Return a meter of memory and CPU time of a cgroup (`Started.control_group`, `Task.control_group`)."""
-        return self._backends.usages.meter(control_group)
 
     async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Line, None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
         written = asyncio.ensure_future(self._last_line_written(task.state)) if follow else None
         try:
             until = None if written is None else written.done
-            async with aclosing(self._backends.console.lines(task.state, until=until, last=last)) as lines:
+            async with aclosing(self.backends.console.lines(task.state, until=until, last=last)) as lines:
                 async for line in lines:
                     yield line
             if written is not None and written.done():
@@ -217,7 +193,7 @@ class Runtime:
         """Wait until a task has ended and the journal has its last lines."""
         await self._stopper.wait_until_over(state)
         # After an end, journald may still have lines in its sockets.
-        await self._backends.console.sync(state.task, state.log_namespace)
+        await self.backends.console.sync(state.task, state.log_namespace)
 
     async def wait(self, name: TaskName) -> Task:
         """Wait until a task has ended, and return it.
@@ -225,30 +201,18 @@ class Runtime:
         Raises:
             NoSuchTaskError: there is none of this name, or it was removed meanwhile.
         """
-        return await self._outlast(await self._state(name))
+        return await self.wait_for_run(await self._state(name))
 
-    async def wait_for_run(self, unit: str, invocation: str, pid: int) -> Task:
-        """Wait until one run of a unit has ended, and return the task; no D-Bus call before its first change.
+    async def wait_for_run(self, state: UnitState, *, seen: bool = False) -> Task:
+        """Wait until one run of a unit has ended, and return the task.
 
         Args:
-            unit: of the task.
-            invocation: InvocationID= of the run.
-            pid: of the tender.
+            state: the run; `unit.state.state_of_run` makes it from an InvocationID=.
+            seen: `state` has just been read: there is no D-Bus call before its first change.
 
         Raises:
-            NoSuchTaskError: it was removed, or its unit has another run.
+            NoSuchTaskError: the task was removed, or its unit has another run.
         """
-        return await self._outlast(state_of_run(unit, invocation, pid))
-
-    async def wait_for_task(self, task: Task) -> Task:
-        """Wait until a task that has just been read has ended, and return it; no D-Bus call before its first change.
-
-        Raises:
-            NoSuchTaskError: it was removed, or its unit has another run.
-        """
-        return await self._outlast(task.state, seen=not task.state.over)
-
-    async def _outlast(self, state: UnitState, *, seen: bool = False) -> Task:
         ended = await self._stopper.wait_until_over(state, seen=seen)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
@@ -383,37 +347,3 @@ class Runtime:
         """
         found = await self._units.state(name)
         return await self._outcome(child_state(name, since, status, stop_requested=stop_requested, found=found))
-
-    async def shared_cpus(self, directory: str) -> str | None:
-        """Return the processors of another program's cpuset, such as `0-2,5`; None if it lists none."""
-        return await self._backends.usages.cpus(directory)
-
-    # --- clean up --------------------------------------------------------------------------------------------
-
-    async def orphans(self) -> "tuple[Orphan, ...]":
-        """Return all orphans. Activates no service."""
-        return await self._collector.find()
-
-    async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove all orphans and unused images; return a line for each."""
-        return await self._collector.collect(dry_run=dry_run)
-
-    async def collect_consoles(self) -> Sequence[TaskName]:
-        """Drain the relay's records of tasks without a unit; return these tasks."""
-        return await self._collector.consoles()
-
-    async def sweep_disks(self) -> Sequence[str]:
-        """Remove bind mounts of disks that killed starts have left; return their paths."""
-        return await self._backends.disks.sweep()
-
-    async def collect_users(self) -> Sequence[TaskName]:
-        """Free the users of tasks without a unit, and remove stale disk locks; return these tasks."""
-        return await self._collector.users()
-
-    async def reclaim_disks(self) -> Sequence[str]:
-        """Reclaim disks from users without a task; return one sentence for each that could not be reclaimed."""
-        return await self._backends.users.reclaim()
-
-    async def collect_images(self, *, min_age: float) -> Sequence[str]:
-        """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
-        return await self._collector.images(min_age=min_age)

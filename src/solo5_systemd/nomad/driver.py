@@ -116,6 +116,6 @@ class Driver:
 
         settings = self.session.settings()
         engine = await self.session.engine()
-        host = await probe(settings=settings, systemd=release_of(await engine.systemd_version()))
+        host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
         self._housekeeping.reclaim_disks()
         return fingerprint(host, settings, self.config, self._version)

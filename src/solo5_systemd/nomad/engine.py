@@ -9,9 +9,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.settings import Settings
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Networks, Relay
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.wiring import Machine
 
 
 class EngineSession:
@@ -29,7 +27,7 @@ class EngineSession:
         self._config = PluginConfig()
         self._resources = AsyncExitStack()
         self._connecting = asyncio.Lock()
-        self._connected: tuple[Machine, Runtime] | None = None
+        self._engine: Runtime | None = None
 
     def configure(self, config: PluginConfig) -> None:
         """Set the plugin configuration that `settings` applies."""
@@ -58,33 +56,17 @@ class EngineSession:
             HostError: the system bus is not reachable.
             DependencyError: a Python module is missing.
         """
-        _, runtime = await self._connect()
-        return runtime
-
-    async def networks(self) -> "Networks":
-        """Return the client of solo5-networkd; raises as `engine`."""
-        backends, _ = await self._connect()
-        return backends.networks
-
-    async def relay(self) -> "Relay":
-        """Return the client of solo5-relay; raises as `engine`."""
-        backends, _ = await self._connect()
-        return backends.relay
-
-    async def _connect(self) -> "tuple[Machine, Runtime]":
         async with self._connecting:  # concurrent first calls share one connection
-            if self._connected is not None:
-                return self._connected
+            if self._engine is not None:
+                return self._engine
             try:
-                from solo5_systemd.engine.runtime import Runtime
-                from solo5_systemd.wiring import machine
+                from solo5_systemd.wiring import connect
             except ImportError as error:
                 from solo5_systemd.dependencies import dependency_error
 
                 raise dependency_error(error) from error
-            backends = await self._resources.enter_async_context(machine(self.settings))
-            self._connected = backends, Runtime(backends)
-            return self._connected
+            self._engine = await self._resources.enter_async_context(connect(self.settings))
+            return self._engine
 
     async def close(self) -> None:
         """Disconnect."""

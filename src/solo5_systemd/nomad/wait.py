@@ -14,6 +14,7 @@ from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope.parent import ScopeChildren
 from solo5_systemd.retry import retry
 from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.state import state_of_run
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -83,9 +84,8 @@ class ExitWaiter:
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)
-            task = await (
-                engine.wait_for_task(seen) if seen else engine.wait_for_run(state.unit, state.invocation, pid)
-            )
+            run = state_of_run(state.unit, state.invocation, pid)
+            task = await engine.wait_for_run(seen.state if seen else run, seen=seen is not None and not seen.state.over)
             return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.ended or _now())
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=_now())

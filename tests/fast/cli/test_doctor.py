@@ -38,7 +38,7 @@ def test_limited_facts_are_exit_status_0(solo5ctl: Solo5ctl, monkeypatch: pytest
 def test_an_orphan_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, GOOD)
     assert "orphans           ok       none" in solo5ctl("doctor").out
-    solo5ctl.engine.orphaned = (Orphan(kind=Kind.LEASE, subject="web", reason="its network unit is not active"),)
+    solo5ctl.engine.gc.found = (Orphan(kind=Kind.LEASE, subject="web", reason="its network unit is not active"),)
     result = solo5ctl("doctor")
     assert result.status == 0
     told = (
@@ -55,7 +55,7 @@ def test_the_facts_are_shown_if_the_check_for_orphans_fails(
         raise HostError("the system bus cannot be reached.")
 
     found(monkeypatch, replace(GOOD, missing=(dependency("dbus_next"),)))
-    monkeypatch.setattr(solo5ctl.engine, "orphans", away)
+    monkeypatch.setattr(solo5ctl.engine.gc, "orphans", away)
     result = solo5ctl("doctor")
     assert result.status == 1
     lines = [" ".join(line.split()) for line in result.out.splitlines()]

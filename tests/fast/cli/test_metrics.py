@@ -41,7 +41,7 @@ def engine() -> FakeRuntime:
     engine = FakeRuntime(web, running("idle"))
     full = replace(USAGE, pressure={**(USAGE.pressure or {})})
     engine.rounds = iter([{IDLE: UNKNOWN, WEB: replace(FULL, usage=full)}])
-    engine.overview = (NETWORK, UNUSED)
+    engine.machine.networks.overview = (NETWORK, UNUSED)
     return engine
 
 

@@ -31,7 +31,7 @@ OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
 @pytest.fixture
 def engine() -> FakeRuntime:
     engine = FakeRuntime(running("web", networked=True), running("api"))
-    engine.overview = (NETWORK, UNUSED)
+    engine.machine.networks.overview = (NETWORK, UNUSED)
     return engine
 
 

@@ -175,7 +175,7 @@ def test_an_unknown_task_is_one_sentence(solo5ctl: Solo5ctl, verb: str) -> None:
 
 @pytest.mark.parametrize(("words", "dry_run"), [([], False), (["--dry-run"], True)])
 def test_gc_lists_removed_resources(solo5ctl: Solo5ctl, words: list[str], dry_run: bool) -> None:
-    solo5ctl.engine.leftovers = ("tap s5-1", "image abc")
+    solo5ctl.engine.gc.removed = ("tap s5-1", "image abc")
     assert solo5ctl("gc", *words).out == "tap s5-1\nimage abc\n"
     assert json.loads(solo5ctl("gc", *words, "--json").out) == ["tap s5-1", "image abc"]
     assert solo5ctl.engine.calls == [("collect", dry_run)] * 2

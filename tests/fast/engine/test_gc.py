@@ -25,7 +25,7 @@ async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -
     forgotten(machine, running())
     machine.networks.late = (holding(LeaseState.ATTACHED),)
     machine.networks.stray = ("tap s5-x",)
-    assert [str(orphan.kind) for orphan in await runtime.orphans()] == [
+    assert [str(orphan.kind) for orphan in await runtime.gc.orphans()] == [
         "task",
         "network lease of task",
         "network leftover",
@@ -38,24 +38,24 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, run
     machine.networks.stray = ("tap s5-x",)
     machine.relay.silent = {WEB: 1000.0}
     before = dict(machine.units.loaded)
-    told = await runtime.collect(dry_run=True)
+    told = await runtime.gc.collect(dry_run=True)
     assert not WAKES & set(machine.steps.taken)
     assert machine.units.loaded == before
-    assert await runtime.collect(dry_run=False) == told
+    assert await runtime.gc.collect(dry_run=False) == told
 
 
 @TASKS
 async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine, runtime: Runtime, task: Task) -> None:
     forgotten(machine, task)
     machine.relay.held[WEB] = (task.unit, 1)
-    await runtime.collect(dry_run=False)
+    await runtime.gc.collect(dry_run=False)
     assert WEB not in {state.task for state in machine.units.loaded.values() if not state.over}
     assert machine.relay.drained == [WEB]
 
 
 async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, runtime: Runtime) -> None:
     machine.networks.stray = ("tap s5-x",)
-    assert await runtime.collect(dry_run=False) == ("network leftover tap s5-x: no matching lease", IMAGE)
+    assert await runtime.gc.collect(dry_run=False) == ("network leftover tap s5-x: no matching lease", IMAGE)
     assert "collect networks" in machine.steps.taken
 
 
@@ -63,8 +63,8 @@ async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_u
     machine: Machine, runtime: Runtime
 ) -> None:
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
-    assert await runtime.collect(dry_run=False) == (*machine.users.kept, IMAGE)
-    assert await runtime.collect(dry_run=True) == (IMAGE,)
+    assert await runtime.gc.collect(dry_run=False) == (*machine.users.kept, IMAGE)
+    assert await runtime.gc.collect(dry_run=True) == (IMAGE,)
     assert machine.steps.taken.count("reclaim disks") == 1
 
 
@@ -74,17 +74,17 @@ async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime:
     machine.users.held = {WEB: 61200, TaskName("lives"): 61201, starting: 61202}
     machine.users.starting = {starting}
     told = "user of task web: its unit is not loaded"
-    assert await runtime.collect(dry_run=True) == (told, IMAGE)
+    assert await runtime.gc.collect(dry_run=True) == (told, IMAGE)
     assert len(machine.users.held) == 3
-    assert await runtime.collect(dry_run=False) == (told, IMAGE)
+    assert await runtime.gc.collect(dry_run=False) == (told, IMAGE)
     assert machine.users.held.keys() == {"lives", "starting"}
     machine.users.held[WEB] = 61203
-    assert await runtime.collect_users() == [WEB]
+    assert await runtime.gc.users() == [WEB]
 
 
 async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime: Runtime) -> None:
     machine.relay.silent = {WEB: 1000.0}
-    await runtime.collect(dry_run=False)
+    await runtime.gc.collect(dry_run=False)
     assert machine.relay.drained == [WEB]
 
 
@@ -92,24 +92,24 @@ async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine
     """A drain may have failed while the relay was not running; the driver repeats it from time to time."""
     machine.units.loaded[running("idle").unit] = running("idle").state
     machine.relay.silent = {WEB: 1000.0, TaskName("idle"): 1000.0, TaskName("starting"): 10.0}
-    assert await runtime.collect_consoles() == [WEB]
+    assert await runtime.gc.consoles() == [WEB]
     assert machine.relay.drained == [WEB]
 
 
 async def test_where_no_console_is_silent_no_unit_is_listed(machine: Machine, runtime: Runtime) -> None:
     machine.relay.silent = {WEB: 10.0}
-    assert await runtime.collect_consoles() == []
+    assert await runtime.gc.consoles() == []
     assert machine.steps.taken == ["records"]
 
 
 async def test_where_nothing_is_nobodys_no_service_is_woken(machine: Machine, runtime: Runtime) -> None:
     machine.units.loaded[running().unit] = running().state
-    assert await runtime.collect(dry_run=False) == (IMAGE,)
+    assert await runtime.gc.collect(dry_run=False) == (IMAGE,)
     assert not WAKES & set(machine.steps.taken)
 
 
 async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime: Runtime) -> None:
     machine.units.loaded[running().unit] = running().state
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
-    await runtime.collect(dry_run=True)
+    await runtime.gc.collect(dry_run=True)
     assert machine.images.collected == frozenset({running().sha256})

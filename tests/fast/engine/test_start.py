@@ -32,7 +32,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, Protocol
 from solo5_systemd.policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.unit.state import ActiveState, MainCode
+from solo5_systemd.unit.state import ActiveState, MainCode, state_of_run
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 WEB = TaskName("web")
@@ -399,7 +399,7 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
     machine.units.job_result, machine.units.ended_at_once = "failed", ended
     started = await runtime.start(WORKLOAD)
     assert (started.pid, started.control_group) == (0, "")
-    task = await runtime.wait_for_run(started.unit, started.invocation, started.pid)
+    task = await runtime.wait_for_run(state_of_run(started.unit, started.invocation, started.pid))
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
 
 

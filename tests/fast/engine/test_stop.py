@@ -300,8 +300,3 @@ async def test_a_slice_of_somebody_elses_or_no_list_is_refused(
     with pytest.raises(InvalidRequestError):
         await runtime.confine_slice(name, cpus)
     assert machine.steps.taken == []
-
-
-async def test_networks_are_those_of_the_network_service(machine: Machine, runtime: Runtime) -> None:
-    assert await runtime.networks() == ()
-    assert machine.steps.taken == ["networks"]

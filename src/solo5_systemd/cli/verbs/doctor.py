@@ -42,7 +42,7 @@ def _orphans(context: CommandContext) -> Iterator[Fact]:
     found: list[Orphan] = []
 
     async def command(engine: "Runtime") -> int:
-        found.extend(await engine.orphans())
+        found.extend(await engine.gc.orphans())
         return 0
 
     try:

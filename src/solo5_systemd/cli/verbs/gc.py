@@ -21,7 +21,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl gc` and return the exit status."""
 
     async def command(engine: "Runtime") -> int:
-        removed = await engine.collect(dry_run=arguments.dry_run)
+        removed = await engine.gc.collect(dry_run=arguments.dry_run)
         if arguments.json:
             context.screen.json(list(removed))
         else:

@@ -52,7 +52,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         samples = await engine.samples()
         # Without leases, solo5-networkd is not started just to report that it has none.
         leased = context.root and any(task.reservation for task in tasks)
-        found = families(tasks, samples, await engine.networks() if leased else ())
+        found = families(tasks, samples, await engine.backends.networks.networks() if leased else ())
         if arguments.textfile:
             write_textfile(arguments.textfile, prometheus(found))
         else:

@@ -40,7 +40,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
-        networks = await engine.networks()
+        networks = await engine.backends.networks.networks()
         if arguments.json:
             context.screen.json([_json(network) for network in networks])
         elif arguments.quiet:
@@ -54,7 +54,7 @@ def _list(arguments: Namespace, context: CommandContext) -> int:
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
-        known = {network.name: network for network in await engine.networks()}
+        known = {network.name: network for network in await engine.backends.networks.networks()}
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
         if arguments.json:

@@ -55,7 +55,7 @@ class ForgottenTasks:
         engine = await self._session.engine()
         if set(await engine.names(ended=not keep_ended)) <= set(self._tasks.claims().names):
             return ()
-        return [unit for unit in await engine.units() if not (keep_ended and unit.over)]
+        return [unit for unit in await engine.backends.units.states() if not (keep_ended and unit.over)]
 
     async def _stop(self, forgotten: ForgottenTask, *, dry_run: bool) -> None:
         if forgotten.task in self._tasks.claims().names:  # claimed while another one was being stopped

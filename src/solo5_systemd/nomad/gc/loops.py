@@ -91,7 +91,7 @@ class Housekeeping:
 
     async def _apply_cpuset(self) -> None:
         engine = await self._session.engine()
-        cpus = await engine.shared_cpus(self._shared_cgroup)
+        cpus = await engine.backends.usages.cpus(self._shared_cgroup)
         if cpus and cpus != self._cpus:
             await engine.confine_slice(SHARED_SLICE, cpus)
             self._cpus = cpus
@@ -127,24 +127,24 @@ class Housekeeping:
                 await _logged("gc of consoles", self._close_consoles())
 
     async def _close_consoles(self) -> None:
-        for task in await (await self._session.engine()).collect_consoles():
+        for task in await (await self._session.engine()).gc.consoles():
             _log.info("closed the log FIFOs of task %s, which has been removed", task)
 
     async def _remove_mounts(self) -> None:
-        for path in await (await self._session.engine()).sweep_disks():
+        for path in await (await self._session.engine()).backends.disks.sweep():
             _log.info("removed the bind mounts in %s, left by an unfinished start", path)
 
     async def _collect_users(self) -> None:
-        freed = await (await self._session.engine()).collect_users()
+        freed = await (await self._session.engine()).gc.users()
         if freed:
             _log.info("freed the users of tasks %s, which have been removed", ", ".join(freed))
 
     async def _reclaim_disks(self) -> None:
-        for sentence in await (await self._session.engine()).reclaim_disks():
+        for sentence in await (await self._session.engine()).backends.users.reclaim():
             _log.warning("%s", sentence)
 
     async def _collect_images(self, age: float) -> None:
-        removed = await (await self._session.engine()).collect_images(min_age=age)
+        removed = await (await self._session.engine()).gc.images(min_age=age)
         if removed:
             _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
 

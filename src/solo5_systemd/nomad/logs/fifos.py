@@ -135,7 +135,9 @@ async def connect(
         await unblock_readers(task)  # with disable_log_collection there are neither readers nor FIFOs
     elif task.stdout_path not in NO_FILE and task.stderr_path not in NO_FILE:
         async with _write_ends(task) as (stdout, stderr):
-            await (await session.relay()).forward(name, unit, since, stdout, stderr, namespace=namespace)
+            await (await session.engine()).backends.relay.forward(
+                name, unit, since, stdout, stderr, namespace=namespace
+            )
 
 
 async def unblock_readers(task: wire.TaskConfig) -> None:
@@ -157,7 +159,7 @@ async def drain(session: "EngineSession", name: TaskName, destination: Logging) 
         async with asyncio.timeout(timeout_s) as limit:
             while True:
                 try:  # retried, since nothing else would make the relay close these FIFOs
-                    before, delivered = delivered, await (await session.relay()).drain(name)
+                    before, delivered = delivered, await (await session.engine()).backends.relay.drain(name)
                 except Solo5Error as error:
                     why = str(error)
                 else:

@@ -61,7 +61,7 @@ class LogReattacher:
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
         # The relay may have delivered all of an ended task, and then no longer holds its FIFOs rightly.
-        relay = await self._session.relay()
+        relay = (await self._session.engine()).backends.relay
         return (running or await relay.has_record(task)) and task not in await self._holds()
 
     async def _holds(self) -> frozenset[TaskName]:
@@ -69,6 +69,6 @@ class LogReattacher:
         async with self._querying:
             now = asyncio.get_running_loop().time()
             if now >= self._expires:
-                self._held = await (await self._session.relay()).open_tasks()
+                self._held = await (await self._session.engine()).backends.relay.open_tasks()
                 self._expires = now + CACHE_TIMEOUT_S
             return self._held

@@ -65,7 +65,7 @@ class ScopeChildren:
             os.close(writing)  # only the child's copy may be left, or there would be no end of file
         try:
             last = await _read_report(reading, sink)
-            reservation = await engine.reservation(workload.name)
+            reservation = await engine.backends.networks.reservation(workload.name)
         except BaseException:
             await asyncio.shield(_undo(engine, workload.name, child))
             raise

@@ -43,7 +43,7 @@ class StatsStreams:
             mhz: of one core; 0: unknown.
         """
         engine = await self._session.engine()
-        with closing(engine.meter(entry.control_group)) as meter:
+        with closing(engine.backends.usages.meter(entry.control_group)) as meter:
             stats = _TaskStats(entry.config.id, meter, mhz)
             sample = stats.sample()
             while not entry.end.done():

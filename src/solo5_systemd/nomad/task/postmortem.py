@@ -35,7 +35,7 @@ async def remove_earlier(
     for name in await engine.names():
         if not name.startswith(prefix) or name == newest or name in claimed:
             continue
-        unit = await engine.unit(name)  # the prefix is short: another allocation may have the same
+        unit = await engine.backends.units.state(name)  # the prefix is short: another allocation may have the same
         if unit is not None and unit.over and _is_of(unit, config):
             await engine.discard(name, over=True)
 
@@ -55,7 +55,7 @@ async def remove_orphaned(session: EngineSession) -> None:
         HostError: PID 1 is not reachable.
     """
     engine = await session.engine()
-    orphaned = {orphan.subject for orphan in await engine.orphans() if orphan.kind is Kind.TASK}
+    orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for task in await engine.tasks() if orphaned else ():
         if task.name in orphaned and task.phase is Phase.ENDED:
             await engine.discard(task.name, over=True)

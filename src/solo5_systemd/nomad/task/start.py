@@ -51,7 +51,7 @@ async def sibling_conflict(
     with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
         engine = await session.engine()
         for sibling in siblings:
-            held = await engine.reservation(name_of(sibling.id))
+            held = await engine.backends.networks.reservation(name_of(sibling.id))
             error = ports.taken_by_sibling(task, wanted, held.ports if held else (), sibling.name)
             if error is not None:
                 return error
