@@ -1,9 +1,10 @@
 """Paths and file descriptors: open with O_PATH below given roots, and resolve by /proc/self/fd."""
 
+import asyncio
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
@@ -23,6 +24,22 @@ _MOST_LINKS = 40
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
+
+
+async def open_in_thread(opening: Callable[[], int]) -> int:
+    """Return the file descriptor that `opening` returns; it is closed if the caller is cancelled before."""
+    opened = asyncio.ensure_future(asyncio.to_thread(opening))
+    try:
+        return await asyncio.shield(opened)
+    except asyncio.CancelledError:
+        opened.add_done_callback(_close_late)
+        raise
+
+
+def _close_late(opened: "asyncio.Future[int]") -> None:
+    """Close the descriptor of a thread that has outlived its caller."""
+    if not opened.cancelled() and not opened.exception():
+        os.close(opened.result())
 
 
 def path_of(descriptor: int) -> str:

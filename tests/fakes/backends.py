@@ -175,6 +175,22 @@ class FakeDisks:
         return self.locks[-1]
 
 
+class Spawn:
+    """The caller's part in the start of a scope (`SpawnProcess`); records its arguments."""
+
+    pid = 4711
+
+    def __init__(self, steps: Steps | None = None) -> None:
+        self._steps = steps or Steps()
+        self.argv: Sequence[str] = ()
+        self.descriptors: Sequence[int] = ()
+
+    async def __call__(self, argv: Sequence[str], descriptors: Sequence[int]) -> int:
+        async with self._steps.step("spawn"):
+            self.argv, self.descriptors = argv, descriptors
+        return self.pid
+
+
 class FakeUsers:
     """Task users.
 

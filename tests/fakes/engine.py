@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
-from solo5_systemd.engine.task import Phase, Sample, StartCallbacks, Started, StartedScope, Task
+from solo5_systemd.engine.task import Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
@@ -64,6 +65,7 @@ class FakeRuntime(Runtime):
         rounds: result of each `samples`.
         listens: a running task ends on a stop request.
         enabled: controllers of the unified hierarchy.
+        descriptors: file descriptors for the process of a scope.
         on_start: called during a start, which then never returns.
         on_console: called when the console has been read to its end.
     """
@@ -80,6 +82,7 @@ class FakeRuntime(Runtime):
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.plan: Plan | None = None
         self.listens = False
+        self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
         self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
@@ -115,11 +118,14 @@ class FakeRuntime(Runtime):
             self._end(workload.name, self.outcome)
         return started(self.known[workload.name])
 
-    async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
+    @asynccontextmanager
+    async def start_scope(
+        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
+    ) -> AsyncGenerator[Started, None]:
         self.workloads.append(workload)
+        pid = await spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors)
         self.calls.append(("scope", pid))
-        line = ("/usr/bin/solo5-spt", "--mem=118", "--", workload.image)
-        return StartedScope(argv=line, invocation="0" * 31 + "1", control_group="/solo5.slice/solo5-task-web.scope")
+        yield started(running(workload.name))
 
     async def preview(self, workload: Workload) -> Plan:
         self.workloads.append(workload)

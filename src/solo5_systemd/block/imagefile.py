@@ -14,7 +14,7 @@ from solo5_systemd.block.locks import LOCKS, lock, remove_stale
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
 from solo5_systemd.block.owner import check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
-from solo5_systemd.procfs import identity, is_exposed, open_path, path_of
+from solo5_systemd.procfs import identity, is_exposed, open_in_thread, open_path, path_of
 from solo5_systemd.settings import TASK_UIDS
 from solo5_systemd.text import is_plain_path
 
@@ -48,12 +48,7 @@ class ImageFiles:
 
     async def lock(self, disks: Sequence[Disk]) -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
-        locking = asyncio.ensure_future(asyncio.to_thread(lock, disks, directory=self._locks))
-        try:
-            return await asyncio.shield(locking)
-        except asyncio.CancelledError:
-            locking.add_done_callback(_unlock)
-            raise
+        return await open_in_thread(lambda: lock(disks, directory=self._locks))
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""
@@ -61,7 +56,7 @@ class ImageFiles:
 
     async def open(self, disk: Disk) -> int:
         """Open a checked disk with O_PATH; see `reopen`."""
-        return await asyncio.to_thread(reopen, disk)
+        return await open_in_thread(lambda: reopen(disk))
 
     async def change_owner(self, disk: Disk, user: int) -> None:
         """Make a task's user the owner of a checked disk; see `owner.give`."""
@@ -167,12 +162,6 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
                 "expected the same one.",
                 "Something changed the file system during the start: start it again.",
             )
-
-
-def _unlock(locking: "asyncio.Future[int]") -> None:
-    """Release a lock that was taken after its start was cancelled."""
-    if not locking.cancelled() and not locking.exception():
-        os.close(locking.result())
 
 
 def _give(disk: Disk, user: int) -> None:

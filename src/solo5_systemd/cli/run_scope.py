@@ -1,6 +1,7 @@
 """`solo5ctl run --scope`: moves this process into the task's scope unit and executes the tender."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.context import CommandContext
@@ -20,10 +21,16 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
     """
     line: list[str] = []
 
+    async def spawn(argv: Sequence[str], descriptors: Sequence[int]) -> int:
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
+        line.extend(argv)
+        return os.getpid()
+
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
-        line.extend((await engine.start_scope(workload, os.getpid())).argv)
-        return 0
+        async with engine.start_scope(workload, spawn):
+            return 0
 
     context.run(command)
     execute(line)

@@ -5,14 +5,15 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import NoCallbacks, Sample, StartCallbacks, Started, StartedScope, Task, phase
+from solo5_systemd.engine.task import NoCallbacks, Sample, SpawnProcess, StartCallbacks, Started, Task, phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.names import TaskName
@@ -84,14 +85,15 @@ class Runtime:
         async with self._starter.service(workload, progress or NoCallbacks()) as started:
             return started
 
-    async def start_scope(self, workload: Workload, pid: int, progress: StartCallbacks | None = None) -> StartedScope:
-        """Start a task as a scope with process `pid` in it, and return the command line for this process to execute.
+    def start_scope(
+        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
+    ) -> AbstractAsyncContextManager[Started]:
+        """Start a task as a scope with the process of `spawn` in it; undo the start if the block raises.
 
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        async with self._starter.scope(workload, pid, progress or NoCallbacks()) as entered:
-            return entered
+        return self._starter.scope(workload, spawn, progress or NoCallbacks())
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
         """Open journal streams for stdout and stderr of a scope's process; the caller closes them.
@@ -101,7 +103,12 @@ class Runtime:
             namespace: as `log_namespace` returned it, so that its journald runs.
         """
         console = self.backends.console
-        return await console.open_stdout(unit, namespace), await console.open_stderr(unit, namespace)
+        stdout = await console.open_stdout(unit, namespace)
+        try:
+            return stdout, await console.open_stderr(unit, namespace)
+        except BaseException:
+            os.close(stdout)
+            raise
 
     async def log_namespace(self) -> str:
         """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal.

@@ -14,7 +14,7 @@ from typing import Protocol
 from solo5_systemd import policy
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.engine.backends import Backends
-from solo5_systemd.engine.task import Preflight, StartCallbacks, Started, StartedScope
+from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
@@ -116,6 +116,19 @@ class Plan:
             guest_memory=self.parts.memory_mib,
         )
 
+    def started(self, unit: str, begun: Invocation) -> Started:
+        """Return the started task."""
+        return Started(
+            name=self.name,
+            unit=unit,
+            invocation=begun.invocation,
+            pid=begun.main_pid,
+            started=begun.started,
+            control_group=begun.control_group,
+            reservation=self.reservation if self.reservation.leases else None,
+            log_namespace=self.log_namespace,
+        )
+
 
 class MakeRoom(Protocol):
     """A function that removes unused images from the image store."""
@@ -182,28 +195,23 @@ class Starter:
                 async with self._started(plan, unit, files) as begun:
                     # Again after the start: the path of a disk can change before systemd mounts it.
                     await self._disks.check_bound(seen, begun.main_pid)
-                    yield Started(
-                        name=workload.name,
-                        unit=unit.name,
-                        invocation=begun.invocation,
-                        pid=begun.main_pid,
-                        started=begun.started,
-                        control_group=begun.control_group,
-                        reservation=plan.reservation if plan.reservation.leases else None,
-                        log_namespace=plan.log_namespace,
-                    )
+                    yield plan.started(unit.name, begun)
 
     @asynccontextmanager
-    async def scope(self, workload: Workload, pid: int, progress: StartCallbacks) -> AsyncGenerator[StartedScope, None]:
-        """Start a scope with process `pid` in it; otherwise as `service`."""
-        async with self._prepared(workload, progress) as plan:
+    async def scope(
+        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks
+    ) -> AsyncGenerator[Started, None]:
+        """Start a scope with the process of `spawn` in it; otherwise as `service`."""
+        async with (
+            self._prepared(workload, progress) as plan,
+            self._held(plan) as (image, disks, fds),
+            self._attached(plan.reservation),
+        ):
+            progress.on_step("starting its unit")
+            pid = await spawn(argv(replace(plan.parts, image=image, disks=disks)), fds)
             unit = replace(plan, pid=pid).unit
-            async with self._held(plan) as (image, disks):
-                line = argv(replace(plan.parts, image=image, disks=disks))
-                async with self._attached(plan.reservation):
-                    progress.on_step("starting its unit")
-                    async with self._started(plan, unit, UnitFiles()) as begun:
-                        yield StartedScope(argv=line, invocation=begun.invocation, control_group=begun.control_group)
+            async with self._started(plan, unit, UnitFiles()) as begun:
+                yield plan.started(unit.name, begun)
 
     @asynccontextmanager
     async def _prepared(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Plan, None]:
@@ -286,11 +294,11 @@ class Starter:
         await self._disks.unbind(await binding)
 
     @asynccontextmanager
-    async def _held(self, plan: Plan) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk]], None]:
-        """Open image and disks, and lock the disks, for the lifetime of this process and of what it executes.
+    async def _held(self, plan: Plan) -> AsyncGenerator[tuple[StoredImage, Sequence[Disk], Sequence[int]], None]:
+        """Open image and disks, lock the disks, and yield them with the file descriptors for the tender to inherit.
 
         Their paths are /proc/self/fd/N: the tender, another user, need not reach the files by their own paths, and gets
-        the files that were inspected. They are closed if the block raises.
+        the files that were inspected. The descriptors are closed if the block raises.
         """
         held: list[int] = []
         seen: list[Disk] = []
@@ -303,14 +311,11 @@ class Starter:
             for disk in plan.disks:
                 held.append(await self._disks.open(disk))
                 seen.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
-            yield image, seen
-        except BaseException:
+            yield image, seen, held
+        except BaseException:  # otherwise they are the caller's: the disk locks last as long as the tender
             for fd in held:
                 os.close(fd)
             raise
-        # Kept over execve(2): the disk locks last as long as the tender.
-        for fd in held:
-            os.set_inheritable(fd, True)
 
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the user the owner of the disks, which are locked."""

@@ -1,6 +1,6 @@
 """A task as a value, from its unit and its lease record, and the values of a start."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -128,8 +128,8 @@ class Started:
         name: of the task.
         unit: its unit.
         invocation: InvocationID=, in hexadecimal digits; each start has another.
-        pid: of the tender; 0 if it has ended already.
-        started: microseconds since the epoch.
+        pid: of the tender; 0 if it has ended already, and for a scope.
+        started: microseconds since the epoch; 0 for a scope.
         control_group: ControlGroup=, below the root of the hierarchy; empty if it has been removed already.
         reservation: its leases and ports; None without any.
         log_namespace: the journal namespace of its console; empty: the host's journal.
@@ -145,19 +145,12 @@ class Started:
     log_namespace: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartedScope:
-    """A scope that has just been started, with the caller's process in it.
+SpawnProcess = Callable[[Sequence[str], Sequence[int]], Awaitable[int]]
+"""The caller's part in the start of a scope: provide a process that executes a command line once it is in the scope.
 
-    Attributes:
-        argv: the command line that the process has to execute.
-        invocation: InvocationID=, in hexadecimal digits; each start has another.
-        control_group: ControlGroup=, below the root of the hierarchy.
-    """
-
-    argv: tuple[str, ...]
-    invocation: str
-    control_group: str
+It is called with the command line and the file descriptors that the program has to inherit under these numbers, and
+returns the process ID. The descriptors are the caller's to close after a successful start, and only then.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,16 @@ IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 with a dead main thread when the reader of its console exits."""
 
 
+def check_executable(program: str) -> None:
+    """Check that a program can be executed by this user.
+
+    Raises:
+        NotFoundError: it cannot.
+    """
+    if not os.access(program, os.X_OK):
+        raise _error(program, "no such program, or no permission")
+
+
 def execute(line: Sequence[str]) -> NoReturn:
     """Replace this process by a command line; the program is an absolute path.
 
@@ -23,6 +33,10 @@ def execute(line: Sequence[str]) -> NoReturn:
     try:
         os.execv(line[0], [*line])  # noqa: S606 - no shell is meant
     except OSError as error:
-        from solo5_systemd.dependencies import advice
+        raise _error(line[0], error.strerror or "") from error
 
-        raise NotFoundError(f"{line[0]} cannot be executed: {error.strerror}.", advice(line[0])) from error
+
+def _error(program: str, reason: str) -> NotFoundError:
+    from solo5_systemd.dependencies import advice
+
+    return NotFoundError(f"{program} cannot be executed: {reason}.", advice(program))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.journald import log_hung, open_stream
 from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.procfs import open_in_thread
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
@@ -99,4 +100,4 @@ class Journal:
 
 async def _open_stream(unit: str, priority: int, namespace: str) -> int:
     """Open a journal stream in a thread, since a journald that hangs would block the event loop."""
-    return await asyncio.to_thread(open_stream, str(task_of_unit(unit) or unit), unit, priority, namespace)
+    return await open_in_thread(lambda: open_stream(str(task_of_unit(unit) or unit), unit, priority, namespace))

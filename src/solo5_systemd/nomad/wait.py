@@ -11,7 +11,7 @@ from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.retry import retry
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import state_of_run

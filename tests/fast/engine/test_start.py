@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine
+from tests.fakes.backends import Machine, Spawn
 from tests.fakes.images import stored
 from tests.fakes.tasks import started as described
 from tests.fast.image.elfbuilder import Elf
@@ -16,7 +16,7 @@ from tests.fast.image.test_store import tree
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Phase
+from solo5_systemd.engine.task import Phase, Started
 from solo5_systemd.errors import (
     HostError,
     InvalidRequestError,
@@ -285,7 +285,7 @@ async def test_policy_is_checked_against_what_will_be_made(
 ) -> None:
     workload = replace(TWO_NICS, policy=policy, **changes)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError) as caught:
-        await (runtime.start_scope(workload, 1) if workload.kind is UnitKind.SCOPE else runtime.start(workload))
+        await (scoped(runtime, workload) if workload.kind is UnitKind.SCOPE else runtime.start(workload))
     assert caught.value.sentence.startswith(words)
     assert "plugin.solo5.config" in caught.value.hint or "Set the network of NIC" in caught.value.hint
     assert not CHANGES & set(machine.steps.taken)
@@ -330,7 +330,7 @@ async def test_profile_that_may_be_ignored_needs_no_security_module(machine: Mac
 async def test_property_of_execution_is_refused_for_a_scope(machine: Machine, runtime: Runtime) -> None:
     workload = replace(WORKLOAD, kind=UnitKind.SCOPE, properties=(("TasksMax", "5"), ("LimitNOFILE", "64")))
     with pytest.raises(InvalidRequestError, match="unit property LimitNOFILE cannot be set for a scope"):
-        await runtime.start_scope(workload, 1)
+        await scoped(runtime, workload)
     assert not CHANGES & set(machine.steps.taken)
 
 
@@ -553,26 +553,42 @@ async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
         assert machine.holds == NOTHING, f"cancelled in {steps[number]!r}"
 
 
-async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_execute(
+async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = None) -> Started:
+    """Start a scope, and close what its process inherits."""
+    spawn = spawn or Spawn()
+    async with runtime.start_scope(workload, spawn) as started:
+        pass
+    for descriptor in spawn.descriptors:
+        os.close(descriptor)
+    return started
+
+
+async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_descriptors(
     machine: Machine, runtime: Runtime
 ) -> None:
-    workload = replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",))
-    entered = await runtime.start_scope(workload, 4711)
-    assert "/usr/bin/solo5-hvt" in entered.argv
-    assert (entered.argv[0], entered.argv[-1]) == ("/usr/bin/setpriv", "web")
+    spawn = Spawn()
+    entered = await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",)), spawn)
+    assert "/usr/bin/solo5-hvt" in spawn.argv
+    assert (spawn.argv[0], spawn.argv[-1]) == ("/usr/bin/setpriv", "web")
     (unit,) = machine.units.started
-    assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [4711])
+    assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
     state = machine.units.loaded[unit.name]
-    assert (entered.invocation, entered.control_group) == (state.invocation, state.control_group)
+    assert (entered.unit, entered.invocation) == (unit.name, state.invocation)
+    assert (entered.control_group, entered.reservation) == (state.control_group, machine.networks.held[WEB])
     assert state.log_fields["SOLO5_TASK"] == "web"
     lock, file = machine.disks.locks
     (image,) = machine.images.opened
-    assert f"--block:storage=/proc/self/fd/{file}" in entered.argv
-    assert f"/proc/self/fd/{image}" in entered.argv
-    assert not [word for word in entered.argv if word.startswith("/var")]
-    for descriptor in (lock, file, image):
-        assert os.get_inheritable(descriptor)  # by what the caller executes
-        os.close(descriptor)
+    assert f"--block:storage=/proc/self/fd/{file}" in spawn.argv
+    assert f"/proc/self/fd/{image}" in spawn.argv
+    assert not [word for word in spawn.argv if word.startswith("/var")]
+    assert {*spawn.descriptors} == {lock, file, image}
+
+
+async def test_process_of_a_scope_is_spawned_last_before_its_unit(machine: Machine, runtime: Runtime) -> None:
+    spawn = Spawn(machine.steps)
+    await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE), spawn)
+    taken = machine.steps.taken
+    assert taken[taken.index("attach") :][:3] == ["attach", "spawn", "start unit"]
 
 
 @pytest.mark.parametrize(
@@ -586,22 +602,46 @@ async def test_a_scope_is_started_with_the_callers_process_and_says_what_to_exec
         "change owner",
         "open disk",
         "attach",
+        "spawn",
         "start unit",
     ],
 )
-async def test_a_scope_that_does_not_start_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
-    machine.steps.errors[step] = HostError("broken.")
-    with pytest.raises(HostError, match="broken"):
-        await runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), 4711)
+@pytest.mark.parametrize("fault", ["error", "cancelled"])
+async def test_a_scope_that_does_not_start_leaves_nothing(
+    machine: Machine, runtime: Runtime, step: str, fault: str
+) -> None:
+    if fault == "error":
+        machine.steps.errors[step] = HostError("broken.")
+    else:
+        machine.steps.hang_on = step
+    starting = asyncio.ensure_future(scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE), Spawn(machine.steps)))
+    if fault == "cancelled":
+        await machine.steps.hanging.wait()
+        starting.cancel()
+    with pytest.raises((HostError, asyncio.CancelledError)):
+        await starting
     assert machine.holds == NOTHING
+    assert not [each for each in (*machine.disks.locks, *machine.images.opened) if is_open(each)]
+
+
+async def test_a_scope_whose_caller_fails_is_undone(machine: Machine, runtime: Runtime) -> None:
+    spawn = Spawn()
+    with pytest.raises(HostError, match="broken"):
+        async with runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), spawn):
+            raise HostError("broken.")
+    assert machine.holds == NOTHING
+    assert not [each for each in spawn.descriptors if is_open(each)]
+
+
+def is_open(descriptor: int) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 
 @pytest.mark.parametrize("job_result", ["done", "failed"])
 async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runtime, job_result: str) -> None:
     machine.units.job_result = job_result
     with nullcontext() if job_result == "done" else pytest.raises(StartError):
-        await runtime.start_scope(Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE), 4711)
-        os.close(*machine.images.opened)
+        await scoped(runtime, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE))
     assert "lock disks" not in machine.steps.taken
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 import pytest
-from tests.fakes.backends import Machine
+from tests.fakes.backends import Machine, Spawn
 from tests.fakes.background import Background
 
 from solo5_systemd.engine import stop
@@ -158,8 +158,8 @@ async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
 
 @pytest.fixture
 async def scope(machine: Machine, runtime: Runtime) -> str:
-    await runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), 4711)
-    return SCOPE
+    async with runtime.start_scope(replace(WORKLOAD, kind=UnitKind.SCOPE), Spawn()):
+        return SCOPE
 
 
 @pytest.mark.parametrize("signal", StopSignal)

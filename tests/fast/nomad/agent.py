@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from google.protobuf.duration_pb2 import Duration
-from tests.fast.nomad.values import TASK_ID
+from tests.fast.nomad.values import TASK_ID, packed
 
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.events.stream import SETTLE_TIMEOUT_S
@@ -52,11 +52,13 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent() -> AsyncGenerator[Agent, None]:
-    """An agent and a plugin of its own; at the end the plugin dies, and its tasks go on."""
+async def agent(**plugin: object) -> AsyncGenerator[Agent, None]:
+    """An agent and a plugin of its own, configured with `plugin`; at the end the plugin dies, and its tasks go on."""
     grouped: asyncio.Future[asyncio.TaskGroup] = asyncio.get_running_loop().create_future()
     living = asyncio.ensure_future(_live(grouped))
     driver = Driver("1.2.3", await grouped)
+    if plugin:
+        driver.configure(packed(**plugin), None)
     try:
         yield Agent(driver)
     finally:

@@ -1,5 +1,6 @@
 """The driver on a machine in memory, and what an agent does with it."""
 
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -12,11 +13,7 @@ from tests.fast.host.test_facts import GOOD
 from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.facts import Host
-from solo5_systemd.nomad.scope.protocol import ScopeEntered, encode
 from solo5_systemd.settings import Settings
-
-Becomes = Callable[[str], None]
-ENTERED = ScopeEntered(invocation="ab" * 16, control_group="/solo5.slice/scope")
 
 
 @pytest.fixture
@@ -55,23 +52,34 @@ def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
         os.close(end)
 
 
-@pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
-    """Set the program of the child that becomes the tender; `here` is a directory, `report` its file descriptor.
+class Becomes:
+    """Sets the program of the child that becomes the tender.
 
-    `say` writes a report line, and `enter` the last one: the child executes the tender.
+    Attributes:
+        program: its file.
+        output: what `write(VALUE)` of the program writes.
     """
-    program = tmp_path / "child"
 
-    def becomes(does: str) -> None:
-        program.write_text(
-            f"#!{real} -IS\nimport os, signal, sys, time\nreport, here = int(sys.argv[4]), {str(tmp_path)!r}\n"
-            "def say(line): os.write(report, line)\n"
-            f"def enter(): say({encode(ENTERED)!r}); os.close(report)\n"
+    def __init__(self, directory: Path) -> None:
+        self.program, self.output = directory / "tender", directory / "written"
+
+    def __call__(self, does: str) -> None:
+        """Write the program, which is not executed yet."""
+        self.program.write_text(
+            f"#!{sys.executable} -IS\nimport json, os, resource, signal, sys, time\n"
+            f"def write(value): open({str(self.output)!r}, 'w').write(json.dumps(value))\n"
             f"{does}\n"
         )
-        program.chmod(0o700)
+        self.program.chmod(0o700)
 
-    real = sys.executable
-    monkeypatch.setattr(sys, "executable", str(program))
+    def written(self) -> object:
+        """Return the value that it has written."""
+        return json.loads(self.output.read_text())
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
+    """A program in the place of setpriv and the tender."""
+    becomes = Becomes(tmp_path)
+    monkeypatch.setattr("solo5_systemd.unit.translate.setpriv_command", lambda *_: (str(becomes.program),))
     return becomes

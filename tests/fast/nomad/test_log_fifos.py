@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import Becomes
-from tests.fast.nomad.values import TASK_ID, Fifos, packed, task_config
+from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, packed, task_config
 
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad.workload.task_name import name_of
@@ -26,8 +26,8 @@ async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos
 
 
 async def test_a_scopes_console_is_forwarded_by_the_scopes_name(machine: Machine, fifos: Fifos, child: Becomes) -> None:
-    child("enter()")
-    async with agent() as nomad:
+    child("")
+    async with agent(allowed_units=SCOPES) as nomad:
         config = fifos.of(task_config(unit="scope"))
         await nomad.start(config)
         units = list(machine.relay.units)

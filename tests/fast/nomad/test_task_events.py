@@ -6,25 +6,22 @@ import pytest
 from tests.fakes.backends import Machine, console_line
 from tests.fakes.background import Background, yields
 from tests.fakes.clock import passed
-from tests.fakes.images import preflight, stored
-from tests.fakes.tasks import LEASE
+from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.conftest import ENTERED, Becomes
-from tests.fast.nomad.values import TASK_ID, port, task_config
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import SCOPES, TASK_ID, port, task_config
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.lines import DroppedLines
-from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.network.model import Repair
-from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.start_progress import SLOW_START_S
 from solo5_systemd.nomad.events.throttle import BURST
-from solo5_systemd.nomad.scope.protocol import StepBegun, encode
 from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
-UNIT = task_service(NAME)
+UNIT, SCOPE = task_service(NAME), task_scope(NAME)
 
 
 async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> None:
@@ -69,14 +66,16 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
         ("start unit", "starting its unit"),
     ],
 )
+@pytest.mark.parametrize("unit", ["service", "scope"])
 async def test_a_slow_start_says_which_step_it_is_at(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes, step: str, doing: str, unit: str
 ) -> None:
+    child("")
     monkeypatch.setattr(
         "solo5_systemd.nomad.events.start_progress.SLOW_START_S", [number / 20 for number in range(1, 200)]
     )
     machine.steps.hang_on = step
-    async with agent() as nomad, Background(nomad.start(task_config())) as starting:
+    async with agent(allowed_units=SCOPES) as nomad, Background(nomad.start(task_config(unit=unit))) as starting:
         await machine.steps.hanging.wait()
         seen: list[str] = []
         while not seen or not seen[-1].endswith(f" s still {doing}"):
@@ -94,39 +93,18 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
         assert not [message for message in await nomad.messages() if "Slow" in message]
 
 
-def steps() -> str:
-    """What a scope's child does: the steps of a service's start."""
-    return "\n".join(
-        f"say({encode(line)!r})"
-        for line in (messages.preflight_passed(preflight("service")), messages.leases_attached([LEASE]), ENTERED)
-    )
-
-
 async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: Becomes) -> None:
-    child(f"{steps()}; sys.exit(3)")
-    async with agent() as nomad:
+    child("sys.exit(3)")
+    async with agent(allowed_units=SCOPES) as nomad:
         await nomad.start(task_config(unit="scope"))
         await nomad.wait()
         preflight_event, *events = await nomad.messages()
-        assert preflight_event.startswith("Preflight passed: web.hvt (")
+        assert preflight_event.startswith("Preflight passed: app (")
         assert events == [
             "NIC service has 10.89.0.2 in network default",
-            f"Started solo5-task-{NAME}.scope, invocation {ENTERED.invocation}",
+            f"Started {SCOPE}, invocation {machine.units.loaded[SCOPE].invocation}",
             "The guest exited with 3",
         ]
-
-
-async def test_a_scopes_slow_step_is_told_like_a_services(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes
-) -> None:
-    monkeypatch.setattr(
-        "solo5_systemd.nomad.events.start_progress.SLOW_START_S", [number / 20 for number in range(1, 200)]
-    )
-    child(f"say({encode(StepBegun(doing='attaching its network'))!r}); time.sleep(60)")
-    async with agent() as nomad, Background(nomad.start(task_config(unit="scope"))):
-        seen: list[str] = []
-        while not seen or not seen[-1].endswith(" s still attaching its network"):
-            seen += await nomad.messages()
 
 
 # --- nothing twice -------------------------------------------------------------------------------------------

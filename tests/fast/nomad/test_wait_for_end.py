@@ -11,7 +11,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter
 from solo5_systemd.workload import UnitKind
 

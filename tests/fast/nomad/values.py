@@ -10,6 +10,10 @@ ALLOCATION = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 TASK_ID = f"{ALLOCATION}/web/9c1185a5"
 
 
+SCOPES = ("service", "scope")
+"""`allowed_units` for tests of scopes."""
+
+
 def packed(**keys: object) -> bytes:
     """A job's `config` as Nomad encodes it."""
     data = msgpack.packb(keys)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.model import Lease
@@ -12,65 +11,23 @@ from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import EventStream
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
-
-class ProgressSink(Protocol):
-    """A receiver of the steps and events of one start. No method blocks."""
-
-    def on_step(self, step: str) -> None:
-        """Note the next step, such as `reserving addresses`; an event names it if it is slow."""
-
-    def publish(self, event: TaskEvent) -> None:
-        """Publish a result of a finished step."""
-
-
-class EngineProgress:
-    """`engine.task.StartCallbacks` of one start, as steps and events.
-
-    A service starts in this process and a scope in a child: both go through here, so that their events are the same.
-
-    Args:
-        sink: the receiver.
-        rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
-    """
-
-    def __init__(self, sink: ProgressSink, rule: Rule | None) -> None:
-        self._sink = sink
-        self._rule = rule
-
-    def on_step(self, doing: str) -> None:
-        """Pass on the next step."""
-        self._sink.on_step(doing)
-
-    def on_preflight(self, preflight: Preflight) -> None:
-        """Publish the passed preflight.
-
-        Raises:
-            InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
-        """
-        check_manifest(self._rule, preflight)
-        self._sink.publish(messages.preflight_passed(preflight))
-
-    def on_leases(self, leases: Sequence[Lease]) -> None:
-        """Publish the task's leases, if it has NICs."""
-        if leases:
-            self._sink.publish(messages.leases_attached(leases))
-
-
 SLOW_START_S = (5.0, 30.0)
 """Seconds after which an event names the current step of an unfinished start."""
 
 
 class StartEvents:
-    """The task events of one start; a `ProgressSink`. Warns of a slow start while its context is entered.
+    """The task events of one start; implements `engine.task.StartCallbacks`. Warns of a slow start while it is entered.
 
     Args:
         events: the driver's event stream.
         task: the task that starts.
+        rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
     """
 
-    def __init__(self, events: EventStream, task: wire.TaskConfig) -> None:
+    def __init__(self, events: EventStream, task: wire.TaskConfig, rule: Rule | None) -> None:
         self._events = events
         self._task = task
+        self._rule = rule
         self._step = "connecting to the system bus"
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -86,9 +43,23 @@ class StartEvents:
     def _warn(self, seconds: float) -> None:
         self.publish(messages.slow_start(self._step, seconds))
 
-    def on_step(self, step: str) -> None:
+    def on_step(self, doing: str) -> None:
         """Set the current step."""
-        self._step = step
+        self._step = doing
+
+    def on_preflight(self, preflight: Preflight) -> None:
+        """Publish the passed preflight.
+
+        Raises:
+            InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
+        """
+        check_manifest(self._rule, preflight)
+        self.publish(messages.preflight_passed(preflight))
+
+    def on_leases(self, leases: Sequence[Lease]) -> None:
+        """Publish the task's leases, if it has NICs."""
+        if leases:
+            self.publish(messages.leases_attached(leases))
 
     def publish(self, event: TaskEvent) -> None:
         """Publish an event of the task."""

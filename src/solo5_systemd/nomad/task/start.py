@@ -17,14 +17,14 @@ from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.start_progress import EngineProgress, StartEvents
+from solo5_systemd.nomad.events.start_progress import StartEvents
 from solo5_systemd.nomad.events.stream import EventStream
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.logs import fifos
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import watch
-from solo5_systemd.nomad.scope.parent import ScopeChildren
+from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.task_name import name_of
@@ -123,7 +123,7 @@ class TaskStarter:
         except Solo5Error:
             await fifos.unblock_readers(config)  # the client has started logmon before StartTask
             raise
-        with StartEvents(self._events, config) as progress:
+        with StartEvents(self._events, config, request.options.ready) as progress:
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
                     started = await self._start(config, request, progress)
@@ -176,7 +176,7 @@ class TaskStarter:
             progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(engine, config)
             await fifos.connect(self._session, config, name, unit, since, request.logging, namespace)
-            return await self._begin(engine, workload, request.options.ready, since, progress)
+            return await self._begin(engine, workload, namespace, since, progress)
         except BaseException:
             await asyncio.shield(fifos.drain(self._session, name, request.logging))
             raise
@@ -190,7 +190,7 @@ class TaskStarter:
             raise
 
     async def _begin(
-        self, engine: "Runtime", workload: Workload, rule: Rule | None, since: int, progress: StartEvents
+        self, engine: "Runtime", workload: Workload, namespace: str, since: int, progress: StartEvents
     ) -> Started:
         """Start the unit, or return the one that exists.
 
@@ -199,9 +199,8 @@ class TaskStarter:
         """
         try:
             if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload, EngineProgress(progress, rule))
-            progress.on_step("starting the tender's process")
-            return await self._scopes.start(engine, self._session.settings(), workload, rule, progress)
+                return await engine.start(workload, progress)
+            return await self._scopes.start(engine, workload, namespace, progress)
         except TakenError as error:  # the name is taken, or a port or a disk
             try:
                 return _started(await engine.task(workload.name), since)

@@ -1,1 +1,0 @@
-"""Tasks in scopes: their tenders are child processes of the plugin."""

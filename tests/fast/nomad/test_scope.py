@@ -1,0 +1,257 @@
+"""The tenders of scopes as children of the driver: start, wait, and undone failures."""
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.fakes.backends import Machine
+from tests.fakes.background import Background
+from tests.fakes.images import stored
+from tests.fast.nomad.agent import agent
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import SCOPES, TASK_ID, task_config
+
+from solo5_systemd.block.model import DiskRequest
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import NoCallbacks, Started
+from solo5_systemd.errors import HostError, NotFoundError
+from solo5_systemd.names import DeviceName, TaskName, task_scope
+from solo5_systemd.nomad.process import INITIAL_NOFILE
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.scope import ScopeChildren
+from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.unit.state import MainCode
+from solo5_systemd.workload import UnitKind, Workload
+
+WEB = TaskName("web")
+UNIT = "solo5-task-web.scope"
+DISKS = (DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img"),)
+WORKLOAD = Workload(name=WEB, image="/srv/full", kind=UnitKind.SCOPE, disks=DISKS)
+NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
+STEPS = ["open image", "reserve", "lock disks", "open disk", "attach", "open stdout", "open stderr", "start unit"]
+
+DYING_DRIVER = """
+import asyncio, os, signal, sys
+from solo5_systemd.nomad.scope import _WaitingChild
+async def console(): return os.dup(1), os.dup(1)
+async def main():
+    async with _WaitingChild(console) as child:
+        await child.spawn(["/bin/echo", "the tender"], ())
+        os.write(1, b"the driver")
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Started:
+    return await scopes.start(engine, workload, "", NoCallbacks())
+
+
+@pytest.fixture
+def engine(machine: Machine) -> Runtime:
+    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
+    return Runtime(machine.backends)
+
+
+def files() -> list[str]:
+    """Return what the file descriptors of this process lead to."""
+    found: list[str] = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.append(str(path.readlink()))
+    return sorted(found)
+
+
+async def ended(pid: int) -> None:
+    while is_alive(pid):  # noqa: ASYNC110 - it is not a child of the event loop's alone
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("does", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGTERM)", -15), ("sys.exit(0)", 0)]
+)
+async def test_exit_status_of_a_child_is_reaped(engine: Runtime, child: Becomes, does: str, status: int) -> None:
+    child(does)
+    scopes = ScopeChildren()
+    await start(scopes, engine)
+    assert await scopes.wait(WEB) == status
+    assert await scopes.wait(WEB) == status
+
+
+async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engine: Runtime, child: Becomes) -> None:
+    child("")
+    scopes = ScopeChildren()
+    started = await start(scopes, engine)
+    state = machine.units.loaded[UNIT]
+    assert (started.unit, started.invocation, started.control_group) == (UNIT, state.invocation, state.control_group)
+    assert (started.pid, started.reservation) == (0, machine.networks.held[WEB])
+    assert started.started > 1_700_000_000_000_000
+    await scopes.wait(WEB)
+    scopes.forget(WEB)
+    assert await scopes.wait(WEB) is None
+
+
+async def test_child_inherits_its_descriptors_and_no_state_of_the_driver(
+    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "of the agent")
+    child(
+        "held = [int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)]\n"
+        "write([sorted(held), [os.readlink(f'/proc/self/fd/{n}') for n in (0, 1, 2)], os.getcwd(),"
+        " os.getsid(0) == os.getpid(), 'SECRET' in os.environ, list(resource.getrlimit(resource.RLIMIT_NOFILE)),"
+        " sys.argv[-1]])"
+    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (INITIAL_NOFILE[0] // 2, INITIAL_NOFILE[1]))
+    scopes = ScopeChildren()
+    try:
+        await start(scopes, engine)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, INITIAL_NOFILE)
+    await scopes.wait(WEB)
+    given = sorted([0, 1, 2, *machine.disks.locks, *machine.images.opened])
+    [image] = machine.images.opened
+    assert child.written() == [
+        given, ["/dev/null"] * 3, "/", True, False, list(INITIAL_NOFILE), f"/proc/self/fd/{image}"
+    ]  # fmt: skip
+
+
+async def test_child_executes_nothing_before_it_is_in_its_scope(
+    machine: Machine, engine: Runtime, child: Becomes
+) -> None:
+    child("write(os.getpid())")
+    machine.steps.hang_on, machine.steps.late = "start unit", True
+    scopes = ScopeChildren()
+    starting = asyncio.ensure_future(start(scopes, engine))
+    await machine.steps.hanging.wait()
+    await asyncio.sleep(0.2)
+    assert not child.output.exists()
+    [unit] = machine.units.started
+    [pid] = unit.value("PIDs")
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert "SigIgn:\t0000000000000000" in status, "Python ignores SIGPIPE; a program inherits that"
+    machine.steps.go_on.set()
+    await starting
+    assert await scopes.wait(WEB) == 0
+    assert child.written() == pid
+
+
+@pytest.mark.parametrize("fault", ["error", "cancelled"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_failed_start_leaves_nothing(
+    machine: Machine, engine: Runtime, child: Becomes, step: str, fault: str
+) -> None:
+    child("write(1)")
+    before, scopes = files(), ScopeChildren()
+    if fault == "error":
+        machine.steps.errors[step] = HostError("broken.")
+        with pytest.raises(HostError, match="broken"):
+            await start(scopes, engine)
+    else:
+        machine.steps.hang_on, machine.steps.late = step, True
+        async with Background(start(scopes, engine)) as starting:
+            await machine.steps.hanging.wait()
+        assert starting.cancelled()
+    assert machine.holds == NOTHING
+    assert (files(), child.output.exists(), scopes.children) == (before, False, {})
+    assert not [pid for unit in machine.units.started for pid in unit.value("PIDs") if is_alive(pid)]
+
+
+async def test_child_that_was_killed_before_its_tender_fails_the_start(
+    machine: Machine, engine: Runtime, child: Becomes
+) -> None:
+    child("write(1)")
+    before = files()
+    machine.steps.hang_on, machine.steps.late = "start unit", True
+    starting = asyncio.ensure_future(start(ScopeChildren(), engine))
+    await machine.steps.hanging.wait()
+    [unit] = machine.units.started
+    [pid] = unit.value("PIDs")
+    os.kill(pid, signal.SIGKILL)
+    await ended(pid)
+    machine.steps.go_on.set()
+    with pytest.raises(HostError, match="was killed before it executed the tender"):
+        await starting
+    assert (machine.holds, files(), child.output.exists()) == (NOTHING, before, False)
+
+
+def test_child_of_a_driver_that_dies_exits_without_the_tender() -> None:
+    done = subprocess.run([sys.executable, "-c", DYING_DRIVER], stdout=subprocess.PIPE, check=False)
+    # The end of the output is the end of the child, which holds its other end.
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"the driver")
+
+
+async def test_program_that_cannot_be_executed_fails_the_start(
+    machine: Machine, engine: Runtime, child: Becomes
+) -> None:
+    child.program.unlink(missing_ok=True)
+    with pytest.raises(NotFoundError, match=f"{child.program} cannot be executed: no such program"):
+        await start(ScopeChildren(), engine)
+    assert machine.holds == NOTHING
+
+
+async def test_process_that_cannot_be_made_fails_the_start(
+    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child("")
+    before = files()
+    monkeypatch.setattr("solo5_systemd.nomad.scope.SHELL", str(tmp_path / "nothing"))
+    with pytest.raises(HostError, match="cannot be started: No such file or directory"):
+        await start(ScopeChildren(), engine)
+    assert (machine.holds, files()) == (NOTHING, before)
+
+
+async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> None:
+    child("write(sys.argv[-1])")
+    scopes = ScopeChildren()
+    text = "$(echo a); `echo b` \"'* $HOME && exit 7"
+    await start(scopes, engine, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE, arguments=(text,)))
+    assert await scopes.wait(WEB) == 0
+    assert child.written() == text
+
+
+async def test_a_hundred_starts_leave_no_descriptor(
+    machine: Machine, engine: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.unit.translate.setpriv_command", lambda *_: ("/bin/true",))
+    scopes = ScopeChildren()
+    await start(scopes, engine)
+    await scopes.wait(WEB)
+    before = files()
+    for number in range(100):
+        name = TaskName(f"web-{number}")
+        machine.users.most = 200
+        await start(scopes, engine, Workload(name=name, image="/srv/full", kind=UnitKind.SCOPE, disks=DISKS))
+        assert await scopes.wait(name) == 0
+    assert files() == before
+
+
+async def test_task_without_a_child_has_no_exit_status() -> None:
+    scopes = ScopeChildren()
+    assert await scopes.wait(WEB) is None
+    scopes.forget(WEB)
+
+
+async def test_tender_that_ended_at_once_is_a_task_that_ended(machine: Machine, child: Becomes) -> None:
+    child("sys.exit(3)")
+    async with agent(allowed_units=SCOPES) as nomad:
+        started = await nomad.start(task_config(unit="scope"))
+        assert started.handle.state == wire.RUNNING
+        ended = await nomad.wait()
+        assert (ended.result.exit_code, ended.err) == (3, "")
+        machine.units.end(task_scope(name_of(TASK_ID)), MainCode.NONE, 0)  # as PID 1 does when the cgroup is empty
+        await nomad.destroy()
+    assert machine.holds == NOTHING
