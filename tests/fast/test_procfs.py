@@ -1,5 +1,6 @@
 """A file is opened below its roots without an access to another path; its resolved path decides."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from solo5_systemd import procfs
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.procfs import exists, open_path
+from solo5_systemd.procfs import exists, open_in_thread, open_path
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
@@ -157,3 +158,24 @@ def test_a_file_that_is_moved_out_meanwhile_is_refused(root: Path, monkeypatch: 
 
     monkeypatch.setattr(procfs, "path_of", moved)
     assert "cannot be used" in refusal(root / "inside", root)
+
+
+async def test_descriptor_that_is_opened_after_a_cancellation_is_closed(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    opening = asyncio.ensure_future(open_in_thread(lambda: os.open(fifo, os.O_RDONLY)))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    writer = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)  # now the thread's open(2) returns
+    with pytest.raises(BrokenPipeError):
+        while True:
+            os.write(writer, b"\n")
+            await asyncio.sleep(0.01)
+    os.close(writer)
+
+
+async def test_failed_open_in_a_thread_is_the_callers_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await open_in_thread(lambda: os.open(tmp_path / "absent", os.O_RDONLY))

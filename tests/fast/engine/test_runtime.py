@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.fakes.backends import Machine, console_line
@@ -249,3 +250,11 @@ async def test_a_follower_may_be_cancelled_while_it_waits(machine: Machine, runt
     async with Background(read(runtime, web, follow=True)) as reading:
         assert not reading.done()
     assert reading.cancelled()
+
+
+async def test_console_of_which_one_stream_fails_leaves_no_descriptor(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.errors["open stderr"] = HostError("journald does not answer.")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(HostError, match="journald"):
+        await runtime.open_console("solo5-task-web.scope", "")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
