@@ -80,14 +80,14 @@ def children(machine: Machine) -> list[int]:
 
 
 async def ended(pid: int) -> None:
-    while is_alive(pid):  # noqa: ASYNC110 - it is not a child of the event loop's alone
+    while is_alive(pid):  # noqa: ASYNC110 - the test is no waiter of its own
         await asyncio.sleep(0.01)
 
 
-def ignored(pid: int) -> int:
-    """Return the signals that a process ignores, as a mask."""
+def status(pid: int, key: str) -> str:
+    """Return the first word of a line of proc(5), status."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("SigIgn:")).split()[1], 16)
+    return next(line for line in lines if line.startswith(f"{key}:")).split()[1]
 
 
 def is_alive(pid: int) -> bool:
@@ -154,12 +154,12 @@ async def test_child_executes_nothing_before_it_is_in_its_scope(
     scopes = ScopeChildren()
     starting = asyncio.ensure_future(start(scopes, engine))
     await machine.steps.hanging.wait()
-    await asyncio.sleep(0.2)
-    assert not child.output.exists()
     [pid] = children(machine)
-    assert not [number for number in IGNORED_SIGNALS if ignored(pid) & 1 << number - 1], (
-        "a tender with SIGPIPE ignored hangs"
-    )
+    while status(pid, "State") != "S":  # it reads its stdin
+        await asyncio.sleep(0.01)
+    assert not child.output.exists()
+    ignored = int(status(pid, "SigIgn"), 16)
+    assert not [number for number in IGNORED_SIGNALS if ignored & 1 << number - 1], "SIGPIPE: a tender hangs"
     machine.steps.go_on.set()
     await starting
     assert await scopes.wait(WEB) == 0
