@@ -155,7 +155,7 @@ async def test_child_executes_nothing_before_it_is_in_its_scope(
     starting = asyncio.ensure_future(start(scopes, engine))
     await machine.steps.hanging.wait()
     [pid] = children(machine)
-    while status(pid, "State") != "S":  # it reads its stdin
+    while status(pid, "State") != "S":  # noqa: ASYNC110 - until it reads its stdin
         await asyncio.sleep(0.01)
     assert not child.output.exists()
     ignored = int(status(pid, "SigIgn"), 16)
