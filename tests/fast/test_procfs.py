@@ -172,7 +172,7 @@ async def test_descriptor_that_is_opened_after_a_cancellation_is_closed(tmp_path
     writer = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)  # now the thread's open(2) returns
     reader_closed = select.poll()
     reader_closed.register(writer, 0)
-    while not reader_closed.poll(0):  # POLLERR, which is always reported
+    while not reader_closed.poll(0):  # noqa: ASYNC110 - POLLERR, which is always reported
         await asyncio.sleep(0.01)
     os.close(writer)
 
