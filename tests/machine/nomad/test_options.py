@@ -89,7 +89,7 @@ def test_quiet_guest_says_nothing_of_itself(jobs: Jobs) -> None:
 def test_kill_signal_that_no_tender_takes_still_ends_the_task(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("stubborn", SLEEPER, task='kill_signal = "SIGQUIT"'))
     ok("nomad", "job", "stop", "-detach", "stubborn")
-    happens(alloc, "does not take SIGQUIT")
+    happens(alloc, "kill_signal SIGQUIT does not stop a tender")
     eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "it is over")
     assert "Stopped on request" in " ".join(events(alloc))
 
