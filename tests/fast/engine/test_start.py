@@ -668,12 +668,11 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
 
 async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtime) -> None:
     workload = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
-    plan = await runtime.preview(workload)
-    started = await runtime.start_scope(workload, 4711)
-    assert machine.units.started == [replace(plan, pid=4711).unit]
+    plan, spawn = await runtime.preview(workload), Spawn()
+    await scoped(runtime, workload, spawn)
+    assert machine.units.started == [replace(plan, pid=spawn.pid).unit]
     image = f"/proc/self/fd/{machine.images.opened[-1]}"
-    assert started.argv == tuple(word.replace(plan.image.path, image) for word in plan.argv)
-    os.close(machine.images.opened[-1])
+    assert spawn.argv == tuple(word.replace(plan.image.path, image) for word in plan.argv)
 
 
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
