@@ -36,7 +36,7 @@ AT_ONCE = 3
 """Processes that kill themselves side by side: they have nothing in common."""
 
 LOOKS = (
-    "units.state units.lives usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
+    "units.state units.is_running usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
     "disks.check_bound networks.reservation"
 ).split()
 """Steps that change nothing: before, during and after them is the same moment."""
@@ -221,7 +221,7 @@ def test_a_stop_killed_at_any_step_can_be_made_again(ground: Machine, lives: Liv
     life = lives.one("stopped")
     engine(life.start)
     steps = told("stop", life)
-    assert set(steps) >= {"units.stop", "units.forget", "relay.drain"}
+    assert set(steps) >= {"units.stop", "units.reset_failed", "relay.drain"}
 
     def killed_and_made_again(point: Point) -> None:
         life = point.life
