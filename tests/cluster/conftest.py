@@ -92,8 +92,12 @@ class Guest:
 
 
 def guests_of(job: str) -> list[Guest]:
-    """The allocations of a job that Nomad believes to run."""
-    return [_guest(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
+    """The allocations of a job that Nomad wants to run and believes to run.
+
+    One that is to stop counts as running for as long as its client does not report, which a dead one never does.
+    """
+    wanted = [alloc for alloc in allocations(job) if alloc["DesiredStatus"] == "run"]
+    return [_guest(alloc["ID"]) for alloc in wanted if alloc["ClientStatus"] == "running"]
 
 
 def _guest(alloc: str) -> Guest:
