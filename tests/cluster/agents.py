@@ -123,19 +123,18 @@ class Agents:
 
     def left_as_found(self, peer: Peer) -> None:
         """Wait until a client has nothing left of any task."""
-        after: dict[str, object] = {}
+        before, after = self.before[peer], peer.left()
 
         def claim() -> bool:
             api(f"/v1/client/gc?node_id={self.nodes[peer.name]}", "PUT")  # mounts of an allocation's directory
             after.update(peer.left())
-            return after == self.before[peer]
+            return after == before
 
         try:
             eventually(claim, f"{peer.name} is as before")
         except AssertionError as error:
-            before = self.before[peer]
             changed = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
-            raise AssertionError(f"left on {peer.name} (before, after): {changed}") from error
+            raise AssertionError(f"{error}\nleft on {peer.name} (before, after): {changed}") from error
 
     def drain(self, peer: Peer) -> None:
         ok("nomad", "node", "drain", "-enable", "-yes", "-detach", "-deadline", "120s", self.nodes[peer.name])

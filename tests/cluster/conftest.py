@@ -92,8 +92,12 @@ class Guest:
 
 
 def guests_of(job: str) -> list[Guest]:
-    """Return the allocations of a job that run according to Nomad."""
-    return [_guest(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
+    """Return the allocations of a job that run according to Nomad, and are to run.
+
+    One that is to stop counts as running until its client reports, which a dead client never does.
+    """
+    wanted = [alloc for alloc in allocations(job) if alloc["DesiredStatus"] == "run"]
+    return [_guest(alloc["ID"]) for alloc in wanted if alloc["ClientStatus"] == "running"]
 
 
 def _guest(alloc: str) -> Guest:

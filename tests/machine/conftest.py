@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.machine.consoles import Consoles
 
 GUESTS = Path("/srv/guests")
-PATIENCE = 240.0 if os.environ.get("TEST_MACHINE") == "vm" else 60.0
+IS_EMULATED = os.environ.get("TEST_MACHINE") == "vm"
+PATIENCE = 240.0 if IS_EMULATED else 60.0
 """Seconds that anything here may take; an emulated machine beside other tiers is 15 times slower, and more."""
 
 
@@ -138,6 +139,26 @@ def _units() -> list[str]:
 def booted() -> None:
     state = ok("systemctl", "is-system-running").strip()
     assert state == "running", sh("systemctl", "--failed").stdout
+    if IS_EMULATED:
+        _first_start()
+
+
+def _first_start() -> None:
+    """Start a guest with a network, and remove it.
+
+    The first start reads Python's modules from the disk and has the kernel load some 20 of its own. On an emulated
+    machine beside another tier that takes longer than the driver may take for a StartTask, which is no test's claim.
+    """
+
+    def starts() -> bool:
+        sh("solo5ctl", "rm", "--force", "first")
+        if sh("solo5ctl", "run", "--detach", "--name=first", str(GUESTS / "net.hvt")).returncode:
+            return False
+        ok("solo5ctl", "rm", "--force", "first")
+        return True
+
+    eventually(starts, "a guest with a network starts", 3 * PATIENCE)
+    eventually(lambda: unit_property("solo5-networkd.service", "ActiveState") == "inactive", "solo5-networkd has left")
 
 
 @pytest.fixture
