@@ -6,7 +6,7 @@ class determines the exit status of `solo5ctl` and the name of the D-Bus error.
 
 from typing import ClassVar
 
-from solo5_systemd.text import printable
+from solo5_systemd.sanitize import printable
 
 MAX_SENTENCE, MAX_HINT = 2000, 1000
 """Characters. A quoted value may be of any length; a long sentence loses its middle and keeps what was expected."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Users,
     )
     from solo5_systemd.settings import Settings
-    from solo5_systemd.users.record import GivenDisk
+    from solo5_systemd.users.user_record import GivenDisk
 
 
 class HostDirectories:
@@ -75,7 +75,7 @@ class Machine:
     @cached_property
     def disks(self) -> "Disks":
         """The disks."""
-        from solo5_systemd.block.imagefile import ImageFiles
+        from solo5_systemd.block.backing_files import ImageFiles
 
         return ImageFiles(lambda: self._settings().task_uids)
 
@@ -123,7 +123,7 @@ class Machine:
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.block.imagefile import common_owner
+    from solo5_systemd.block.backing_files import common_owner
     from solo5_systemd.block.reclaim import given_disk, reclaim_disk
 
     reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)

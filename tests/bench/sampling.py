@@ -29,8 +29,7 @@ from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
-from solo5_systemd.nomad.stats.stream import StatsStreams
-from solo5_systemd.nomad.stats.ticker import Ticker
+from solo5_systemd.nomad.stats.stream import StatsStreams, Ticker
 from solo5_systemd.nomad.task.registry import TaskEntry
 
 if TYPE_CHECKING:

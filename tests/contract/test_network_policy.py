@@ -1,6 +1,6 @@
 """The policy of networks with real packets: attacks fail by default, and each option opens its own path only.
 
-The rules by single packets are in tests/fast/network/test_nft_chains.py.
+The rules by single packets are in tests/fast/network/test_nft_rules.py.
 """
 
 import json

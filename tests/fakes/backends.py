@@ -33,7 +33,7 @@ from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 
 
 class FakeImages:

@@ -36,7 +36,7 @@ EXECUTE = {
 """Functions of subprocess, asyncio and os that execute a program."""
 
 DETERMINED_LATER = {
-    ("host/execution.py", "line[0]"): "the tender, or setpriv before it",
+    ("host/exec.py", "line[0]"): "the tender, or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
 }
 """Programs that are no constant, by file and expression: tenders have facts of their own."""
@@ -138,7 +138,7 @@ def test_every_library_that_is_loaded_is_listed() -> None:
     loads = {
         value(file, call)
         for file, call in calls({"CDLL", "PyDLL", "LoadLibrary", "find_library"})
-        if file != "host/presence.py"  # which tries those of the list
+        if file != "host/installed.py"  # which tries those of the list
     }
     loads.discard("None")  # the C library, which Python itself is linked with
     assert loads | {"libnftables.so.1"} == named(Kind.LIBRARY)  # the module nftables loads it

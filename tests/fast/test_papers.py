@@ -43,7 +43,7 @@ def lost(text: str) -> list[str]:
 
 
 def unknown(text: str) -> list[str]:
-    """Return the names in parentheses behind a path, as in "`text.py` (`printable`)", and not in that file."""
+    """Return the names in parentheses behind a path, as in "`sanitize.py` (`printable`)", and not in that file."""
     pairs = [(path, name) for path, names in _IN_FILE.findall(text) for name in re.findall(r"`(\w+)`", names)]
     return [f"{name} in {path}" for path, name in pairs if not re.search(rf"\b{name}\b", content(path))]
 
@@ -70,8 +70,8 @@ def test_every_link_leads_to_a_file(paper: Path) -> None:
 
 
 def test_a_name_that_is_not_in_its_file_is_found() -> None:
-    assert unknown("See `text.py` (`printable`, `bounded`) and `workload.py` (the value).") == []
-    assert unknown("See `text.py` (`printable`,\n`bear`).") == ["bear in text.py"]
+    assert unknown("See `sanitize.py` (`printable`, `bounded`) and `workload.py` (the value).") == []
+    assert unknown("See `sanitize.py` (`printable`,\n`bear`).") == ["bear in sanitize.py"]
 
 
 def test_a_path_that_does_not_exist_is_found() -> None:

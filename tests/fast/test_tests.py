@@ -17,7 +17,6 @@ SLEEPS = ("time.sleep", "asyncio.sleep")
 
 MEASURED = {
     "contract/bus/test_unit_exports.py::test_newcomers_share_a_listing": "a poll for each would come within it",
-    "contract/bus/test_units.py::test_an_outage_is_no_end_and_what_ended_during_it_is_told_after_it": "of some length",
     "contract/test_network_idle_exit.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
     "guests/test_guests.py::test_sleeper_costs_no_processor_time": "what half a second costs",

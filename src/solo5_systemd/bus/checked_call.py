@@ -13,7 +13,7 @@ from dbus_next import Variant
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.text import bounded, is_plain_path, unit_file_syntax
+from solo5_systemd.sanitize import bounded, is_plain_path, unit_file_syntax
 
 SYSTEMD = "org.freedesktop.systemd1"
 

@@ -10,8 +10,8 @@ from typing import Any
 from dbus_next import BusType, Message, MessageType
 from dbus_next.errors import DBusError
 
+from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
-from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
 """The socket of the system bus (dbus.socket)."""

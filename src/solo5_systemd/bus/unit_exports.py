@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from solo5_systemd.cgroup.files import MOUNT, unified, units
+from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
 from solo5_systemd.workload import UnitKind
 
 UNITS = Path("/run/systemd/units")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from solo5_systemd.cgroup.files import MOUNT, read, unified, units
+from solo5_systemd.cgroup.hierarchy import MOUNT, read, unified, units
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import ALL, Usage, usage
 from solo5_systemd.names import TaskName, task_of_unit

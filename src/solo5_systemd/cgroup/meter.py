@@ -3,7 +3,7 @@
 import os
 import time
 
-from solo5_systemd.cgroup.files import READ_SIZE, VANISHED, open_file
+from solo5_systemd.cgroup.hierarchy import READ_SIZE, VANISHED, open_file
 from solo5_systemd.cgroup.usage import CPU, MEMORY, Cpu, Memory, Usage, cpu, memory
 
 

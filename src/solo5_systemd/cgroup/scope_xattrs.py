@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.cgroup.files import MOUNT, unified
+from solo5_systemd.cgroup.hierarchy import MOUNT, unified
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from solo5_systemd.text import printable
+from solo5_systemd.sanitize import printable
 
 Row = Sequence[str]
 Paint = Callable[[str, str], str]

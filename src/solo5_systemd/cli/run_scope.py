@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.host.execution import execute
+from solo5_systemd.host.exec import execute
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:

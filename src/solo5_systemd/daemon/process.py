@@ -12,9 +12,9 @@ from pathlib import Path
 from dbus_next import BusType
 from pystemd.daemon import notify
 
+from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dependencies import EXIT_CONFIG, advice
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
-from solo5_systemd.messagebus import MessageBus
 
 SOCKET = "/run/dbus/system_bus_socket"
 """The system bus (systemd's dbus.socket)."""

@@ -27,7 +27,7 @@ from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.record import AllocatedUser, GivenDisk
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
 
 
 class Images(Protocol):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from solo5_systemd import policy
+from solo5_systemd import operator_policy
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
@@ -27,13 +27,13 @@ from solo5_systemd.names import (
     task_service,
 )
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
-from solo5_systemd.text import MAX_QUOTE, bounded, unit_file_syntax
+from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import Tender, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, scope, service
-from solo5_systemd.users.record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
 
 SERVICE = DeviceName("service")
@@ -378,7 +378,7 @@ class Starter:
             )
         ports = _ports(workload, nics)
         # With all defaults filled in: a ceiling limits the task, however little of it the request contains.
-        policy.check(workload.policy, _effective_request(workload, image, nics, ports))
+        operator_policy.check(workload.policy, _effective_request(workload, image, nics, ports))
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
@@ -556,10 +556,10 @@ def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
 
 def _effective_request(
     workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-) -> policy.EffectiveRequest:
+) -> operator_policy.EffectiveRequest:
     """Return the request with all defaults, and the facts of the image, filled in."""
     memory_max = workload.memory if workload.memory_max is None else workload.memory_max
-    return policy.EffectiveRequest(
+    return operator_policy.EffectiveRequest(
         unit=workload.kind,
         tender=image.facts.manifest.target,
         memory=workload.memory,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.host.facts import Kernel
+from solo5_systemd.host.checks import Kernel
 from solo5_systemd.unit.confinement import KVM
 
 _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from solo5_systemd.errors import Solo5Error
+from solo5_systemd.host.checks import Host
 from solo5_systemd.host.devices import groups_for
-from solo5_systemd.host.facts import Host
+from solo5_systemd.host.installed import missing
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
-from solo5_systemd.host.presence import missing
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE

@@ -11,10 +11,10 @@ from typing import Any
 import nftables
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.network import nft_elements
+from solo5_systemd.network import nft_sets
 from solo5_systemd.network.model import Dropped
-from solo5_systemd.network.nft_chains import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
-from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.nft_rules import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
+from solo5_systemd.network.nft_sets import Element, Ruleset
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
@@ -61,7 +61,7 @@ class Tables:
 
     def replace(self, ruleset: Ruleset) -> None:
         """Replace both tables in one transaction; retry if another program commits before they are verified."""
-        commands = nft_elements.replace(ruleset, owned=self._owned)
+        commands = nft_sets.replace(ruleset, owned=self._owned)
         self._flows_are_lost = bool(ruleset.reservations)
         for _ in range(_REPLACE_ATTEMPTS):
             if self._build(commands, self._current_generation()):
@@ -72,8 +72,8 @@ class Tables:
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
-        commands = nft_elements.change(before, after)
-        if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
+        commands = nft_sets.change(before, after)
+        if not self._built or not self.are_intact(lambda: nft_sets.elements(before)):
             self.replace(after)
         elif commands:
             try:
@@ -97,17 +97,17 @@ class Tables:
 
     def remove(self) -> None:
         """Remove both tables; idempotent."""
-        self._run(nft_elements.remove(owned=self._owned))
+        self._run(nft_sets.remove(owned=self._owned))
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
         """Add elements; raises HostError where the tables are missing."""
-        self._change(nft_elements.add(elements))
+        self._change(nft_sets.add(elements))
 
     def delete(self, elements: Iterable[Element]) -> None:
         """Delete elements; raises HostError, and deletes none, where one is missing."""
-        self._change(nft_elements.delete(elements))
+        self._change(nft_sets.delete(elements))
 
     def are_intact(self, expected: Callable[[], Iterable[Element]]) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.

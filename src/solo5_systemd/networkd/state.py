@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network import links, nft_elements, sysctls
+from solo5_systemd.network import links, nft_sets, sysctls
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
@@ -26,7 +26,7 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
-from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.nft_sets import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import check_ports, check_reserved
 from solo5_systemd.network.port_sockets import bound_ports
@@ -124,9 +124,9 @@ class NetworkState:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, nics, ports)
         before = self._ruleset()
-        known = set(nft_elements.elements(before))
+        known = set(nft_sets.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
-        return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
+        return reservation, tuple(element for element in nft_sets.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> Reservation:
         """Make the taps and firewall elements of a reservation; idempotent.
@@ -441,10 +441,10 @@ class NetworkState:
         )
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
-        return nft_elements.task_elements(reservation, self.networks())
+        return nft_sets.task_elements(reservation, self.networks())
 
     def _elements(self) -> Sequence[Element]:
-        return nft_elements.elements(self._ruleset())
+        return nft_sets.elements(self._ruleset())
 
     def _published_ports(self) -> Sequence[PortRequest]:
         live = (held for held in self.records if held.state is not LeaseState.RELEASING)

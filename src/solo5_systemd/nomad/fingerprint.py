@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from solo5_systemd.host.facts import Fact, Host, Verdict, cgroups, facts
+from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
-from solo5_systemd.nomad.about import NAME
 from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
+from solo5_systemd.nomad.plugin_info import NAME
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings import Settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import StartCallbacks, Started
 from solo5_systemd.errors import HostError
-from solo5_systemd.host.execution import check_executable
+from solo5_systemd.host.exec import check_executable
 from solo5_systemd.names import TaskName, task_scope
 from solo5_systemd.nomad.process import restore_nofile_limit
 from solo5_systemd.workload import Workload

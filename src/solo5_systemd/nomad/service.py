@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad import about
+from solo5_systemd.nomad import plugin_info as about
 from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode

@@ -15,7 +15,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.text import MAX_NAME, bounded, name_for_unit
+from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.unit.confinement import confinement, setpriv_command
 from solo5_systemd.unit.exec_start import exec_start
 from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL_US, assignment

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.atomic_file import replace_file, sync_directory
-from solo5_systemd.users.record import GivenDisk
+from solo5_systemd.users.user_record import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")
 

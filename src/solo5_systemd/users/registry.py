@@ -29,7 +29,7 @@ from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users.dynamic import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
-from solo5_systemd.users.record import (
+from solo5_systemd.users.user_record import (
     AllocatedUser,
     GivenDisk,
     RangeUsedUpError,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect
+from solo5_systemd.block.backing_files import ImageFiles, inspect
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.block.owner import give
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error

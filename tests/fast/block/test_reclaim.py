@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.block import reclaim
-from solo5_systemd.block.imagefile import ImageFiles
+from solo5_systemd.block.backing_files import ImageFiles
 from solo5_systemd.block.model import Disk
 from solo5_systemd.block.reclaim import given_disk
 from solo5_systemd.errors import HostError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.cli import render
-from solo5_systemd.text import printable
+from solo5_systemd.sanitize import printable
 
 
 def test_columns_are_aligned_two_blanks_apart() -> None:

@@ -168,7 +168,7 @@ def test_scope_executes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.Monke
         raise FileNotFoundError(2, "No such file or directory")
 
     monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr("solo5_systemd.host.exec.IGNORED_SIGNALS", ())  # by this very process, too
     result = solo5ctl("run", "--scope", "--name", "web", "/srv/a.spt")
     assert executed == [("/usr/bin/solo5-spt", ["/usr/bin/solo5-spt", "--mem=118", "--", "/srv/a.spt"])]
     assert solo5ctl.engine.calls == [("scope", os.getpid())]

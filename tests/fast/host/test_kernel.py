@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fakes.kernel import failing
 
-from solo5_systemd.host.facts import Kernel
+from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import enabled_security_modules, find_dropping_chains, kvm_problem, read_kernel
 
 

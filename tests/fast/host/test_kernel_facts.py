@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.host.facts import Fact, Host, Kernel, Verdict, facts
+from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.names import NetworkName
 from solo5_systemd.settings import HostPort, NetworkPolicy, NetworkSettings
 

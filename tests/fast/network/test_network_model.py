@@ -4,7 +4,7 @@ from ipaddress import IPv4Address
 
 import pytest
 from tests.fakes.tasks import NETWORK
-from tests.fast.network.test_nft_elements import RESERVATION
+from tests.fast.network.test_nft_sets import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName

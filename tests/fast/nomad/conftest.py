@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.backends import Machine
-from tests.fast.host.test_facts import GOOD
+from tests.fast.host.test_checks import GOOD
 from tests.fast.nomad.values import Fifos
 
-from solo5_systemd.host.facts import Host
+from solo5_systemd.host.checks import Host
 from solo5_systemd.settings import Settings
 
 

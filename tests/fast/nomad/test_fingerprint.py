@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.fast.host.test_facts import GOOD, HVT, SPT, dependency
+from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 
-from solo5_systemd.host.facts import Host, Kernel
+from solo5_systemd.host.checks import Host, Kernel
 from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.fingerprint import (

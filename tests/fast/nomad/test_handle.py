@@ -16,7 +16,7 @@ from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import Endpoint, OnLoss, ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.workload import UnitKind
 
 STATES = Path(__file__).parent / "states"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.tasks import LEASE
-from tests.fast.host.test_facts import GOOD
+from tests.fast.host.test_checks import GOOD
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation

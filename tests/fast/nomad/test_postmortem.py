@@ -10,7 +10,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
 from solo5_systemd.nomad.task import postmortem
 from solo5_systemd.nomad.task.postmortem import remove_orphaned
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 KEEPING = PluginConfig(gc=GcConfig(tasks=False))

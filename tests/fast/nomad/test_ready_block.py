@@ -25,7 +25,7 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.readiness.pulse import LOST_AFTER, Change, Pulse
+from solo5_systemd.nomad.readiness.watch import LOST_AFTER, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 
 HTTP = GuestPort(protocol=Protocol.TCP, name="http")

@@ -21,12 +21,12 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import NoCallbacks, Started
 from solo5_systemd.errors import HostError, NotFoundError
-from solo5_systemd.host.execution import IGNORED_SIGNALS
+from solo5_systemd.host.exec import IGNORED_SIGNALS
 from solo5_systemd.names import DeviceName, TaskName, task_scope
 from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import UnitKind, Workload
 

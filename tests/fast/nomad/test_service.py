@@ -13,7 +13,7 @@ from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import BasePlugin
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))

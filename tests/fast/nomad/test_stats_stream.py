@@ -13,7 +13,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps

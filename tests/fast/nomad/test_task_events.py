@@ -16,8 +16,8 @@ from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events.start_progress import SLOW_START_S
-from solo5_systemd.nomad.events.throttle import BURST
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.events.stream import BURST
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)

@@ -16,7 +16,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.logs.fifos import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)

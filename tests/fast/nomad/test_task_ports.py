@@ -14,8 +14,8 @@ from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.nomad.workload.ports import guest_address, network_override, publish, taken_by_sibling
-from solo5_systemd.nomad.workload.task_name import name_of
 from solo5_systemd.workload import Publish
 
 

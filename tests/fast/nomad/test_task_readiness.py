@@ -17,7 +17,7 @@ from solo5_systemd.nomad.config.ready import Endpoint, OnLoss
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import probe, regex
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps

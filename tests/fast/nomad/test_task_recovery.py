@@ -13,7 +13,7 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_confi
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings import Settings
 from solo5_systemd.unit.state import MainCode
 

@@ -7,7 +7,7 @@ from tests.fast.nomad.values import TASK_ID, task_config
 
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))

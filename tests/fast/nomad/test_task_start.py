@@ -15,7 +15,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 
 UNIT = task_service(name_of(TASK_ID))
 NOTHING: tuple[set[str], set[str]] = (set(), set())

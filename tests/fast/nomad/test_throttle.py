@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.throttle import BURST, REFILL_INTERVAL_S, Throttle
+from solo5_systemd.nomad.events.stream import BURST, REFILL_INTERVAL_S, Throttle
 
 
 def event(text: object) -> TaskEvent:

@@ -17,8 +17,8 @@ import pytest
 from solo5_systemd.errors import DependencyError, HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users import registry
-from solo5_systemd.users.record import GivenDisk
 from solo5_systemd.users.registry import Users, uid_of
+from solo5_systemd.users.user_record import GivenDisk
 
 WEB, DB = TaskName("web"), TaskName("db")
 

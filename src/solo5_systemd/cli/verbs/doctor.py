@@ -11,9 +11,9 @@ from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.host.facts import Fact, Verdict, facts
+from solo5_systemd.host.checks import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
-from solo5_systemd.text import printable
+from solo5_systemd.sanitize import printable
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -8,7 +8,7 @@ from itertools import chain
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.model import Lease, Reservation
 from solo5_systemd.nomad.workload.ports import published_nics
-from solo5_systemd.text import bounded
+from solo5_systemd.sanitize import bounded
 from solo5_systemd.workload import Publish
 
 LAST_LINES = 5

@@ -6,6 +6,7 @@ Probes are imported when a job first has a `ready` block: Nomad launches the plu
 import asyncio
 import logging
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import Phase
@@ -15,7 +16,6 @@ from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, GuestPort, O
 from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness.pulse import Change, Pulse
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from solo5_systemd.nomad.events.messages import TaskEvent
     from solo5_systemd.nomad.handle import DriverState
     from solo5_systemd.nomad.wait import TaskEnd
+
 
 ANSWER_TIMEOUT_S = 2.0
 """Seconds until a probe without an answer fails, unless the probe interval is shorter."""
@@ -206,3 +207,30 @@ class ReadinessWatch:
         with suppress(NoSuchTaskError):
             return (await engine.task(self._name)).phase is Phase.FROZEN
         return False
+
+
+# Loss and return of a ready task: lost after some failed probes in sequence, ready again after one that succeeds.
+
+LOST_AFTER = 3
+"""Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
+
+
+class Change(StrEnum):
+    """A change of a task's readiness."""
+
+    LOST = "lost"
+    REGAINED = "regained"
+
+
+class Pulse:
+    """The count of failed probes in sequence, of one ready task."""
+
+    def __init__(self) -> None:
+        self._failed = 0
+
+    def count(self, *, answered: bool) -> Change | None:
+        """Count the result of one probe, and return the change that it makes, if any."""
+        before, self._failed = self._failed, 0 if answered else self._failed + 1
+        if answered:
+            return Change.REGAINED if before >= LOST_AFTER else None
+        return Change.LOST if self._failed == LOST_AFTER else None

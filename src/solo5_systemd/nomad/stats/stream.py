@@ -4,15 +4,16 @@ All tasks are sampled at the same tick, one after the other. gRPC writes many me
 same messages with other work in between.
 """
 
+import asyncio
+import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.stats.message import fill_usage
-from solo5_systemd.nomad.stats.ticker import Ticker
 from solo5_systemd.nomad.task.registry import TaskEntry
 
 if TYPE_CHECKING:
@@ -71,3 +72,47 @@ class _TaskStats:
         fill_usage(stats.agg_resource_usage, self._before, now, self._mhz)
         self._before = now
         return self._message
+
+
+# A ticker: callbacks of one interval run together, on one timer.
+
+T = TypeVar("T")
+
+_Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
+
+
+class Ticker:
+    """Ticks at the whole multiples of each interval, on the event loop's clock."""
+
+    def __init__(self) -> None:
+        self._due: dict[float, list[_Waiting]] = {}
+
+    async def next(self, interval: float, callback: Callable[[], T]) -> T:
+        """Return the result of a callback at the next tick of an interval, or at the one after if that is very near.
+
+        All callbacks of a tick run before any caller resumes. A caller that comes from a tick waits for one interval,
+        any other for half an interval to one and a half.
+
+        Args:
+            interval: seconds.
+            callback: runs in the event loop; its exception is raised here.
+        """
+        loop = asyncio.get_running_loop()
+        # Rounded, so that a caller shortly before a tick does not get two results in a row.
+        when = (math.floor(loop.time() / interval + 0.5) + 1) * interval
+        due = self._due.get(when)
+        if due is None:
+            due = self._due[when] = []
+            loop.call_at(when, self._tick, when)
+        result: asyncio.Future[T] = loop.create_future()
+        due.append((result, callback))
+        return await result
+
+    def _tick(self, when: float) -> None:
+        for result, callback in self._due.pop(when):
+            if result.cancelled():
+                continue
+            try:
+                result.set_result(callback())
+            except Exception as error:  # noqa: BLE001 - it is raised in the caller of `next`
+                result.set_exception(error)

@@ -11,8 +11,8 @@ from solo5_systemd.engine.task import Phase
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.task_name import stem
-from solo5_systemd.text import name_for_unit
+from solo5_systemd.nomad.workload.convert import stem
+from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.state import UnitState
 
 

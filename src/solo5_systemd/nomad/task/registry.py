@@ -35,10 +35,10 @@ from solo5_systemd.nomad.task.start import TaskStarter, sibling_conflict
 from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.procfs import boot_id
 from solo5_systemd.retry import retry
-from solo5_systemd.text import name_for_unit
+from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 

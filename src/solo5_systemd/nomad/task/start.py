@@ -27,7 +27,7 @@ from solo5_systemd.nomad.readiness import watch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
-from solo5_systemd.nomad.workload.task_name import name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.procfs import boot_id, exists
 from solo5_systemd.workload import UnitKind, Workload
 

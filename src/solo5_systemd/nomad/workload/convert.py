@@ -1,10 +1,13 @@
 """Convert Nomad's TaskConfig and a job's task options to the engine's Workload, or refuse them with one sentence."""
 
+import hashlib
 import posixpath
+import re
 from collections.abc import Iterator
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import NicOptions, TaskOptions
@@ -12,10 +15,9 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.properties import merged
-from solo5_systemd.nomad.workload.task_name import name_of
-from solo5_systemd.policy import Policy
+from solo5_systemd.operator_policy import Policy
+from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.settings import DEFAULT_NETWORK
-from solo5_systemd.text import name_for_unit
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
@@ -243,3 +245,30 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))
+
+
+# A task's name on this host, derived from Nomad's task ID alone, so that stop and destroy need no stored state.
+
+_SLUG = 40
+_UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
+
+
+def name_of(task_id: str) -> TaskName:
+    """Return the name of a task ID, such as `web-3fa85f64-9c1185a5c5e9`.
+
+    Task and allocation are for readers, and the hash makes it unique. An ID is `ALLOCATION/TASK/RANDOM`, new for each
+    start; any other text has a name, too.
+    """
+    allocation, _, rest = task_id.partition("/")
+    task = rest.rpartition("/")[0] or allocation
+    digest = hashlib.sha256(task_id.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", digest)))
+
+
+def stem(name: TaskName) -> str:
+    """Return the common prefix of the names of all starts of one task of an allocation: the name without its hash."""
+    return name.rpartition("-")[0] + "-"
+
+
+def _slug(text: str) -> str:
+    return _UNFIT.sub("_", text)[:_SLUG].lstrip("_.")

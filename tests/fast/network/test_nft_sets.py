@@ -6,9 +6,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 import pytest
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import nft_elements
+from solo5_systemd.network import nft_sets
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_sets import Ruleset
 from solo5_systemd.settings import NetworkPolicy
 
 SERVICE = DeviceName("service")
@@ -57,10 +57,10 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = nft_elements.task_elements(RESERVATION, [])
+    elements = nft_sets.task_elements(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
-    assert nft_elements.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
-    assert nft_elements.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
+    assert nft_sets.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
+    assert nft_sets.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
 
 
 def test_a_network_is_elements_alone() -> None:
@@ -72,17 +72,17 @@ def test_a_network_is_elements_alone() -> None:
     ]
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
-        assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
+        assert sorted(map(str, nft_sets.network_elements(made, [made]))) == sorted(expected)
 
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
-    commands = nft_elements.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
-    assert commands.startswith(nft_elements.remove(owned=owned))
+    commands = nft_sets.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
+    assert commands.startswith(nft_sets.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
     for family in ("ip", "bridge"):
         without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
-        assert without in nft_elements.remove(owned=owned)
+        assert without in nft_sets.remove(owned=owned)
         assert f"\ntable {family} solo5 {{" in commands
     assert commands.count("flags owner, persist;") == (2 if owned else 0)
 
@@ -90,10 +90,10 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
 def test_a_change_touches_what_differs_alone() -> None:
     first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
     before, after = Ruleset(networks=[first], reservations=[RESERVATION]), Ruleset(networks=[first, other])
-    commands = nft_elements.change(before, after).splitlines()
+    commands = nft_sets.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = nft_elements.network_elements(other, [first, other])
+    elements = nft_sets.network_elements(other, [first, other])
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
-    assert nft_elements.change(before, before) == ""
-    assert "limited" not in nft_elements.change(after, replace(after, reservations=[RESERVATION]))
+    assert nft_sets.change(before, before) == ""
+    assert "limited" not in nft_sets.change(after, replace(after, reservations=[RESERVATION]))

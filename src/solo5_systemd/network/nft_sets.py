@@ -7,9 +7,9 @@ grow with the number of tasks. The rules (`nft_chains`) depend on `Ruleset` alon
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.network import nft_chains
+from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
-from solo5_systemd.network.nft_chains import FAMILIES, FRAGMENTS, REFUSED, TABLE
+from solo5_systemd.network.nft_rules import FAMILIES, FRAGMENTS, REFUSED, TABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
     """Return the transaction that replaces both tables, whatever their state."""
-    made = nft_chains.tables(ruleset.networks, forwards=ruleset.forwards, owned=owned)
+    made = nft_rules.tables(ruleset.networks, forwards=ruleset.forwards, owned=owned)
     return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 
 
@@ -89,10 +89,10 @@ def change(before: Ruleset, after: Ruleset) -> str:
     old, new = elements(before), elements(after)
     removed, added = set(old) - set(new), set(new) - set(old)
     commands = [delete(each for each in old if each in removed)]
-    limited = nft_chains.limited(after.networks)
-    if nft_chains.limited(before.networks) != limited:
-        commands.append(f"flush chain ip {TABLE} {nft_chains.LIMITED}")
-        commands += [f"add rule ip {TABLE} {nft_chains.LIMITED} {rule}" for rule in limited]
+    limited = nft_rules.limited(after.networks)
+    if nft_rules.limited(before.networks) != limited:
+        commands.append(f"flush chain ip {TABLE} {nft_rules.LIMITED}")
+        commands += [f"add rule ip {TABLE} {nft_rules.LIMITED} {rule}" for rule in limited]
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
 
 

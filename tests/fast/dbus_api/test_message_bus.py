@@ -5,7 +5,7 @@ from io import BytesIO
 import pytest
 from dbus_next import Message, MessageType, Variant
 
-from solo5_systemd.messagebus import BUS, _Unmarshaller
+from solo5_systemd.dbus_api.message_bus import BUS, _Unmarshaller
 
 
 def read(message: Message) -> _Unmarshaller:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.block.bindmount import BindMounts
-from solo5_systemd.block.imagefile import ImageFiles, check_bound, reopen
+from solo5_systemd.block.backing_files import ImageFiles, check_bound, reopen
+from solo5_systemd.block.bind_mounts import BindMounts
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.names import DeviceName

@@ -8,11 +8,11 @@ from ipaddress import IPv4Interface, IPv4Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
-from tests.fast.network.test_nft_elements import RESERVATION
+from tests.fast.network.test_nft_sets import RESERVATION
 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.model import Network, Reservation
-from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_sets import Ruleset
 from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.text import bounded, is_plain_path, name_for_unit, printable, unit_file_syntax
+from solo5_systemd.sanitize import bounded, is_plain_path, name_for_unit, printable, unit_file_syntax
 
 
 @pytest.mark.parametrize(

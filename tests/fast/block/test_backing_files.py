@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.imagefile import ImageFiles, inspect, reopen
+from solo5_systemd.block.backing_files import ImageFiles, inspect, reopen
 from solo5_systemd.block.locks import lock
 from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError

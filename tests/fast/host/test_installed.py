@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.dependencies import DEPENDENCIES, NETWORKD, Dependency, Kind
-from solo5_systemd.host import presence
-from solo5_systemd.host.presence import missing
+from solo5_systemd.host import installed
+from solo5_systemd.host.installed import missing
 
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str) -> Dependency:
     each = Dependency(kind=kind, name=name, debian="it", needed_by=())
-    monkeypatch.setattr(presence, "DEPENDENCIES", (each,))
+    monkeypatch.setattr(installed, "DEPENDENCIES", (each,))
     return each
 
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from solo5_systemd.errors import NotFoundError
-from solo5_systemd.host.execution import IGNORED_SIGNALS, execute
+from solo5_systemd.host.exec import IGNORED_SIGNALS, execute
 
 
 def test_what_python_ignores_is_ignored_no_more() -> None:
-    program = "from solo5_systemd.host.execution import execute; execute(['/bin/cat', '/proc/self/status'])"
+    program = "from solo5_systemd.host.exec import execute; execute(['/bin/cat', '/proc/self/status'])"
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     [ignored] = re.findall(r"SigIgn:\t([0-9a-f]{16})\n", done.stdout)
     assert not [
@@ -20,6 +20,6 @@ def test_what_python_ignores_is_ignored_no_more() -> None:
 
 
 def test_a_missing_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.host.execution.IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr("solo5_systemd.host.exec.IGNORED_SIGNALS", ())  # by this very process, too
     with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
         execute(["/nothing"])
