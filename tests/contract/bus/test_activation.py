@@ -1,6 +1,10 @@
 """An activation that takes longer than the bus waits."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,14 +27,17 @@ def answer(message: Message) -> Message | bool:
 
 
 @pytest.fixture
-def attempts(tmp_path: Path, bus: PrivateBus) -> Path:
-    """Return a file with a line for each process that the bus has activated; none of them requests the name."""
+def attempts(tmp_path: Path, bus: PrivateBus) -> Iterator[Path]:
+    """Yield a file with the ID of each process that the bus has activated; none of them requests the name."""
     attempts = tmp_path / "attempts"
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\necho started >>{attempts}\nexec sleep 60\n")
+    program.write_text(f"#!/bin/sh\necho $$ >>{attempts}\nexec sleep 60\n")
     program.chmod(0o755)
     bus.activate(NAME, program, WAIT_MS)
-    return attempts
+    yield attempts
+    for pid in attempts.read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def service(connection: Connection) -> Service:
@@ -57,4 +64,4 @@ async def test_a_start_that_never_ends_is_given_up(
     monkeypatch.setattr(activation, "START_TIMEOUT_S", 0.0)
     with pytest.raises(RemoteError, match="TimedOut"):
         await service(connection).call(PATH, "Answer")
-    assert attempts.read_text() == "started\n"
+    assert len(attempts.read_text().splitlines()) == 1

@@ -1,7 +1,6 @@
 """The order of events: make what is missing, boot, use, take away."""
 
 import argparse
-import re
 import signal
 import sys
 from contextlib import AbstractContextManager
@@ -15,13 +14,11 @@ from .checkout import CHECKOUT
 from .control import Control
 from .errors import MachineError, MachineTimeoutError
 from .machine import Machine, Wanted
-from .report import not_running, progress
+from .report import not_running, progress, show_console
 from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
 FAILED, TIMED_OUT = 125, 124  # as env(1) and timeout(1) answer; everything else is COMMAND's own
-_CONSOLE_LINES = 40
-_CONTROL = re.compile(r"\x1b\[[0-9;?!]*[A-Za-z]|[^\t\x20-\x7e\u00a0-\uffff]")
 
 
 def main(words: list[str]) -> int:
@@ -58,7 +55,7 @@ def _boot(asked: argparse.Namespace) -> int:
                 return _use(machine, asked, copies)
         except MachineError:
             for console in (run / "console", *run.glob("*/console")):
-                _show_console(console)
+                show_console(console)
             raise
 
 
@@ -108,10 +105,3 @@ def _own_files() -> list[Copy]:
         Copy(host=CHECKOUT / "tests", guest=Path("/srv/tests")),
         Copy(host=CHECKOUT / "pyproject.toml", guest=Path("/srv/pyproject.toml")),
     ]
-
-
-def _show_console(console: Path) -> None:
-    if console.exists():
-        plain = [_CONTROL.sub("", line) for line in console.read_text(errors="replace").splitlines()]
-        last = [f"    {line}" for line in plain if line.strip()][-_CONSOLE_LINES:]
-        progress("the last of its console:\n" + "\n".join(last))

@@ -1,5 +1,6 @@
 """Progress messages on stderr for the person at the terminal."""
 
+import re
 import sys
 import threading
 import time
@@ -8,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+CONSOLE_LINES = 40
 INTERVAL_S = 20.0  # between two messages of one long piece of work
+_CONTROL = re.compile(r"\x1b\[[0-9;?!]*[A-Za-z]|[^\t\x20-\x7e\u00a0-\uffff]")
 
 
 def progress(text: str) -> None:
@@ -21,6 +24,14 @@ def not_running(name: str, state: dict[str, Any]) -> None:
     """Print systemd's verdict over a booted machine unless it is ``running``."""
     if state["state"] != "running":
         progress(f"{name} is {state['state']}; failed units: {' '.join(state['failed']) or 'none'}")
+
+
+def show_console(console: Path) -> None:
+    """Print the last lines of a machine's console, which has its emulator's own output as well."""
+    if console.exists():
+        plain = [_CONTROL.sub("", line) for line in console.read_text(errors="replace").splitlines()]
+        last = [f"    {line}" for line in plain if line.strip()][-CONSOLE_LINES:]
+        progress("the last of its console:\n" + "\n".join(last))
 
 
 @contextmanager

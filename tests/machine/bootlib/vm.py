@@ -13,13 +13,16 @@ from . import cache, enclosure, trees
 from .abandoned import run_directory
 from .accelerator import accelerator
 from .disk import disk
+from .errors import MachineError, MachineGoneError
 from .machine import Machine, Wanted
 from .qmp import Qmp
-from .report import progress
+from .report import progress, show_console
 from .session import Session, accept, listening
 
 _BOOT_SECONDS = 240
 _WAKE_SECONDS = 60
+_BOOTS = 3
+"""Attempts at a first boot: where QEMU emulates a machine of several processors it crashes now and then."""
 
 # QEMU sees its own tree as /, the cache as /srv and this run's files as /mnt.
 _IN_TREE = """
@@ -54,12 +57,25 @@ def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
 
     def make(target: Path) -> None:
         progress("booting the machine to take a snapshot of it …")
-        cold = _cold(made, target, wanted)
-        with run_directory() as run, _running(emulator, run, cold, _BOOT_SECONDS) as session:
-            (target / "state.json").write_text(json.dumps(session.ready()))
-            Qmp(run / "qmp").save(_seen(target / "memory"))
+        for attempt in range(1, _BOOTS + 1):
+            with run_directory() as run:
+                try:
+                    _save(emulator, made, target, run, wanted)
+                except MachineError as error:
+                    show_console(run / "console")
+                    if attempt == _BOOTS or not isinstance(error, MachineGoneError):
+                        raise
+                    progress(f"{error}; booting again …")
+                else:
+                    return
 
     return cache.entry("snapshot", key, make)
+
+
+def _save(emulator: Path, made: Path, target: Path, run: Path, wanted: Wanted) -> None:
+    with _running(emulator, run, _cold(made, target, wanted), _BOOT_SECONDS) as session:
+        (target / "state.json").write_text(json.dumps(session.ready()))
+        Qmp(run / "qmp").save(_seen(target / "memory"))
 
 
 @contextmanager
