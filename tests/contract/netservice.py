@@ -69,7 +69,8 @@ class PrivateBus:
         """Activate *program* for calls to *name*, with a timeout of *wait_ms* milliseconds."""
         (self._services / f"{name}.service").write_text(f"[D-BUS Service]\nName={name}\nExec={program}\n")
         self._configure(wait_ms)
-        self._process.send_signal(signal.SIGHUP)
+        reload = ("call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ReloadConfig")
+        subprocess.run(["busctl", f"--address={self.address}", *reload], check=True)  # SIGHUP would return before
 
     def _configure(self, wait_ms: int) -> None:
         self._config.write_text(
