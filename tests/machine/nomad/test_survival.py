@@ -129,7 +129,7 @@ def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
 def test_a_running_allocation_survives(
     agent: Agent, guest: Guest, machine: Machine, disturb: Callable[[Agent], None]
 ) -> None:
-    machine.expect("D-Bus|bus|Failed with result|Main process exited")
+    machine.expect("D-Bus|bus|Failed with result|Failed to start|Main process exited")
     machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
     machine.expect("wait for task .* failed, retrying|service name .* not known")
     guest.notices_nothing()
