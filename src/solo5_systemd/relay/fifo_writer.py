@@ -9,8 +9,8 @@ import termios
 from collections.abc import Callable
 
 from solo5_systemd.journal.lines import JournalPosition, Line
-from solo5_systemd.relay.console_state import Delivery
 from solo5_systemd.relay.line_queue import LineQueue
+from solo5_systemd.relay.state_json import Delivery
 
 READER_RETRY_INTERVAL_S = 0.5
 """Between two checks for a new reader of a FIFO: the kernel has no notification for it."""

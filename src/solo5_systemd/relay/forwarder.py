@@ -15,12 +15,12 @@ from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Str
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import fdstore_names, journal_catchup
-from solo5_systemd.relay.console_state import ConsoleState, Delivery
 from solo5_systemd.relay.fdstore_names import StoredDescriptors
 from solo5_systemd.relay.fifo_writer import FifoWriter
 from solo5_systemd.relay.journal_catchup import BATCH_SIZE, OpenJournal
 from solo5_systemd.relay.journal_follower import JournalFollower
 from solo5_systemd.relay.state_files import StateFiles
+from solo5_systemd.relay.state_json import ConsoleState, Delivery
 from solo5_systemd.relay.task_console import TaskConsole
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.relay.console_state import START, StreamPosition
+from solo5_systemd.relay.state_json import START, StreamPosition
 
 MEMORY_LIMIT = 1 << 18
 """Bytes of memory for the lines of a queue together; a single line may be longer."""

@@ -11,7 +11,7 @@ from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay.console_state import ConsoleState, document, parse
+from solo5_systemd.relay.state_json import ConsoleState, document, parse
 
 STATE_DIRECTORY = Path("/run/solo5/relay")
 

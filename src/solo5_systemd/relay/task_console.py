@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.console_state import ConsoleState, Delivery
 from solo5_systemd.relay.fdstore_names import StoredDescriptors, create_staging_pipe
 from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe
 from solo5_systemd.relay.journal_catchup import JournalCatchup, OpenJournal, matches
+from solo5_systemd.relay.state_json import ConsoleState, Delivery
 
 
 class TaskConsole:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.task.claims import ForgottenTask, forgotten_tasks
+from solo5_systemd.nomad.task.forgotten_tasks import ForgottenTask, forgotten_tasks
 from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.unit.state import UnitState
 

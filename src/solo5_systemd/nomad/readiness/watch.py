@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, GuestPort, OnLoss, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.ready import LOST_AFTER, ConsoleLine, Endpoint, GuestPort, OnLoss, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -209,12 +209,6 @@ class ReadinessWatch:
         return False
 
 
-# Loss and return of a ready task: lost after some failed probes in sequence, ready again after one that succeeds.
-
-LOST_AFTER = 3
-"""Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
-
-
 class Change(StrEnum):
     """A change of a task's readiness."""
 
@@ -223,7 +217,7 @@ class Change(StrEnum):
 
 
 class Pulse:
-    """The count of failed probes in sequence, of one ready task."""
+    """The readiness of one task: lost after `LOST_AFTER` failed probes in sequence, ready after one success."""
 
     def __init__(self) -> None:
         self._failed = 0

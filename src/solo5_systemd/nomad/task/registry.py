@@ -30,7 +30,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness.watch import ReadinessWatch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.task import exit_result, postmortem, signals
-from solo5_systemd.nomad.task.claims import Claims
+from solo5_systemd.nomad.task.forgotten_tasks import Claims
 from solo5_systemd.nomad.task.start import TaskStarter, sibling_conflict
 from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd

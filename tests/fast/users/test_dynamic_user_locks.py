@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from solo5_systemd.users.dynamic import allocating
+from solo5_systemd.users.dynamic_user_locks import allocating
 
 
 def test_a_lock_that_systemd_holds_is_left_alone(tmp_path: Path) -> None:
