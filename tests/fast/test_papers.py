@@ -15,6 +15,9 @@ HACKING = ROOT / "HACKING.md"
 PAPERS = [HACKING, ARCHITECTURE, DOCS / "glossary.md", DOCS / "timeouts.md", *DECISIONS]
 
 HEADINGS = ["Why", "Alternatives", "What would change it", "Code", "Tests"]
+CRUMB = 50
+"""Lines under which a module needs a reason in HACKING.md."""
+
 MADE = ("build/", "dist/")
 """Directories of the checkout that a build makes."""
 
@@ -118,3 +121,17 @@ def test_each_change_names_one_file_to_open_first() -> None:
     assert [change for change, first, _ in rows if len(named(first)) != 1] == []
     assert len(rows) >= 40
     assert len(rows) == len({change for change, _, _ in rows})
+
+
+def test_a_module_is_no_crumb_without_a_reason() -> None:
+    reasons = HACKING.read_text().partition("\n## Modules under 50 lines\n")[2].partition("\n## ")[0]
+    rows = [row.split(" | ")[0] for row in reasons.splitlines() if row.startswith("| `")]
+    assert sorted(path for row in rows for path in named(row)) == crumbs()
+
+
+def crumbs() -> list[str]:
+    """Return the modules under 50 lines; verbs, entry points and the definitions of interfaces count for none."""
+    modules = (path.relative_to(SOURCES) for path in SOURCES.rglob("*.py") if not path.stem.startswith("__"))
+    own = (path for path in modules if not path.match("cli/verbs/*") and not path.match("dbus_api/*"))
+    written = (path for path in own if not path.stem.endswith("_pb2"))
+    return sorted(str(path) for path in written if len((SOURCES / path).read_text().splitlines()) < CRUMB)
