@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Usages,
         Users,
     )
-    from solo5_systemd.settings import Settings
+    from solo5_systemd.settings.model import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
 

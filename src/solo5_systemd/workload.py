@@ -8,7 +8,7 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
-from solo5_systemd.operator_policy import Policy
+from solo5_systemd.settings.operator_policy import Policy
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB

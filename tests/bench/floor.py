@@ -25,7 +25,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.workload.convert import SHARED_SLICE
-from solo5_systemd.settings_files import read_settings
+from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.wiring import machine
 from solo5_systemd.workload import MIB, Publish, Workload

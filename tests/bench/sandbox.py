@@ -17,10 +17,11 @@ from statistics import fmean, median
 from typing import Any, cast
 from unittest.mock import patch
 
-from solo5_systemd import settings_files, wiring
+from solo5_systemd import wiring
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
+from solo5_systemd.settings import files
 from solo5_systemd.unit.confinement import EMPTY, MS_REC, confinement
 from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.tender import LIBRARIES
@@ -88,7 +89,7 @@ async def _price(image: str, rounds: int, names: Sequence[str]) -> None:
     taken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     refused: dict[str, str] = {}
     with patch("solo5_systemd.unit.translate.confinement", changed):
-        async with wiring.connect(settings_files.read_settings) as engine:
+        async with wiring.connect(files.read_settings) as engine:
             for number in range(rounds):
                 for name in (each for each in names if each not in refused):
                     change = VARIANTS[name]

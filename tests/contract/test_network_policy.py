@@ -17,7 +17,7 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_paths import BRIDGE_NF, ask_udp, bridge_nf
 
-from solo5_systemd.settings import HostPort, NetworkPolicy
+from solo5_systemd.settings.model import HostPort, NetworkPolicy
 
 __all__ = ["bridge_nf"]
 

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from solo5_systemd.engine.task import Phase, Started, Task
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
 from solo5_systemd.network.model import Dropped, Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
-from solo5_systemd.settings import HostPort, NetworkPolicy
+from solo5_systemd.settings.model import HostPort, NetworkPolicy
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import UnitKind

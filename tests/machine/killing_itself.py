@@ -18,12 +18,13 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, cast
 
-from solo5_systemd import settings_files, wiring
+from solo5_systemd import wiring
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends, Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import DeviceName, TaskName, task_service
 from solo5_systemd.nomad.logs.fifos import open_fifo
+from solo5_systemd.settings import files
 from solo5_systemd.workload import MIB, Publish, Workload
 
 from .conftest import GUESTS
@@ -140,7 +141,7 @@ class Stepwise:
 
 
 async def live(act: str, life: Life, number: int | None, moment: Moment) -> None:
-    async with wiring.machine(settings_files.read_settings) as machine:
+    async with wiring.machine(files.read_settings) as machine:
         stepwise = Stepwise(Steps(number, moment), machine)
         engine = Runtime(cast(Backends, stepwise))
         await (life.start if act == "start" else life.stop)(engine, stepwise.relay)

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from solo5_systemd import settings_files, wiring
+from solo5_systemd import wiring
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import StartError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.settings import files
 from solo5_systemd.workload import MIB, Workload
 
 from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
@@ -184,7 +185,7 @@ def start(name: str, disk: Path, act: Callable[[], object]) -> None:
     )
 
     async def story() -> None:
-        async with wiring.machine(settings_files.read_settings) as machine:
+        async with wiring.machine(files.read_settings) as machine:
             await Runtime(cast(Backends, Watched(machine, act))).start(workload)
 
     asyncio.run(story())
@@ -209,7 +210,7 @@ def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run
             return await self._users.acquire(task)
 
     async def story() -> None:
-        async with wiring.machine(settings_files.read_settings) as machine:
+        async with wiring.machine(files.read_settings) as machine:
             slow = Watched(machine, lambda: None)
             slow.users = Slow(machine.users)
             disks = (DiskRequest(disk=DeviceName("storage"), path=str(disk)),)

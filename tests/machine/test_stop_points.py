@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 import pytest
 
-from solo5_systemd import settings_files, wiring
+from solo5_systemd import wiring
 from solo5_systemd.engine.backends import Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.settings import files
 
 from .conftest import Machine, eventually, inspect, left_as_found, ok, sh, unit_property
 from .fifos import Reader
@@ -136,7 +137,7 @@ def engine(*acts: Callable[[Runtime, Relay], Awaitable[None]]) -> None:
     """Do something with the engine, in this process."""
 
     async def connected() -> None:
-        async with wiring.machine(settings_files.read_settings) as machine:
+        async with wiring.machine(files.read_settings) as machine:
             for act in acts:
                 await act(Runtime(machine), machine.relay)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError
-from solo5_systemd.procfs import identity
+from solo5_systemd.files.procfs import identity
 
 DIRECTORY = Path("/run/solo5/binds")
 PID1_ROOT = "/proc/1/root"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.procfs import is_below
+from solo5_systemd.files.procfs import is_below
 
 ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR

@@ -11,8 +11,8 @@ from pathlib import Path
 from solo5_systemd.block.locks import LOCKS, lock
 from solo5_systemd.block.model import SECTOR_SIZE, Disk
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.files.procfs import identity, path_of
 from solo5_systemd.names import DeviceName
-from solo5_systemd.procfs import identity, path_of
 
 LOCK_TIMEOUT_S = 2.0
 """PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection, RemoteError
 from solo5_systemd.bus.unit_watch import unit_path
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
-from solo5_systemd.retry import retry
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:

@@ -14,9 +14,9 @@ from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.unit_exports import ExportedState
 from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, WatchedUnit, unit_path
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
-from solo5_systemd.retry import retry
 from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import (

@@ -10,11 +10,11 @@ from typing import Any
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.service_signals import signal_bodies
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_name
-from solo5_systemd.retry import retry
 
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""

@@ -8,8 +8,8 @@ from typing import Any
 from dbus_next import Message, MessageType
 
 from solo5_systemd.bus.connection import Connection
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import HostError
-from solo5_systemd.retry import retry
 
 RETRY_INTERVAL_S = 1.0
 """Interval between two attempts to connect to the bus."""

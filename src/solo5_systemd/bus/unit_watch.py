@@ -17,8 +17,8 @@ from dbus_next import Message
 from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import HostError
-from solo5_systemd.retry import retry
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 POLL_INTERVAL_S = 10.0

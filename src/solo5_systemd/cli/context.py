@@ -26,12 +26,13 @@ def connect() -> "AbstractAsyncContextManager[Runtime]":
         DependencyError: a required module is not installed.
     """
     try:
-        from solo5_systemd import settings_files, wiring  # imports D-Bus and asyncio, which `--help` does not need
+        from solo5_systemd import wiring  # imports D-Bus and asyncio, which `--help` does not need
+        from solo5_systemd.settings import files
     except ImportError as error:
         from solo5_systemd.dependencies import dependency_error
 
         raise dependency_error(error) from error
-    return wiring.connect(settings_files.read_settings)
+    return wiring.connect(files.read_settings)
 
 
 class CommandContext:

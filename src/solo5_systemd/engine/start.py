@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from solo5_systemd import operator_policy
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
@@ -28,6 +27,7 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
+from solo5_systemd.settings import operator_policy
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import Invocation

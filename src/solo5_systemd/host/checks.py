@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
-from solo5_systemd.settings import NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings
 from solo5_systemd.unit.limits import missing
 from solo5_systemd.unit.tender import Tender
 

@@ -17,8 +17,8 @@ from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.names import journald_of
-from solo5_systemd.settings import Settings
-from solo5_systemd.settings_files import ETC, RUN, read_settings
+from solo5_systemd.settings.files import ETC, RUN, read_settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import Tender
 

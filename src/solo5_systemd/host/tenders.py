@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.concurrency.processes import reaped
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.processes import reaped
 from solo5_systemd.unit.confinement import ROOT
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 

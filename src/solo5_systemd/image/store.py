@@ -24,12 +24,12 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
-from solo5_systemd.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.files.procfs import open_path
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, StoredImage
 from solo5_systemd.image.manifest_cache import Memo, is_sha256
-from solo5_systemd.procfs import open_path
 
 STORE = Path("/var/lib/solo5/images")
 

@@ -13,9 +13,9 @@ from functools import cache
 from itertools import islice
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.procfs import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
 from solo5_systemd.names import journald_of
-from solo5_systemd.procfs import boot_id
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 LIBRARY = "libsystemd.so.0"

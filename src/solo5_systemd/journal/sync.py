@@ -11,12 +11,12 @@ import os
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import journald
 from solo5_systemd.journal.journald import namespace_path, write_entry
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 from solo5_systemd.names import TaskName, task_scope, task_service
-from solo5_systemd.retry import retry
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line

@@ -14,7 +14,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest
-from solo5_systemd.settings import DEFAULT_NETWORK, NetworkSettings
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from solo5_systemd.network.model import (
     Reservation,
     ipv4_address,
 )
-from solo5_systemd.settings import network_policy, policy_table
+from solo5_systemd.settings.model import network_policy, policy_table
 
 VERSION = 1
 

@@ -14,7 +14,7 @@ from typing import Any, NewType, Self
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
-from solo5_systemd.settings import CLOSED, POLICY_KEYS, NetworkPolicy, NetworkSettings, network_policy
+from solo5_systemd.settings.model import CLOSED, POLICY_KEYS, NetworkPolicy, NetworkSettings, network_policy
 
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""

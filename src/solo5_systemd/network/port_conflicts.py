@@ -8,7 +8,7 @@ from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
-from solo5_systemd.settings_files import ETC, read_settings
+from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.users.registry import uid_of
 
 

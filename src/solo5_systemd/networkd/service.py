@@ -11,10 +11,10 @@ from typing import ParamSpec, TypeVar
 from dbus_next import Message, MessageType
 from dbus_next.aio import MessageBus
 
+from solo5_systemd.concurrency.keyed_lock import KeyedLocks
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.keyed_lock import KeyedLocks
 from solo5_systemd.names import TaskName, network_service, task_name
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows

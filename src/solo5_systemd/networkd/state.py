@@ -31,7 +31,7 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import check_ports, check_reserved
 from solo5_systemd.network.port_sockets import bound_ports
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.settings import NetworkSettings, Settings
+from solo5_systemd.settings.model import NetworkSettings, Settings
 
 RESERVATION_TIMEOUT_S = 60
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -39,7 +39,7 @@ class EngineSession:
         Raises:
             SettingsError: a settings file is wrong.
         """
-        from solo5_systemd.settings_files import read_settings
+        from solo5_systemd.settings.files import read_settings
 
         settings = read_settings()
         return replace(

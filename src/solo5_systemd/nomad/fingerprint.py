@@ -9,7 +9,7 @@ from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
 from solo5_systemd.nomad.plugin_info import NAME
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.confinement import KVM
 
 UNDETECTED = wire.FingerprintResponse.UNDETECTED

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope import ScopeChildren
-from solo5_systemd.retry import retry
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import state_of_run
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.atomic_file import replace_file, sync_directory
+from solo5_systemd.files.atomic_file import replace_file, sync_directory
 from solo5_systemd.users.user_record import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")

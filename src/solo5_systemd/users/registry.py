@@ -24,8 +24,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.names import TaskName
 from solo5_systemd.users.dynamic_user_locks import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles

@@ -10,8 +10,8 @@ from solo5_systemd.block.backing_files import ImageFiles, check_bound, reopen
 from solo5_systemd.block.bind_mounts import BindMounts
 from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError, StartError
+from solo5_systemd.files.procfs import identity, is_exposed
 from solo5_systemd.names import DeviceName
-from solo5_systemd.procfs import identity, is_exposed
 
 
 def bind(source: str, target: str) -> None:

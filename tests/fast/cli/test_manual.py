@@ -12,7 +12,7 @@ from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings import POLICY_KEYS
+from solo5_systemd.settings.model import POLICY_KEYS
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.placeholders import placeholders
 

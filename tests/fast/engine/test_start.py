@@ -30,7 +30,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, Protocol
-from solo5_systemd.operator_policy import Policy
+from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode, state_of_run
 from solo5_systemd.workload import MIB, Publish, UnitKind, Workload

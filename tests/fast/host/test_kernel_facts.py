@@ -4,7 +4,7 @@ import pytest
 
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.names import NetworkName
-from solo5_systemd.settings import HostPort, NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.model import HostPort, NetworkPolicy, NetworkSettings
 
 HOST = Host(
     systemd=257,

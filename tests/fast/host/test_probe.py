@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.dependencies import DEPENDENCIES, Kind
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.probe import FILES, JOURNALD_UNITS, probe
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 
 
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:

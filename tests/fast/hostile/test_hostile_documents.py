@@ -27,7 +27,7 @@ from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import document, parse
-from solo5_systemd.settings import parse_settings
+from solo5_systemd.settings.model import parse_settings
 
 LEASE = ["service", "default", "solo5-default", "s5-abc", "10.89.0.2/24", "10.89.0.1", "02:00:00:00:00:01", 1500]
 LEASE_RECORD: dict[str, Any] = {

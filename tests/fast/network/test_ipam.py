@@ -19,7 +19,7 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Reservation, mac_address
-from solo5_systemd.settings import NetworkSettings
+from solo5_systemd.settings.model import NetworkSettings
 
 DEFAULT = NetworkName("default")
 

@@ -17,7 +17,7 @@ from solo5_systemd.network.lease_json import (
     parse_texts,
 )
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
-from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.model import CLOSED, HostPort, NetworkPolicy
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,

@@ -13,7 +13,7 @@ from tests.fast.network.test_nft_sets import RESERVATION
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.model import Network, Reservation
 from solo5_systemd.network.nft_sets import Ruleset
-from solo5_systemd.settings import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.model import CLOSED, HostPort, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
 ROUTED = NetworkPolicy(routed=True)

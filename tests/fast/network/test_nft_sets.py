@@ -9,7 +9,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_sets
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_sets import Ruleset
-from solo5_systemd.settings import NetworkPolicy
+from solo5_systemd.settings.model import NetworkPolicy
 
 SERVICE = DeviceName("service")
 RESERVATION = Reservation(

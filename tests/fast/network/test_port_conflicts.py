@@ -11,7 +11,7 @@ from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 
 SERVICE = DeviceName("service")
 HOST = IPv4Address("192.0.2.1")

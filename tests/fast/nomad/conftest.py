@@ -13,7 +13,7 @@ from tests.fast.host.test_checks import GOOD
 from tests.fast.nomad.values import Fifos
 
 from solo5_systemd.host.checks import Host
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
     monkeypatch.setattr("solo5_systemd.wiring.machine", connect)
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
-    monkeypatch.setattr("solo5_systemd.settings_files.read_settings", Settings)
+    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", Settings)
     monkeypatch.setattr("solo5_systemd.nomad.gc.loops.NETWORKS", tmp_path / "nomad.toml")
     monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY_INTERVAL_S", 0)
     monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY_INTERVAL_S", 0)

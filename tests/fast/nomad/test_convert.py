@@ -19,7 +19,7 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.operator_policy import Policy
+from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, UnitKind, Workload
 

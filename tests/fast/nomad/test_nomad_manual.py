@@ -18,7 +18,7 @@ from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.start_progress import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.placeholders import placeholders
 from solo5_systemd.workload import Publish
 

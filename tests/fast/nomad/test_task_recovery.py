@@ -14,7 +14,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.settings import Settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
@@ -66,7 +66,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
     def broken() -> Settings:
         raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
 
-    monkeypatch.setattr("solo5_systemd.settings_files.read_settings", broken)
+    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", broken)
     async with agent() as nomad:
         await nomad.recover(handle)
         machine.units.end(UNIT, MainCode.EXITED, 3)

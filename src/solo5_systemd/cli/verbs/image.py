@@ -12,7 +12,7 @@ from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.settings_files import read_settings
+from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.tender import HVT_MAXIMUM, Tender, least_guest_memory, overhead
 from solo5_systemd.workload import MIB
 

@@ -4,12 +4,12 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.openmetrics import openmetrics, prometheus
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.atomic_file import replace_file
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -11,7 +11,7 @@ from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
 from solo5_systemd.network.model import Lease, NetworkOverview
-from solo5_systemd.settings import policy_table
+from solo5_systemd.settings.model import policy_table
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -10,7 +10,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.nomad.config.task import assignments, unpack
 from solo5_systemd.nomad.config.values import Logging, choice, choices, seconds
-from solo5_systemd.settings import POLICY_KEYS, network_policy, parse_settings, policy_table
+from solo5_systemd.settings.model import POLICY_KEYS, network_policy, parse_settings, policy_table
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_table import SETTABLE
 from solo5_systemd.workload import UnitKind

@@ -5,12 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.retry import retry
 
 RETRY_INTERVAL_S = 5.0
 """Seconds until a lost or failed subscription is renewed."""

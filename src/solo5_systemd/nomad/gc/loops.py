@@ -12,7 +12,7 @@ from solo5_systemd.nomad.gc.forgotten import ForgottenTasks
 from solo5_systemd.nomad.task.postmortem import remove_orphaned
 from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.nomad.workload.convert import SHARED_SLICE
-from solo5_systemd.settings_files import RUN, write_networks
+from solo5_systemd.settings.files import RUN, write_networks
 
 NETWORKS = RUN / "nomad.toml"
 """The networks of the plugin configuration, as a settings file."""

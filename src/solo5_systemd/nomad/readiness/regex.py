@@ -12,8 +12,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
+from solo5_systemd.concurrency.processes import reaped
 from solo5_systemd.errors import DependencyError, HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.processes import reaped
 
 GREP = "/usr/bin/grep"
 NICE = "/usr/bin/nice"

@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from solo5_systemd.concurrency.keyed_lock import KeyedLocks
+from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.keyed_lock import KeyedLocks
+from solo5_systemd.files.procfs import boot_id
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.values import Logging
@@ -36,8 +38,6 @@ from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.procfs import boot_id
-from solo5_systemd.retry import retry
 from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.files.procfs import boot_id, exists
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
@@ -28,7 +29,6 @@ from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.procfs import boot_id, exists
 from solo5_systemd.workload import UnitKind, Workload
 
 if TYPE_CHECKING:

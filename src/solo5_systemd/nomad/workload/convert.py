@@ -15,9 +15,9 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.properties import merged
-from solo5_systemd.operator_policy import Policy
 from solo5_systemd.sanitize import name_for_unit
-from solo5_systemd.settings import DEFAULT_NETWORK
+from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload

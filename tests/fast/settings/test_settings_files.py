@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.errors import SettingsError
-from solo5_systemd.settings import Settings, parse_settings
-from solo5_systemd.settings_files import read_settings
+from solo5_systemd.settings.files import read_settings
+from solo5_systemd.settings.model import Settings, parse_settings
 
 
 def write(directory: Path, **files: str) -> None:

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from solo5_systemd.keyed_lock import KeyedLocks
+from solo5_systemd.concurrency.keyed_lock import KeyedLocks
 
 
 async def test_operations_on_one_key_are_serialized_and_those_on_another_are_not() -> None:

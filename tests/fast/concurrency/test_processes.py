@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from solo5_systemd.processes import reaped
+from solo5_systemd.concurrency.processes import reaped
 
 
 async def child(*words: str) -> asyncio.subprocess.Process:

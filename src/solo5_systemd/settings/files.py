@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
-from solo5_systemd.atomic_file import replace_file
 from solo5_systemd.errors import HostError, SettingsError
-from solo5_systemd.settings import Settings, check_reach, parse_settings
+from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.settings.model import Settings, check_reach, parse_settings
 
 ETC = Path("/etc/solo5")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd import procfs
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.procfs import exists, open_in_thread, open_path
+from solo5_systemd.files import procfs
+from solo5_systemd.files.procfs import exists, open_in_thread, open_path
 
 
 def found(path: Path | str, *roots: Path | str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from solo5_systemd.retry import retry
+from solo5_systemd.concurrency.retry import retry
 
 
 def calls(*results: object) -> tuple[list[float], Callable[[], Awaitable[object]]]:

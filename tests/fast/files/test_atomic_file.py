@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.kernel import failing
 
-from solo5_systemd.atomic_file import link_unnamed, open_unnamed, replace_file
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 
 
 @pytest.mark.parametrize("several_writers", [False, True])
@@ -68,7 +68,7 @@ def test_a_failed_write_leaves_the_old_content_alone(
 KILLED_AT_RENAME = """
 import os, sys
 from pathlib import Path
-from solo5_systemd.atomic_file import replace_file
+from solo5_systemd.files.atomic_file import replace_file
 sys.addaudithook(lambda event, _: os._exit(9) if event == "os.rename" else None)
 replace_file(Path(sys.argv[1]), "new")
 """

@@ -4,11 +4,11 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from solo5_systemd import settings
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.names import NetworkName
-from solo5_systemd.settings import (
+from solo5_systemd.settings import model
+from solo5_systemd.settings.model import (
     CLOSED,
     TENDER_PATHS,
     HostPort,
@@ -33,7 +33,7 @@ def test_nothing_at_all_is_a_complete_configuration() -> None:
 
 
 def test_the_documented_example_says_what_is_the_default_anyway() -> None:
-    _, _, example = (settings.__doc__ or "").partition("\n\n")
+    _, _, example = (model.__doc__ or "").partition("\n\n")
     read = parse(example)
     assert read.tender_paths == ("/usr/bin", "/opt/solo5/bin")
     assert read.reserved_ports == ((22, 22), (4646, 4648))

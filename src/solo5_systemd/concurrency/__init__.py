@@ -1,0 +1,1 @@
+"""Retries, locks by key, and child processes."""
