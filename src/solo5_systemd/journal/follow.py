@@ -15,12 +15,16 @@ journald writes into mapped files, where a poll finds a line at once. It signals
 a second.
 """
 
+IDLE_INTERVAL_S = 0.25
+"""The same after a while without new lines: no longer than journald's signal takes at most."""
+
 
 async def batches(
     journal: "JournalReader",
     size: int,
     until: Callable[[], bool] | None = None,
     poll_interval_s: float = POLL_INTERVAL_S,
+    idle_interval_s: float = IDLE_INTERVAL_S,
 ) -> AsyncGenerator[list["Line"], None]:
     """Yield the lines from the reader's position on in batches, which may be empty. Other tasks run between two.
 
@@ -28,22 +32,27 @@ async def batches(
         journal: a reader; `watch` was called if there is `until`.
         size: lines of a batch.
         until: return whether all lines to come are in the journal already. None: they are; do not wait.
-        poll_interval_s: seconds between two polls.
+        poll_interval_s: seconds between two polls after a line; doubled with each poll that finds none.
+        idle_interval_s: seconds between two polls at most.
 
     Raises:
         HostError: the journal cannot be read.
     """
+    interval_s = poll_interval_s
     while True:
         # Before the lines are read: those that are written in between belong to the next batch.
         is_last = until is None or until()
         lines = journal.read_batch(size)
         yield lines
+        if lines:
+            interval_s = poll_interval_s
         if len(lines) >= size:
             await asyncio.sleep(0)
         elif is_last:
             return
         else:
-            await changed((journal.watch(),), poll_interval_s)
+            await changed((journal.watch(),), interval_s)
+            interval_s = min(interval_s * 2, idle_interval_s)
 
 
 async def changed(fds: Collection[int], timeout_s: float) -> None:

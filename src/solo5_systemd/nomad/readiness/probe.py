@@ -83,7 +83,7 @@ async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list
         journal.watch()
         journal.seek_realtime(since)
         caught_up = False
-        async with aclosing(batches(journal, BATCH_LINES, lambda: False, POLL_INTERVAL_S)) as found:
+        async with aclosing(batches(journal, BATCH_LINES, lambda: False, POLL_INTERVAL_S, POLL_INTERVAL_S)) as found:
             async for lines in found:
                 # Not later: the clock may be set back while the guest runs.
                 run = lines if caught_up else [line for line in lines if line.realtime >= since]
