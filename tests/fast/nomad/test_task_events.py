@@ -83,6 +83,8 @@ async def test_a_slow_start_says_which_step_it_is_at(
         assert seen[-1].startswith("Slow start: after ")
         machine.steps.go_on.set()
         await starting
+        if unit == "scope":
+            await nomad.wait()  # for the child, which belongs to this process
 
 
 @pytest.mark.leaps
