@@ -198,7 +198,7 @@ def tables(networks: Sequence[Network], *, forwards: bool, owned: bool) -> str:
     Args:
         networks: the networks that are up.
         forwards: the host forwarded packets before; packets between other links are accepted.
-        owned: set `flags owner, persist` (Linux 6.9, nftables 1.0.9): only this process may change the tables, and they
+        owned: set `flags owner, persist` (Linux 6.9, nftables 1.1.0): only this process may change the tables, and they
             stay after its exit.
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
