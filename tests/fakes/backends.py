@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
@@ -184,11 +185,21 @@ class Spawn:
         self._steps = steps or Steps()
         self.argv: Sequence[str] = ()
         self.descriptors: Sequence[int] = ()
+        self.log_namespace = ""
+        self.killed = False
 
-    async def __call__(self, argv: Sequence[str], descriptors: Sequence[int]) -> int:
+    @asynccontextmanager
+    async def __call__(
+        self, argv: Sequence[str], descriptors: Sequence[int], log_namespace: str
+    ) -> AsyncGenerator[int, None]:
         async with self._steps.step("spawn"):
-            self.argv, self.descriptors = argv, descriptors
-        return self.pid
+            self.argv, self.descriptors, self.log_namespace = argv, descriptors, log_namespace
+        try:
+            yield self.pid
+        except BaseException:
+            async with self._steps.step("kill"):
+                self.killed = True
+            raise
 
 
 class FakeUsers:

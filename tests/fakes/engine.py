@@ -123,9 +123,9 @@ class FakeRuntime(Runtime):
         self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
     ) -> AsyncGenerator[Started, None]:
         self.workloads.append(workload)
-        pid = await spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors)
-        self.calls.append(("scope", pid))
-        yield started(running(workload.name))
+        async with spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors, "") as pid:
+            self.calls.append(("scope", pid))
+            yield started(running(workload.name))
 
     async def preview(self, workload: Workload) -> Plan:
         self.workloads.append(workload)

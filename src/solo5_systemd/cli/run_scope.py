@@ -1,7 +1,8 @@
 """`solo5ctl run --scope`: moves this process into the task's scope unit and executes the tender."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.context import CommandContext
@@ -21,11 +22,12 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
     """
     line: list[str] = []
 
-    async def spawn(argv: Sequence[str], descriptors: Sequence[int]) -> int:
+    @asynccontextmanager
+    async def spawn(argv: Sequence[str], descriptors: Sequence[int], _: str) -> AsyncGenerator[int, None]:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
         line.extend(argv)
-        return os.getpid()
+        yield os.getpid()
 
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)

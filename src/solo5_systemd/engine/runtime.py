@@ -100,9 +100,10 @@ class Runtime:
 
         Args:
             unit: the scope.
-            namespace: as `log_namespace` returned it, so that its journald runs.
+            namespace: the journal namespace; its journald is started.
         """
         console = self.backends.console
+        await self._starter.journald(namespace)
         stdout = await console.open_stdout(unit, namespace)
         try:
             return stdout, await console.open_stderr(unit, namespace)

@@ -208,10 +208,11 @@ class Starter:
             self._attached(plan.reservation),
         ):
             progress.on_step("starting its unit")
-            pid = await spawn(argv(replace(plan.parts, image=image, disks=disks)), fds)
-            unit = replace(plan, pid=pid).unit
-            async with self._started(plan, unit, UnitFiles()) as begun:
-                yield plan.started(unit.name, begun)
+            line = argv(replace(plan.parts, image=image, disks=disks))
+            async with spawn(line, fds, plan.log_namespace) as pid:
+                unit = replace(plan, pid=pid).unit
+                async with self._started(plan, unit, UnitFiles()) as begun:
+                    yield plan.started(unit.name, begun)
 
     @asynccontextmanager
     async def _prepared(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Plan, None]:
@@ -464,7 +465,7 @@ class Starter:
                 fds.append(await self._disks.lock(plan.disks))
                 await self._give(plan.disks, plan.parts.user)
             stdin = fds[0] if fds else None
-            fds.append(await self._console.open_stderr(unit, await self._journald(plan.log_namespace)))
+            fds.append(await self._console.open_stderr(unit, await self.journald(plan.log_namespace)))
             yield UnitFiles(stdin=stdin, stderr=fds[-1])
         finally:  # PID 1 has its own copies
             for fd in fds:
@@ -472,10 +473,10 @@ class Starter:
 
     async def namespace(self) -> str:
         """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal."""
-        return await self._journald(self._console.namespace())
+        return await self.journald(self._console.namespace())
 
-    async def _journald(self, namespace: str) -> str:
-        """Start the journald of a namespace: the stderr stream is opened before LogNamespace= would start it."""
+    async def journald(self, namespace: str) -> str:
+        """Start the journald of a namespace and return it: streams are opened before LogNamespace= would start it."""
         if namespace:
             await self._units.ensure_started(journald_of(namespace))
         return namespace

@@ -1,6 +1,7 @@
 """A task as a value, from its unit and its lease record, and the values of a start."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -145,11 +146,12 @@ class Started:
     log_namespace: str = ""
 
 
-SpawnProcess = Callable[[Sequence[str], Sequence[int]], Awaitable[int]]
+SpawnProcess = Callable[[Sequence[str], Sequence[int], str], AbstractAsyncContextManager[int]]
 """The caller's part in the start of a scope: provide a process that executes a command line once it is in the scope.
 
-It is called with the command line and the file descriptors that the program has to inherit under these numbers, and
-returns the process ID. The descriptors are the caller's to close after a successful start, and only then.
+It is called with the command line, the file descriptors that the program has to inherit under these numbers, and the
+journal namespace of the console. It yields the process ID, and ends the process if the block raises. The caller closes
+the descriptors after a successful start, and only then.
 """
 
 

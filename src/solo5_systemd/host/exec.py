@@ -1,6 +1,7 @@
 """Replacement of this process by another program (execve(2))."""
 
 import os
+import resource
 import signal
 from collections.abc import Sequence
 from typing import NoReturn
@@ -23,13 +24,14 @@ def check_executable(program: str) -> None:
 
 
 def execute(line: Sequence[str]) -> NoReturn:
-    """Replace this process by a command line; the program is an absolute path.
+    """Replace this process by a command line, which writes no core file; the program is an absolute path.
 
     Raises:
         NotFoundError: execve(2) fails.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would contain the guest's memory
     try:
         os.execv(line[0], [*line])  # noqa: S606 - no shell is meant
     except OSError as error:

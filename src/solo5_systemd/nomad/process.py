@@ -1,7 +1,8 @@
-"""The plugin's process: its parent, the agent, and its limit of open files."""
+"""The plugin's process: its parent, the agent, and the limits of its children."""
 
 import os
 import resource
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -32,10 +33,18 @@ def raise_nofile_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def restore_nofile_limit(pid: int) -> None:
-    """Set the initial RLIMIT_NOFILE in a child, which may use select(2) (systemd.exec(5), LimitNOFILE=).
+def restore_limits(pid: int) -> None:
+    """Set the limits of a child as systemd sets those of a service (systemd.exec(5)).
+
+    * RLIMIT_NOFILE as it was: the child may use select(2) (LimitNOFILE=).
+    * No core file: it would contain the guest's memory.
+    * No OOMScoreAdjust=: many units of the agent have -1000, with which the kernel finds no process to kill when a task
+      reaches its MemoryMax=.
 
     Raises:
         ProcessLookupError: the child has ended.
     """
     resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        (PROC / str(pid) / "oom_score_adj").write_text("0", encoding="ascii")

@@ -5,10 +5,10 @@ A later driver process finds such a task by its unit, and can stop and measure i
 
 import asyncio
 import os
+import subprocess
 import time
-from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from solo5_systemd.engine.task import StartCallbacks, Started
 from solo5_systemd.errors import HostError
 from solo5_systemd.host.exec import check_executable
 from solo5_systemd.names import TaskName, task_scope
-from solo5_systemd.nomad.process import restore_nofile_limit
+from solo5_systemd.nomad.process import restore_limits
 from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
@@ -27,32 +27,58 @@ EXEC_AFTER_NEWLINE = 'read -r _ && exec "$@" </dev/null'
 """The script of a waiting child. At end of file, which is also the driver's death, it exits without the tender."""
 
 
+class Child:
+    """A child process, watched by a pidfd (pidfd_open(2)).
+
+    asyncio's own kill their process when the loop is closed, at the end of the driver: a tender has to survive it.
+
+    Raises:
+        OSError: there are no file descriptors left.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.pid = process.pid
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        loop = asyncio.get_running_loop()
+        self._status: asyncio.Future[int] = loop.create_future()
+        loop.add_reader(self._pidfd, self._reap)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._status.set_result(self._process.wait())
+
+    async def wait(self) -> int:
+        """Wait for the process, and return its exit status, negative for a signal."""
+        return await asyncio.shield(self._status)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self._process.kill()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScopeChildren:
     """The child processes, by task."""
 
-    children: dict[TaskName, Process] = field(default_factory=dict)
+    children: dict[TaskName, Child] = field(default_factory=dict)
 
-    async def start(
-        self, engine: "Runtime", workload: Workload, log_namespace: str, progress: StartCallbacks
-    ) -> Started:
+    async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Started:
         """Start a child in a scope of its own, and let it execute the tender.
 
         Args:
             engine: the engine.
             workload: the task.
-            log_namespace: as `Runtime.log_namespace` returned it.
             progress: as of a service.
 
         Raises:
             Solo5Error: the start failed, and is undone.
         """
         since = time.time_ns() // 1000  # systemd has no start time of a scope
-        async with (
-            _WaitingChild(lambda: engine.open_console(task_scope(workload.name), log_namespace)) as child,
-            engine.start_scope(workload, child.spawn, progress) as started,
-        ):
-            self.children[workload.name] = child.execute()
+        waiting = _WaitingChild(lambda namespace: engine.open_console(task_scope(workload.name), namespace))
+        async with engine.start_scope(workload, waiting.spawn, progress) as started:
+            self.children[workload.name] = waiting.execute()
         return replace(started, started=since)
 
     async def wait(self, name: TaskName) -> int | None:
@@ -66,60 +92,56 @@ class ScopeChildren:
 
 
 class _WaitingChild:
-    """A child that executes a command line after a newline from this process; killed if the block raises.
+    """A child that executes a command line after a newline from this process.
 
     Args:
-        open_console: returns new file descriptors for its stdout and stderr.
+        open_console: returns new file descriptors for its stdout and stderr, in a journal namespace.
     """
 
-    def __init__(self, open_console: Callable[[], Awaitable[tuple[int, int]]]) -> None:
+    def __init__(self, open_console: Callable[[str], Awaitable[tuple[int, int]]]) -> None:
         self._open_console = open_console
-        self._process: Process | None = None
-        self._pipe: int | None = None
+        self._child: Child | None = None
+        self._pipe = -1
         self._descriptors: Sequence[int] = ()
 
-    async def __aenter__(self) -> "_WaitingChild":
-        return self
-
-    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-        if error is not None and self._process is not None:
-            await asyncio.shield(_kill(self._process))
-
-    async def spawn(self, argv: Sequence[str], descriptors: Sequence[int]) -> int:
-        """Start the child; see `SpawnProcess`.
+    @asynccontextmanager
+    async def spawn(
+        self, argv: Sequence[str], descriptors: Sequence[int], log_namespace: str
+    ) -> AsyncGenerator[int, None]:
+        """Start the child, and kill it if the block raises; see `SpawnProcess`.
 
         Raises:
             NotFoundError: the program cannot be executed.
             HostError: there are no resources for a process.
         """
         check_executable(argv[0])
-        stdout, stderr = await self._open_console()
-        stdin, self._pipe = os.pipe2(os.O_CLOEXEC)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                SHELL, "-c", EXEC_AFTER_NEWLINE, SHELL, *argv,
-                stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=descriptors,
-                env={}, start_new_session=True, cwd="/",
-            )  # fmt: skip
-        except OSError as error:
-            raise HostError(f"a process for the task's tender cannot be started: {error.strerror}.") from error
-        finally:
-            for descriptor in (stdin, stdout, stderr):
-                os.close(descriptor)
-        with suppress(ProcessLookupError):
-            restore_nofile_limit(self._process.pid)
+        console = await self._open_console(log_namespace)
         self._descriptors = descriptors
-        return self._process.pid
+        with ExitStack() as kept:
+            with ExitStack() as passed:
+                for end in console:
+                    passed.callback(os.close, end)
+                try:
+                    stdin, self._pipe = os.pipe2(os.O_CLOEXEC)
+                    passed.callback(os.close, stdin)
+                    kept.callback(os.close, self._pipe)
+                    child = self._child = _start(argv, (stdin, *console), descriptors)
+                except OSError as error:
+                    raise HostError(f"a process for the task's tender cannot be started: {error.strerror}.") from error
+            try:
+                yield child.pid
+            except BaseException:
+                child.kill()
+                await asyncio.shield(child.wait())  # its copies of the disk locks are closed before the disks are freed
+                raise
 
-    def execute(self) -> Process:
+    def execute(self) -> Child:
         """Let the child, which is in its scope, execute the command line; return it.
 
         Raises:
             HostError: it has been killed before.
         """
-        assert self._process is not None and self._pipe is not None  # noqa: S101, PT018 - the scope has started
+        assert self._child is not None  # noqa: S101 - the scope has started
         try:
             os.write(self._pipe, b"\n")
         except BrokenPipeError as error:
@@ -127,10 +149,22 @@ class _WaitingChild:
         # The child's copies are the last ones: the disk locks end with it.
         for descriptor in self._descriptors:
             os.close(descriptor)
-        return self._process
+        return self._child
 
 
-async def _kill(process: Process) -> None:
-    with suppress(ProcessLookupError):
+def _start(argv: Sequence[str], stdio: Sequence[int], descriptors: Sequence[int]) -> Child:
+    stdin, stdout, stderr = stdio
+    process = subprocess.Popen(
+        [SHELL, "-c", EXEC_AFTER_NEWLINE, SHELL, *argv],
+        stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=descriptors,
+        env={}, start_new_session=True, cwd="/",
+    )  # fmt: skip
+    try:
+        child = Child(process)
+    except OSError:
         process.kill()
-    await process.wait()
+        process.wait()
+        raise
+    with suppress(ProcessLookupError):
+        restore_limits(child.pid)
+    return child

@@ -1,6 +1,7 @@
 """The tenders of scopes as children of the driver: start, wait, and undone failures."""
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -37,21 +38,23 @@ WORKLOAD = Workload(name=WEB, image="/srv/full", kind=UnitKind.SCOPE, disks=DISK
 NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
 STEPS = ["open image", "reserve", "lock disks", "open disk", "attach", "open stdout", "open stderr", "start unit"]
 
-DYING_DRIVER = """
+DRIVER = """
 import asyncio, os, signal, sys
 from solo5_systemd.nomad.scope import _WaitingChild
-async def console(): return os.dup(1), os.dup(1)
+async def console(_): return os.dup(1), os.dup(1)
 async def main():
-    async with _WaitingChild(console) as child:
-        await child.spawn(["/bin/echo", "the tender"], ())
-        os.write(1, b"the driver")
-        os.kill(os.getpid(), signal.SIGKILL)
+    child = _WaitingChild(console)
+    async with child.spawn(sys.argv[2:], (), ""):
+        os.write(1, b"the driver ")
+        if sys.argv[1] == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return child.execute()
 asyncio.run(main())
 """
 
 
 async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Started:
-    return await scopes.start(engine, workload, "", NoCallbacks())
+    return await scopes.start(engine, workload, NoCallbacks())
 
 
 @pytest.fixture
@@ -187,6 +190,24 @@ async def test_failed_start_leaves_nothing(
     assert not [pid for pid in children(machine) if is_alive(pid)]
 
 
+async def test_child_of_a_failed_start_has_ended_before_its_disks_are_freed(
+    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child("")
+    freed: list[list[bool]] = []
+    release = machine.users.release
+
+    async def freeing(*arguments: TaskName) -> None:
+        freed.append([is_alive(pid) for pid in children(machine)])
+        await release(*arguments)
+
+    monkeypatch.setattr(machine.users, "release", freeing)
+    machine.steps.hang_on, machine.steps.late = "start unit", True
+    async with Background(start(ScopeChildren(), engine)):
+        await machine.steps.hanging.wait()
+    assert freed[-1] == [False], "the locks of its disks would be held"
+
+
 async def test_child_that_was_killed_before_its_tender_fails_the_start(
     machine: Machine, engine: Runtime, child: Becomes
 ) -> None:
@@ -205,9 +226,22 @@ async def test_child_that_was_killed_before_its_tender_fails_the_start(
 
 
 def test_child_of_a_driver_that_dies_exits_without_the_tender() -> None:
-    done = subprocess.run([sys.executable, "-c", DYING_DRIVER], stdout=subprocess.PIPE, check=False)
+    driver = [sys.executable, "-c", DRIVER, "dies", "/bin/echo", "the tender"]
+    done = subprocess.run(driver, stdout=subprocess.PIPE, check=False)
     # The end of the output is the end of the child, which holds its other end.
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"the driver")
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"the driver ")
+
+
+def test_tender_survives_the_end_of_its_driver(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, "exits", "/bin/cat", str(fifo)], stdout=subprocess.PIPE
+    ) as driver:
+        assert driver.wait() == 0
+        fifo.write_text("the tender")  # waits for its reader
+        assert driver.stdout is not None
+        assert driver.stdout.read() == b"the driver the tender"
 
 
 async def test_program_that_cannot_be_executed_fails_the_start(
@@ -228,6 +262,21 @@ async def test_process_that_cannot_be_made_fails_the_start(
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
         await start(ScopeChildren(), engine)
     assert (machine.holds, files()) == (NOTHING, before)
+
+
+@pytest.mark.parametrize("call", ["pipe2", "pidfd_open"])
+async def test_lack_of_descriptors_fails_the_start_and_leaves_none(
+    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    child("write(1)")
+    before = files()
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(HostError, match="cannot be started: Too many open files"):
+        await start(ScopeChildren(), engine)
+    assert (machine.holds, files(), child.output.exists()) == (NOTHING, before, False)
 
 
 async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> None:

@@ -176,7 +176,7 @@ class TaskStarter:
             progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(engine, config)
             await fifos.connect(self._session, config, name, unit, since, request.logging, namespace)
-            return await self._begin(engine, workload, namespace, since, progress)
+            return await self._begin(engine, workload, since, progress)
         except BaseException:
             await asyncio.shield(fifos.drain(self._session, name, request.logging))
             raise
@@ -189,9 +189,7 @@ class TaskStarter:
             await fifos.unblock_readers(config)
             raise
 
-    async def _begin(
-        self, engine: "Runtime", workload: Workload, namespace: str, since: int, progress: StartEvents
-    ) -> Started:
+    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: StartEvents) -> Started:
         """Start the unit, or return the one that exists.
 
         Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
@@ -200,7 +198,7 @@ class TaskStarter:
         try:
             if workload.kind is UnitKind.SERVICE:
                 return await engine.start(workload, progress)
-            return await self._scopes.start(engine, workload, namespace, progress)
+            return await self._scopes.start(engine, workload, progress)
         except TakenError as error:  # the name is taken, or a port or a disk
             try:
                 return _started(await engine.task(workload.name), since)
