@@ -9,6 +9,8 @@ from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh,
 from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
+    SCOPE,
+    SERVICE,
     Jobs,
     allocation,
     allocations,
@@ -33,9 +35,9 @@ TALKER = (
 class Guest:
     """A running guest that answers datagrams."""
 
-    def __init__(self, jobs: Jobs, outside: Outside) -> None:
+    def __init__(self, jobs: Jobs, outside: Outside, kind: str) -> None:
         self.outside = outside
-        [self.alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
+        [self.alloc] = jobs.run(hcl("talker", f"{TALKER}\n{kind}", group=NEVER_AGAIN + ECHO))
         says(self.alloc, "serving")
         self.unit = unit(self.alloc)
         self.run = unit_property(self.unit, "InvocationID")
@@ -55,8 +57,8 @@ class Guest:
 
 
 @pytest.fixture
-def guest(jobs: Jobs, outside: Outside, machine: Machine) -> Iterator[Guest]:
-    subject = Guest(jobs, outside)
+def guest(jobs: Jobs, outside: Outside, machine: Machine, request: pytest.FixtureRequest) -> Iterator[Guest]:
+    subject = Guest(jobs, outside, getattr(request, "param", SERVICE))
     yield subject
     ok("nomad", "job", "stop", "-detach", "talker")
     assert ended("talker") == subject.alloc
@@ -72,6 +74,7 @@ def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     guest.is_the_same()
 
 
+@pytest.mark.parametrize("guest", [SERVICE, SCOPE], ids=["service", "scope"], indirect=True)
 def test_agent_is_restarted(agent: Agent, guest: Guest) -> None:
     agent.stop()
     agent.start()
