@@ -107,7 +107,7 @@ class Networkd:
         return await asyncio.to_thread(read_orphans, self._state)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
-        """Remove expired leases and orphans; return a line for each."""
+        """Release expired leases; return a line for each. The service removes stray taps and elements at its start."""
         (lines,) = await self._call("Collect", "b", dry_run)
         return tuple(lines)
 

@@ -1,7 +1,7 @@
 """Orphans: resources that belong to no task, with the reason. Pure; derived from a snapshot of the host.
 
-What may still have an owner is not an orphan: a task of `solo5ctl` belongs to a person, and a task of Nomad to its
-agent while the allocation directory exists.
+A task of `solo5ctl` is not an orphan: `solo5ctl rm` removes it. Nor is a task of Nomad while its allocation directory
+exists, since its agent may recover it.
 """
 
 import posixpath

@@ -1,7 +1,7 @@
 """Start tasks: preflight, reservation, StartTransientUnit.
 
-Preflight changes nothing; a reservation expires by itself; one StartTransientUnit call starts the unit. After a failure
-each step is undone. If this process dies in between, systemd and solo5-networkd undo the rest.
+Preflight stores the image and changes nothing else; a reservation expires; one StartTransientUnit call starts the unit.
+After a failure each step is undone. If this process dies in between, systemd and solo5-networkd undo the rest.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ from solo5_systemd.names import NetworkName, log_namespace, network_name
 
 DEFAULT_NETWORK = NetworkName("default")
 TASK_UIDS = range(61184, 65520)
-"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic`)."""
+"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic_user_locks`)."""
 
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 

@@ -5,7 +5,7 @@
     /run/userdb/UID.user           the user record, created exclusively, so that a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
     /run/solo5/users/.reclaimed    marks that the disks of earlier boots were reclaimed, as far as possible
-    /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic`)
+    /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic_user_locks`)
 
 A task's file is made before its records and removed after them: everything left by a killed start is found from that
 file. An unlocked file of a task without a unit is stale. Only root can open the files, since a user that can open one
