@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
-from solo5_systemd.nomad.config.plugin import PluginConfig, plugin_config
+from solo5_systemd.nomad.config.plugin import REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events.service_signals import ServiceSignals
 from solo5_systemd.nomad.events.stream import EventStream
@@ -91,9 +91,9 @@ class Driver:
         try:
             self.config, self._config_error = plugin_config(data), ""
         except SettingsError as error:
-            self.config, self._config_error = PluginConfig(), str(error)
+            self.config, self._config_error = REMOVE_NOTHING, str(error)
         except DependencyError as error:
-            self.config, self._config_error, self._undecoded = PluginConfig(), str(error), data
+            self.config, self._config_error, self._undecoded = REMOVE_NOTHING, str(error), data
         self.session.configure(self.config)
 
     async def _fingerprint(self) -> Fingerprint:

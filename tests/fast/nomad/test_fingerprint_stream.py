@@ -140,6 +140,16 @@ async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says
     assert machine.steps.taken == []
 
 
+async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> None:
+    async with agent() as nomad:
+        nomad.driver.configure(packed(gc=[{"tasks": False, "interval": "soon"}]), None)
+        gc = nomad.driver.config.gc
+        assert (gc.enabled, gc.tasks, gc.forgotten_tasks.enabled) == (False, False, False)
+        nomad.driver.configure(packed(), None)
+        gc = nomad.driver.config.gc
+        assert (gc.enabled, gc.tasks, gc.forgotten_tasks.enabled) == (True, True, True)
+
+
 async def test_a_configuration_that_is_mended_is_seen_at_once(machine: Machine) -> None:
     async with agent() as nomad:
         nomad.driver.configure(packed(enabled=False), None)

@@ -141,6 +141,12 @@ class PluginConfig:
     allow_missing_controllers: bool = False
 
 
+REMOVE_NOTHING = PluginConfig(
+    gc=GcConfig(enabled=False, tasks=False, forgotten_tasks=ForgottenTasksConfig(enabled=False))
+)
+"""In force while the configuration cannot be read: whether the operator has disabled a removal is unknown."""
+
+
 def plugin_config(data: bytes) -> PluginConfig:
     """Decode the plugin configuration.
 
