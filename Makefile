@@ -11,7 +11,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := container vm nomad bookworm bare-bookworm bare-trixie cluster  # the longest first
+TIERS := nomad vm container bookworm bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
