@@ -1,28 +1,25 @@
 """The limits of the plugin, and of its children."""
 
+import os
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from solo5_systemd.nomad import process
+
 SCRIPT = """
 import resource, subprocess
-from pathlib import Path
-NOFILE, CORE = resource.RLIMIT_NOFILE, resource.RLIMIT_CORE
+NOFILE = resource.RLIMIT_NOFILE
 resource.setrlimit(NOFILE, (64, 512))
-resource.setrlimit(CORE, (4096, 8192))
-Path("/proc/self/oom_score_adj").write_text("300")
 from solo5_systemd.nomad import process
 process.raise_nofile_limit()
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-
-def limits():
-    score = int(Path(f"/proc/{child.pid}/oom_score_adj").read_text())
-    return resource.prlimit(child.pid, NOFILE), resource.prlimit(child.pid, CORE), score
-
-print(resource.getrlimit(NOFILE), *limits())
+inherited = resource.prlimit(child.pid, NOFILE)
 process.restore_limits(child.pid)
-print(*limits())
+print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
 child.communicate()
 try:
     process.restore_limits(child.pid)
@@ -32,8 +29,27 @@ except ProcessLookupError:
 
 
 @pytest.mark.timeout(30)
-def test_limits_of_a_child_are_not_those_of_the_plugin_and_its_agent() -> None:
+def test_the_plugins_own_limit_is_raised_and_its_childs_is_not() -> None:
     output = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=20
     ).stdout
-    assert output.splitlines() == ["(512, 512) (512, 512) (4096, 8192) 300", "(64, 512) (0, 0) 0", "ended"]
+    assert output == "[(512, 512), (512, 512), (64, 512)]\nended\n"
+
+
+def test_a_child_writes_no_core_file_and_has_no_oom_score_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a change of limits, which a process without CAP_SYS_RESOURCE could not make."""
+    limits: dict[int, tuple[int, int]] = {}
+
+    def prlimit(_pid: int, limit: int, values: tuple[int, int]) -> None:
+        limits[limit] = values
+
+    score = tmp_path / str(os.getpid()) / "oom_score_adj"
+    score.parent.mkdir()
+    score.write_text("-1000")
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    process.restore_limits(os.getpid())
+    assert limits[resource.RLIMIT_CORE] == (0, 0)
+    assert score.read_text() == "0"
