@@ -1,6 +1,7 @@
 """execve(2) with default signal dispositions."""
 
 import re
+import resource
 import subprocess
 import sys
 
@@ -20,6 +21,9 @@ def test_what_python_ignores_is_ignored_no_more() -> None:
 
 
 def test_a_missing_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr("solo5_systemd.host.exec.IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: limits.append(limit))
     with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
         execute(["/nothing"])
+    assert limits == [(resource.RLIMIT_CORE, (0, 0))], "a core file would contain the guest's memory"
