@@ -50,10 +50,10 @@ async def test_taps_of_others_are_neither_counted_nor_removed(service: Service) 
         run("ip", "tuntap", "del", name, "mode", "tap")
 
 
-async def test_rules_that_others_change_at_the_same_moment_are_no_hindrance(service: Service) -> None:
+async def test_rules_that_others_change_at_the_same_moment_are_no_hindrance(service: Service, tmp_path: Path) -> None:
     await service.restart()
     async with service.client() as client:
-        with _busy("while :; do nft add table ip other; nft delete table ip other; done"):
+        with _busy("nft add table ip other; nft delete table ip other", tmp_path / "stop"):
             names = [f"t{number}" for number in range(20)]
             await asyncio.gather(*(client.lease(name, udp(5300 + n)) for n, name in enumerate(names)))
             await asyncio.gather(*(client.drop(name) for name in names))
@@ -124,14 +124,12 @@ async def test_a_bridge_broadcasts_to_the_last_address_of_its_range(
 
 
 @contextmanager
-def _busy(script: str) -> Iterator[None]:
-    """Run a shell command in a loop, in this network namespace."""
-    with subprocess.Popen(["sh", "-c", script]) as shell:
+def _busy(script: str, stop: Path) -> Iterator[None]:
+    """Run a shell script again and again in this network namespace; after the block, until it is done once more."""
+    with subprocess.Popen(["sh", "-ec", f"while [ ! -e {stop} ]; do {script}; done"]) as shell:
         try:
             yield
             assert shell.poll() is None
         finally:
-            shell.terminate()
-            shell.wait()
-    run("nft", "add", "table", "ip", "other")
-    run("nft", "delete", "table", "ip", "other")
+            stop.touch()
+    assert shell.returncode == 0

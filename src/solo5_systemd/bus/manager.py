@@ -14,6 +14,7 @@ from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.bus.unit_exports import ExportedState
 from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, WatchedUnit, unit_path
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.concurrency.gather import gather
 from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
@@ -120,7 +121,7 @@ class Manager:
 
     async def reset_failed(self, units: Sequence[str]) -> None:
         """Reset the failed state of units."""
-        await asyncio.gather(*map(self._reset_failed, units))
+        await gather(map(self._reset_failed, units))
 
     async def _reset_failed(self, unit: str) -> None:
         with suppress(NoSuchTaskError):
@@ -183,7 +184,7 @@ class Manager:
         """Return the states of all tasks' units; without `ended`, of those that are not over."""
         rows = [row for row in await self._listing() if ended or not row.over]
         exported = await asyncio.to_thread(self._exported, rows)
-        found = await asyncio.gather(*(self._with_start_time(row, exported.get(row.unit)) for row in rows))
+        found = await gather(self._with_start_time(row, exported.get(row.unit)) for row in rows)
         return [state for state in found if state is not None]
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
@@ -263,7 +264,7 @@ class Manager:
         return self._unit_state(row, {**exported, STARTED: started}) if started else await self._read(row)
 
     async def _read_all(self, rows: Iterable["_ListedUnit"]) -> list[UnitState]:
-        states = await asyncio.gather(*map(self._read, rows))
+        states = await gather(map(self._read, rows))
         return [state for state in states if state is not None]
 
     async def _read(self, row: "_ListedUnit") -> UnitState | None:
@@ -286,7 +287,7 @@ class Manager:
 
     async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
         """Return the properties (interface, name) that exist, by name."""
-        values = await asyncio.gather(*(self._get(path, interface, name) for interface, name in wanted))
+        values = await gather(self._get(path, interface, name) for interface, name in wanted)
         return {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
 
     async def _get(self, path: str, interface: str, name: str) -> object:

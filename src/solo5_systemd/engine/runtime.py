@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from solo5_systemd.concurrency.gather import gather
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import NoCallbacks, Sample, SpawnProcess, StartCallbacks, Started, Task, phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
@@ -135,7 +136,7 @@ class Runtime:
         """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower."""
         states = await self._units.states(ended=ended)
         held = await self._held() if states else {}
-        views = await asyncio.gather(*(self._view(state, held.get(state.task)) for state in states))
+        views = await gather(self._view(state, held.get(state.task)) for state in states)
         return tuple(sorted(views, key=lambda task: task.name))
 
     async def running(self) -> dict[TaskName, Task]:

@@ -1,6 +1,5 @@
 """`solo5ctl wait`: waits for tasks to end and prints their exit statuses."""
 
-import asyncio
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
 from solo5_systemd.cli.task_output import outcome_json
+from solo5_systemd.concurrency.gather import gather
 from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl wait` and return the exit status."""
 
     async def command(engine: "Runtime") -> int:
-        tasks = await asyncio.gather(*(engine.wait(name) for name in arguments.names))
+        tasks = await gather(engine.wait(name) for name in arguments.names)
         if arguments.json:
             context.screen.json([_json(task) for task in tasks])
         else:
