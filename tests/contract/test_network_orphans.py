@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+from tests.contract.netns import run
 from tests.contract.netservice import Service, udp
+
+from solo5_systemd.network import links
 
 
 def rewrite(lease: Path, **fields: object) -> None:
@@ -24,6 +27,19 @@ async def test_elements_without_a_lease_are_orphans_until_the_services_next_star
         await service.restart()
         assert await client.orphans() == ()
         await client.drop("b")
+
+
+async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
+        await client.collect(dry_run=True)
+        assert links.index("s5-orphan")
+        await client.collect(dry_run=False)
+        assert not links.index("s5-orphan")
+        assert links.index(lease.tap)
+        await client.drop("a")
 
 
 async def test_with_an_unreadable_lease_record_nothing_is_an_orphan(service: Service) -> None:

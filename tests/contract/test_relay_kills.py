@@ -20,7 +20,7 @@ import pytest
 from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.daemon import fdstore
-from solo5_systemd.journal import follow
+from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.relay.forwarder import Forwarder
@@ -131,7 +131,6 @@ class World:
             for fifo in self.fifos.values():
                 os.close(fifo.read_end)
             os.environ["NOTIFY_SOCKET"] = self.systemd.address
-            follow.POLL_INTERVAL_S = 0.001
             answer = os.write
             _kill_at(fatal)
             asyncio.run(self._serve(speaks, lambda text: answer(self._answers[1], text), ends=ends))
@@ -141,7 +140,7 @@ class World:
             os._exit(1)
 
     async def _serve(self, speaks: int, answer: Callable[[bytes], object], *, ends: bool) -> None:
-        forwarder = Forwarder(StateFiles(self.state), self.journal.open)
+        forwarder = Forwarder(StateFiles(self.state), self.journal.open, PollTimer(0.001, 0.001))
         forwarder.restore(self.systemd.kept)
         if not self.forwarded:
             fds = {stream: fifo.write_end for stream, fifo in self.fifos.items()}

@@ -107,7 +107,7 @@ class Networkd:
         return await asyncio.to_thread(read_orphans, self._state)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
-        """Release expired leases; return a line for each. The service removes stray taps and elements at its start."""
+        """Release expired leases, and remove orphaned taps and elements; return a line for each lease."""
         (lines,) = await self._call("Collect", "b", dry_run)
         return tuple(lines)
 

@@ -19,12 +19,56 @@ IDLE_INTERVAL_S = 0.25
 """The same after a while without new lines: no longer than journald's signal takes at most."""
 
 
+class PollTimer:
+    """The wait between two polls of journals: doubled with each poll that found no line, up to a limit.
+
+    Args:
+        poll_interval_s: seconds of the first wait.
+        idle_interval_s: seconds of the longest one.
+    """
+
+    def __init__(self, poll_interval_s: float = POLL_INTERVAL_S, idle_interval_s: float = IDLE_INTERVAL_S) -> None:
+        self._shortest_s, self._longest_s = poll_interval_s, idle_interval_s
+        self._next_s = poll_interval_s
+        self._wait: asyncio.Future[None] | None = None
+
+    def restart(self) -> None:
+        """Begin with the shortest wait again, after a line or for a new console; a longer wait ends now."""
+        if self._wait is not None and self._next_s > self._shortest_s:
+            _wake(self._wait)
+        self._next_s = self._shortest_s
+
+    async def wait(self, fds: Collection[int]) -> None:
+        """Return when journald has signalled a change by one of these descriptors, or after the interval.
+
+        It signals an archived file at once, which may be removed within milliseconds, as by
+        `journalctl --rotate --vacuum-files=1`: without the descriptors, its last lines could be lost between two polls.
+
+        Args:
+            fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
+        """
+        loop = asyncio.get_running_loop()
+        self._wait = woken = loop.create_future()
+        timer = loop.call_later(self._next_s, _wake, woken)
+        self._next_s = min(self._next_s * 2, self._longest_s)
+        for fd in fds:
+            loop.add_reader(fd, _wake, woken)
+        try:
+            await woken
+        finally:
+            self._wait = None
+            timer.cancel()
+            for fd in fds:
+                loop.remove_reader(fd)
+
+
+def _wake(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 async def batches(
-    journal: "JournalReader",
-    size: int,
-    until: Callable[[], bool] | None = None,
-    poll_interval_s: float = POLL_INTERVAL_S,
-    idle_interval_s: float = IDLE_INTERVAL_S,
+    journal: "JournalReader", size: int, until: Callable[[], bool] | None = None, timer: PollTimer | None = None
 ) -> AsyncGenerator[list["Line"], None]:
     """Yield the lines from the reader's position on in batches, which may be empty. Other tasks run between two.
 
@@ -32,52 +76,22 @@ async def batches(
         journal: a reader; `watch` was called if there is `until`.
         size: lines of a batch.
         until: return whether all lines to come are in the journal already. None: they are; do not wait.
-        poll_interval_s: seconds between two polls after a line; doubled with each poll that finds none.
-        idle_interval_s: seconds between two polls at most.
+        timer: of the waits between two polls; None: one with the intervals above.
 
     Raises:
         HostError: the journal cannot be read.
     """
-    interval_s = poll_interval_s
+    timer = timer or PollTimer()
     while True:
         # Before the lines are read: those that are written in between belong to the next batch.
         is_last = until is None or until()
         lines = journal.read_batch(size)
         yield lines
         if lines:
-            interval_s = poll_interval_s
+            timer.restart()
         if len(lines) >= size:
             await asyncio.sleep(0)
         elif is_last:
             return
         else:
-            await changed((journal.watch(),), interval_s)
-            interval_s = min(interval_s * 2, idle_interval_s)
-
-
-async def changed(fds: Collection[int], timeout_s: float) -> None:
-    """Return when journald has signalled a change by one of these descriptors, or after a timeout.
-
-    It signals an archived file at once, which may be removed within milliseconds, as by
-    `journalctl --rotate --vacuum-files=1`: without the descriptors, its last lines could be lost between two polls.
-
-    Args:
-        fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
-        timeout_s: seconds.
-    """
-    loop = asyncio.get_running_loop()
-    woken = loop.create_future()
-    timer = loop.call_later(timeout_s, _wake, woken)
-    for fd in fds:
-        loop.add_reader(fd, _wake, woken)
-    try:
-        await woken
-    finally:
-        timer.cancel()
-        for fd in fds:
-            loop.remove_reader(fd)
-
-
-def _wake(woken: "asyncio.Future[None]") -> None:
-    if not woken.done():
-        woken.set_result(None)
+            await timer.wait((journal.watch(),))

@@ -86,7 +86,7 @@ class Networkd:
         self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
         self._last_without_unit: frozenset[TaskName] = frozenset()
-        self._units_checked_at = 0
+        self._units_checked_at = now()
 
     async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
@@ -244,6 +244,8 @@ class Networkd:
         if not dry_run:
             for task in orphans:
                 await self._release_if_due(task, "garbage collection")
+            await self._work(self._state.repair)  # removes orphaned elements
+            await self._work(self._state.remove_orphaned_taps)
         return [[f"network lease of task {task}" for task in orphans]]
 
     # -- maintenance ----------------------------------------------------------------------------------------------
@@ -281,9 +283,9 @@ class Networkd:
         self._wake.clear()  # before the flags are read: an event from here on wakes the loop again
 
     def _seconds_until_due(self) -> float:
-        """Return the seconds until the next reservation expires or the next check of units."""
-        expiry = self._state.next_expiry()
-        return UNIT_CHECK_INTERVAL_S if expiry is None else max(1, min(expiry - now(), UNIT_CHECK_INTERVAL_S))
+        """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
+        expiry, check = self._state.next_expiry(), self._units_checked_at + UNIT_CHECK_INTERVAL_S
+        return max(1, (check if expiry is None else min(expiry, check)) - now())
 
     async def _repair(self) -> None:
         try:

@@ -196,10 +196,7 @@ class NetworkState:
         self._recover_damaged_records()
         self._ports.restore(self._published_ports())
         self._up = {network.name for network in self.networks() if self._links.has_bridge(network)}
-        orphans = self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}
-        if orphans:
-            _log.info("removing orphaned taps: %s", ", ".join(sorted(orphans)))
-            links.delete_links(orphans)
+        self.remove_orphaned_taps()
         for name in {lease.network for _, lease in self._attached_leases()}:
             self._bring_up(self._networks[name])
         if self._up:
@@ -211,6 +208,13 @@ class NetworkState:
             sysctls.restore(self._store.sysctls())  # a start was killed between the sysctls and its bridge
         self._remove_idle_networks()
         return tuple(h.reservation.task for h in self.records if h.state is LeaseState.RELEASING)
+
+    def remove_orphaned_taps(self) -> None:
+        """Delete the taps without an attached lease, such as after a deletion that failed."""
+        orphans = self._links.taps().keys() - {lease.tap for _, lease in self._attached_leases()}
+        if orphans:
+            _log.info("removing orphaned taps: %s", ", ".join(sorted(orphans)))
+            links.delete_links(orphans)
 
     def repair(self) -> None:
         """Rebuild the nftables tables if another program has changed them."""

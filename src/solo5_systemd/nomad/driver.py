@@ -90,10 +90,9 @@ class Driver:
         self._undecoded = None
         try:
             self.config, self._config_error = plugin_config(data), ""
-        except SettingsError as error:
+        except (SettingsError, DependencyError) as error:
             self.config, self._config_error = REMOVE_NOTHING, str(error)
-        except DependencyError as error:
-            self.config, self._config_error, self._undecoded = REMOVE_NOTHING, str(error), data
+            self._undecoded = data if isinstance(error, DependencyError) else None
         self.session.configure(self.config)
 
     async def _fingerprint(self) -> Fingerprint:

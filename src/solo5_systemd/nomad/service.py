@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.nomad import plugin_info as about
-from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
@@ -45,7 +45,7 @@ class BasePlugin:
 
     async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
         """Return the schema of the plugin configuration."""
-        return base.ConfigSchemaResponse(spec=plugin_schema())
+        return base.ConfigSchemaResponse(spec=PLUGIN)
 
     async def set_config(self, request: base.SetConfigRequest) -> base.SetConfigResponse:
         """Set the plugin configuration, without effect on the host: Nomad calls it in short-lived processes, too.
@@ -75,7 +75,7 @@ class DriverService:
 
     async def task_config_schema(self, _: wire.TaskConfigSchemaRequest) -> wire.TaskConfigSchemaResponse:
         """Return the schema of a task's options."""
-        return wire.TaskConfigSchemaResponse(spec=task_schema())
+        return wire.TaskConfigSchemaResponse(spec=TASK)
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
         """Return the driver's capabilities."""

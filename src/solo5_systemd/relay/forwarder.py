@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.journal import follow
+from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
@@ -35,13 +35,17 @@ class Forwarder:
     Args:
         state_files: where the state of each console is saved.
         open_journal: opens a reader of a journal, given matches and a journal namespace.
+        timer: of the waits between two polls of the journals.
 
     Attributes:
         dropped: lines that journald dropped, for the signal Gap; the notice is in the task's stderr already.
     """
 
-    def __init__(self, state_files: StateFiles, open_journal: OpenJournal = JournalReader) -> None:
+    def __init__(
+        self, state_files: StateFiles, open_journal: OpenJournal = JournalReader, timer: PollTimer | None = None
+    ) -> None:
         self._open_journal = open_journal
+        self._timer = timer or PollTimer()
         self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
         self._state_files = state_files
         self._consoles: dict[TaskName, TaskConsole] = {}
@@ -95,6 +99,7 @@ class Forwarder:
             fdstore_names.store_fifo(console.number, stream, duplicate)
             console.writers[stream].open(duplicate)
         self._catching_up.add(console)
+        self._timer.restart()
 
     async def drain(self, task: TaskName) -> bool:
         """Deliver all lines of an ended task that are in the journal now, then close its FIFOs and remove its state.
@@ -134,7 +139,7 @@ class Forwarder:
             if busy:
                 await asyncio.sleep(0)
             else:
-                await follow.changed([each.fd for each in self._followers.values()], follow.POLL_INTERVAL_S)
+                await self._timer.wait([each.fd for each in self._followers.values()])
 
     def close(self) -> None:
         """Close all consoles, files and journals; the copies in systemd's fd store stay open."""
@@ -163,6 +168,8 @@ class Forwarder:
     def _forward_batch(self, follower: JournalFollower) -> bool:
         """Read a batch of lines and forward them; return whether there may be more."""
         lines = follower.read_batch()
+        if lines:
+            self._timer.restart()
         writers = {writer for line in lines if (writer := self._offer(line, follower.namespace)) is not None}
         for writer in writers:
             writer.pump()
@@ -183,6 +190,8 @@ class Forwarder:
         """Let all consoles with skipped lines read a batch; return whether something was read."""
         busy = [console.catch_up() for console in self._catching_up]
         self._catching_up = {console for console in self._catching_up if console.is_catching_up}
+        if any(console.has_reader for console in self._catching_up):
+            self._timer.restart()  # its next batch is read when its FIFO has room
         return any(busy)
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:

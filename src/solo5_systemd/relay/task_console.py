@@ -76,6 +76,11 @@ class TaskConsole:
         return any(writer.queue.catch_up_to is not None for writer in self.writers.values())
 
     @property
+    def has_reader(self) -> bool:
+        """Some FIFO has a reader."""
+        return any(writer.has_reader for writer in self.writers.values())
+
+    @property
     def is_finished(self) -> bool:
         """The task has ended, and each FIFO has all lines or is unreachable."""
         return self.ended and all(writer.is_delivered or writer.is_unreachable for writer in self.writers.values())

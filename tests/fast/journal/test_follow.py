@@ -1,15 +1,18 @@
-"""The polls of a journal that is followed."""
+"""The polls of a journal that is followed, on a clock that jumps."""
 
+import asyncio
+import os
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from solo5_systemd.journal import follow
-from solo5_systemd.journal.follow import IDLE_INTERVAL_S, POLL_INTERVAL_S, batches
+from solo5_systemd.journal.follow import IDLE_INTERVAL_S, POLL_INTERVAL_S, PollTimer, batches
 from solo5_systemd.journal.lines import Line
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.reader import JournalReader
+
+pytestmark = pytest.mark.leaps
 
 
 class FakeReader:
@@ -17,45 +20,62 @@ class FakeReader:
 
     def __init__(self, *polls: int) -> None:
         self._polls = list(polls)
+        self.times: list[float] = []
+        self.fd = os.eventfd(0)
 
     def watch(self) -> int:
-        return -1
+        return self.fd
 
     def read_batch(self, size: int) -> list[Line]:
+        self.times.append(asyncio.get_running_loop().time())
         return cast("list[Line]", [None] * min(self._polls.pop(0), size))
 
     def is_read(self) -> bool:
         return len(self._polls) == 1
 
 
-async def intervals(monkeypatch: pytest.MonkeyPatch, *polls: int, **limits: float) -> list[float]:
-    """Return the seconds between the polls of a journal."""
-    found: list[float] = []
-
-    async def changed(_fds: object, timeout_s: float) -> None:
-        found.append(timeout_s)
-
-    monkeypatch.setattr(follow, "changed", changed)
+async def intervals(*polls: int, timer: PollTimer | None = None) -> list[float]:
+    """Return the seconds between the polls of a journal, without those that followed at once."""
     journal = FakeReader(*polls)
-    sizes = [len(lines) async for lines in batches(cast("JournalReader", journal), 5, journal.is_read, **limits)]
-    assert sizes == list(polls)
-    return found
+    found = batches(cast("JournalReader", journal), 5, journal.is_read, timer)
+    assert [len(lines) async for lines in found] == list(polls)
+    os.close(journal.fd)
+    waits = [after - before for before, after in zip(journal.times, journal.times[1:], strict=False)]
+    return [pytest.approx(wait) for wait in waits if wait]
 
 
-async def test_an_idle_journal_is_polled_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await intervals(monkeypatch, *[0] * 8)
+async def test_an_idle_journal_is_polled_less_and_less_often() -> None:
+    found = await intervals(*[0] * 8)
     assert found[:3] == [POLL_INTERVAL_S, POLL_INTERVAL_S * 2, POLL_INTERVAL_S * 4]
-    assert set(found[4:]) == {IDLE_INTERVAL_S}
+    assert found[4:] == [IDLE_INTERVAL_S] * 3
 
 
-async def test_a_line_makes_the_polls_frequent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await intervals(monkeypatch, *[0] * 8, 1, 0, 0))[-2:] == [POLL_INTERVAL_S, POLL_INTERVAL_S * 2]
+async def test_a_line_makes_the_polls_frequent_again() -> None:
+    assert (await intervals(*[0] * 8, 1, 0, 0))[-2:] == [POLL_INTERVAL_S, POLL_INTERVAL_S * 2]
 
 
-async def test_a_full_batch_is_followed_by_the_next_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await intervals(monkeypatch, 5, 5, 1, 0) == [POLL_INTERVAL_S]
+async def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
+    assert await intervals(5, 5, 1, 0) == [POLL_INTERVAL_S]
 
 
-async def test_polls_can_be_of_one_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await intervals(monkeypatch, *[0] * 8, poll_interval_s=0.05, idle_interval_s=0.05)
-    assert set(found) == {0.05}
+async def test_polls_can_be_of_one_interval() -> None:
+    assert await intervals(*[0] * 8, timer=PollTimer(0.05, 0.05)) == [0.05] * 7
+
+
+async def test_a_restart_ends_a_long_wait_and_no_short_one() -> None:
+    loop = asyncio.get_running_loop()
+    timer = PollTimer()
+    for _ in range(6):
+        await timer.wait(())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(timer.wait(()))
+        before = loop.time()
+        await asyncio.sleep(0.001)
+        timer.restart()
+    assert loop.time() - before == pytest.approx(0.001)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(timer.wait(()))
+        before = loop.time()
+        await asyncio.sleep(0.001)
+        timer.restart()
+    assert loop.time() - before == pytest.approx(POLL_INTERVAL_S)

@@ -12,7 +12,7 @@ from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
-from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.start_progress import SLOW_START_S
@@ -49,15 +49,15 @@ def keys(spec: Spec) -> set[str]:
 
 def test_every_option_of_a_task_has_its_row() -> None:
     task, nic = tables("Task configuration")
-    assert task.keys() == keys(task_schema())
-    assert nic.keys() == keys(task_schema().object.attributes["nic"].block_map.nested)
-    for key in keys(task_schema().object.attributes["block"].block_map.nested):
+    assert task.keys() == keys(TASK)
+    assert nic.keys() == keys(TASK.object.attributes["nic"].block_map.nested)
+    for key in keys(TASK.object.attributes["block"].block_map.nested):
         assert f"`{key}`" in task["block"]
 
 
 def test_every_option_of_readiness_has_its_row() -> None:
     [ready] = tables("Readiness")
-    assert ready.keys() == keys(task_schema().object.attributes["ready"].block_value.nested)
+    assert ready.keys() == keys(TASK.object.attributes["ready"].block_value.nested)
     assert all("| string |" in row for row in ready.values())
     assert f'`"{Rule.deadline:g}s"`' in ready["deadline"]
     assert f'`"{Rule.interval:g}s"`' in ready["interval"]
@@ -94,16 +94,14 @@ def test_every_event_is_shown_as_it_is(event: TaskEvent) -> None:
 
 def test_every_option_of_the_plugin_has_its_row() -> None:
     [plugin] = tables("Plugin configuration")
-    assert plugin.keys() == keys(plugin_schema())
-    for name, spec in plugin_schema().object.attributes.items():
+    assert plugin.keys() == keys(PLUGIN)
+    for name, spec in PLUGIN.object.attributes.items():
         nested = spec.block_map.nested if spec.HasField("block_map") else spec.block_value.nested
         for key in keys(nested):
             assert re.search(rf"`{key}[ `]", plugin[name]), f"{name}.{key}"
 
 
-@pytest.mark.parametrize(
-    "schema, title", [(task_schema(), "Task"), (plugin_schema(), "Plugin")], ids=["task", "plugin"]
-)
+@pytest.mark.parametrize("schema, title", [(TASK, "Task"), (PLUGIN, "Plugin")], ids=["task", "plugin"])
 def test_every_type_is_the_schemas(schema: Spec, title: str) -> None:
     rows = tables(f"{title} configuration")[0]
     for name, spec in schema.object.attributes.items():

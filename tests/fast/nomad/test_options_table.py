@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.tables import missing
 
-from solo5_systemd.nomad.config.schema import plugin_schema
+from solo5_systemd.nomad.config.schema import PLUGIN
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
 CONFIGURATION = "machine/nomad/test_configuration.py"
@@ -79,7 +79,7 @@ def options(spec: Spec, above: str = "") -> Iterator[str]:
 
 
 def test_every_option_of_the_plugin_has_its_test() -> None:
-    assert set(options(plugin_schema())) == SHOWN.keys() | ELSEWHERE
+    assert set(options(PLUGIN)) == SHOWN.keys() | ELSEWHERE
 
 
 @pytest.mark.parametrize("option", SHOWN)

@@ -8,11 +8,11 @@ from tests.fast.nomad.values import packed
 
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.nomad.config.plugin import plugin_config
-from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
-SCHEMAS = pytest.mark.parametrize("schema", [plugin_schema(), task_schema()], ids=["plugin", "task"])
+SCHEMAS = pytest.mark.parametrize("schema", [PLUGIN, TASK], ids=["plugin", "task"])
 TYPES = {"string", "list(string)", "number", "bool"}
 ODD = 1.5
 """Right for no key: no text, no list, no table, no whole number."""
@@ -89,8 +89,8 @@ def document(path: tuple[str, ...], value: object) -> dict[str, Any]:
 
 
 READERS: list[tuple[Spec, Callable[[bytes], object], str, dict[str, Any]]] = [
-    (plugin_schema(), plugin_config, "plugin.solo5.config", {}),
-    (task_schema(), task_options, "config", {"unikernel": "a"}),
+    (PLUGIN, plugin_config, "plugin.solo5.config", {}),
+    (TASK, task_options, "config", {"unikernel": "a"}),
 ]
 
 
@@ -121,6 +121,6 @@ def test_every_key_that_is_read_is_in_the_schema(
 
 
 def test_what_a_job_must_say_is_the_image_and_each_disks_source() -> None:
-    required = {spec.Attr.name for spec in nested(task_schema()) if spec.Attr.required}
+    required = {spec.Attr.name for spec in nested(TASK) if spec.Attr.required}
     assert required == {"unikernel", "source"}
-    assert not [spec for spec in nested(plugin_schema()) if spec.Attr.required]
+    assert not [spec for spec in nested(PLUGIN) if spec.Attr.required]

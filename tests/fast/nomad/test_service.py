@@ -9,7 +9,7 @@ from tests.fast.nomad.values import TASK_ID, packed, task_config
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import task_service
-from solo5_systemd.nomad.config.schema import plugin_schema, task_schema
+from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import BasePlugin
@@ -40,9 +40,9 @@ async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
 
 async def test_both_schemas_are_served(machine: Machine) -> None:
     async with agent() as nomad:
-        assert (await base_of(nomad).config_schema(base.ConfigSchemaRequest())).spec == plugin_schema()
+        assert (await base_of(nomad).config_schema(base.ConfigSchemaRequest())).spec == PLUGIN
         answer = await nomad.service.task_config_schema(wire.TaskConfigSchemaRequest())
-        assert answer.spec == task_schema()
+        assert answer.spec == TASK
 
 
 @pytest.mark.parametrize("collected", [True, False])

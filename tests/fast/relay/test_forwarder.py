@@ -12,7 +12,7 @@ from tests.fakes.kernel import failing
 from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import follow
+from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, Stream, dropped_notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import forwarder as module
@@ -58,9 +58,9 @@ class Fifo:
 class Relay:
     """A forwarder on a journal in memory, while it runs."""
 
-    def __init__(self, journal: Journal, directory: Path) -> None:
+    def __init__(self, journal: Journal, directory: Path, timer: PollTimer | None = None) -> None:
         self.journal = journal
-        self.forwarder = Forwarder(StateFiles(directory), journal.open)
+        self.forwarder = Forwarder(StateFiles(directory), journal.open, timer)
         self.fifos: list[Fifo] = []
 
     def forward(self, task: TaskName = WEB, since: int = 0, namespace: str = "") -> tuple[Fifo, Fifo]:
@@ -72,8 +72,8 @@ class Relay:
 
 
 @asynccontextmanager
-async def running(journal: Journal, directory: Path) -> AsyncIterator[Relay]:
-    relay = Relay(journal, directory)
+async def running(journal: Journal, directory: Path, timer: PollTimer | None = None) -> AsyncIterator[Relay]:
+    relay = Relay(journal, directory, timer)
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(relay.forwarder.run())
         yield relay
@@ -141,17 +141,24 @@ async def test_a_removed_file_is_read_to_its_end(tmp_path: Path) -> None:
         await until(out.read, "written,\nput aside\nand removed\n")
 
 
-async def test_a_change_of_the_journals_files_does_not_wait_for_the_next_poll(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 3600)
+async def test_a_change_of_the_journals_files_does_not_wait_for_the_next_poll(tmp_path: Path) -> None:
     journal = Journal()
-    async with running(journal, tmp_path) as relay:
+    async with running(journal, tmp_path, PollTimer(3600, 3600)) as relay:
         out, _ = relay.forward()
         await passed(1)
         journal.write("late\n")
         journal.notify()
         await until(out.read, "late\n")
+
+
+async def test_a_console_that_begins_does_not_wait_for_the_poll_of_an_idle_journal(tmp_path: Path) -> None:
+    journal = Journal()
+    async with running(journal, tmp_path, PollTimer(0.001, 3600)) as relay:
+        await passed(8000)
+        journal.write("early\n")
+        out, _ = relay.forward()
+        async with asyncio.timeout(1):
+            await until(out.read, "early\n")
 
 
 async def test_lines_before_since_are_not_forwarded(tmp_path: Path) -> None:

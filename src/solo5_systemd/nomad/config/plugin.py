@@ -8,9 +8,10 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.task import assignments, unpack
 from solo5_systemd.nomad.config.values import Logging, choice, choices, seconds
-from solo5_systemd.settings.model import POLICY_KEYS, network_policy, parse_settings, policy_table
+from solo5_systemd.settings.model import network_policy, parse_settings, policy_table
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_table import SETTABLE
 from solo5_systemd.workload import UnitKind
@@ -154,12 +155,7 @@ def plugin_config(data: bytes) -> PluginConfig:
         SettingsError: a key is unknown, or its value is wrong; the sentence has the key's path.
     """
     fields = unpack(data, WHERE, SettingsError)
-    fields.allow(
-        "enabled", "image_paths", "block_paths", "tender_paths", "image_store_mb", "log_namespace", "networks",
-        "network",
-        "stats_interval", "disable_log_collection", "allowed_properties", "allowed_units", "allowed_tenders",
-        "defaults", "ceilings", "gc", "allow_missing_controllers",
-    )  # fmt: skip
+    fields.allow(*schema.names(schema.PLUGIN))
     config = PluginConfig(
         enabled=fields.boolean("enabled", default=True),
         image_paths=_directories(fields, "image_paths"),
@@ -223,7 +219,7 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 
 def _network(fields: Fields) -> dict[str, object]:
-    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS)
+    fields.allow(*schema.names(schema.NETWORK))
     texts = {key: fields.text(key) for key in ("ipv4", "gateway4", "bridge") if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
@@ -240,7 +236,7 @@ def _property_names(fields: Fields) -> tuple[str, ...]:
 
 
 def _defaults(fields: Fields) -> Defaults:
-    fields.allow("tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties")
+    fields.allow(*schema.names(schema.DEFAULTS))
     properties = assignments(fields, "properties")
     with _under(fields, "properties"):
         for key, text in properties:
@@ -256,14 +252,13 @@ def _defaults(fields: Fields) -> Defaults:
 
 
 def _ceilings(fields: Fields) -> Ceilings:
-    keys = ("memory_mb", "nics", "blocks", "ports", "image_mb")
-    fields.allow(*keys)
+    fields.allow(*(keys := schema.names(schema.CEILINGS)))
     set_ones = {key: fields.number(key, low=0, high=1 << 30) for key in keys if fields.has(key)}
     return Ceilings(**set_ones)
 
 
 def _gc(fields: Fields) -> GcConfig:
-    fields.allow("enabled", "interval", "image_age", "tasks", "dangling_tasks")
+    fields.allow(*schema.names(schema.GC))
     return GcConfig(
         enabled=fields.boolean("enabled", default=True),
         interval=_duration(fields, "interval", 3600.0, least=1.0),
@@ -274,7 +269,7 @@ def _gc(fields: Fields) -> GcConfig:
 
 
 def _forgotten_tasks(fields: Fields) -> ForgottenTasksConfig:
-    fields.allow("enabled", "period", "creation_grace", "dry_run")
+    fields.allow(*schema.names(schema.FORGOTTEN_TASKS))
     return ForgottenTasksConfig(
         enabled=fields.boolean("enabled", default=True),
         period=_duration(fields, "period", 60.0, least=1.0),

@@ -10,6 +10,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Protocol, ipv4_address, port_number
+from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.values import choice, seconds
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def parse_rule(fields: Fields) -> Rule:
     Raises:
         InvalidRequestError: it has no condition or several, or a value is wrong.
     """
-    fields.allow("console", "tcp", "udp", "deadline", "interval", "on_loss")
+    fields.allow(*schema.names(schema.READY))
     deadline = _seconds(fields, "deadline", Rule.deadline, 1.0, DEADLINE_MAX_S)
     interval = _seconds(fields, "interval", Rule.interval, 0.1, 3600.0)
     on_loss = choice(fields, "on_loss", OnLoss) or OnLoss.EVENT

@@ -1,6 +1,6 @@
 """The task options, `task { config { … } }`, decoded from Nomad's msgpack.
 
-Every key of `schema.task_schema` is present, with nil if the job does not set it (hashicorp/hcl2, hcldec). A number may
+Every key of `schema.TASK` is present, with nil if the job does not set it (hashicorp/hcl2, hcldec). A number may
 be an int, a float or a text: go-cty chooses the one that is exact.
 """
 
@@ -15,6 +15,7 @@ from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
+from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.values import Logging, choice
 from solo5_systemd.unit.log_fields import labels
@@ -126,21 +127,7 @@ def task_options(data: bytes) -> TaskOptions:
         InvalidRequestError: a key is unknown or missing, or its value is wrong; the sentence has the key's path.
     """
     fields = unpack(data, "config")
-    fields.allow(
-        "unikernel",
-        "args",
-        "nic",
-        "ports",
-        "block",
-        "tender",
-        "unit",
-        "logging",
-        "quiet",
-        "cpu_hard_limit",
-        "properties",
-        "labels",
-        "ready",
-    )
+    fields.allow(*schema.names(schema.TASK))
     unikernel = fields.text("unikernel", "")
     if not unikernel:
         raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
@@ -194,7 +181,7 @@ def _device(table: Fields, name: str) -> DeviceName:
 
 
 def _nic(name: DeviceName, fields: Fields) -> NicOptions:
-    fields.allow("network", "ip", "mac", "ports")
+    fields.allow(*schema.names(schema.NIC))
     return NicOptions(
         nic=name,
         network=fields.parsed("network", network_name) if fields.has("network") else None,
@@ -205,7 +192,7 @@ def _nic(name: DeviceName, fields: Fields) -> NicOptions:
 
 
 def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
-    fields.allow("source", "sector_size")
+    fields.allow(*schema.names(schema.DISK))
     size = fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE) if fields.has("sector_size") else None
     return DiskOptions(disk=name, source=fields.text("source"), sector_size=size)
 

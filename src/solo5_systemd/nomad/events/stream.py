@@ -28,6 +28,12 @@ SETTLE_TIMEOUT_S = 0.05
 DELIVERY_TIMEOUT_S = 0.5
 """Seconds that a task's end waits at most until its event is written to the agent."""
 
+BURST = 4
+"""Recurring events at once. Nomad keeps ten of a task, and those of its start and end must stay among them."""
+
+REFILL_INTERVAL_S = 60.0
+"""Seconds until one more recurring event may be published."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Buffered:
@@ -64,7 +70,7 @@ class EventStream:
         self._arrived.set()
 
     def publish_throttled(self, task: wire.TaskConfig, event: TaskEvent) -> None:
-        """Publish an event that may recur: `throttle.BURST` at once, then one a minute that counts the others."""
+        """Publish an event that may recur: `BURST` at once, then one a minute that counts the others."""
         loop = asyncio.get_running_loop()
         throttle = self._throttles.setdefault(task.id, Throttle(since=loop.time()))
         passed = throttle.offer(event, loop.time())
@@ -132,18 +138,12 @@ class EventStream:
             self._buffer.popleft()
 
 
-# A token bucket for the recurring events of one task. Excess events are summarised by the last of them.
-
-BURST = 4
-"""Events at once. Nomad keeps ten of a task, and those of its start and end must stay among them."""
-
-REFILL_INTERVAL_S = 60.0
-"""Seconds until the bucket has one more token."""
-
-
 @dataclass
 class Throttle:
-    """The token bucket of one task. All times are seconds of the same monotonic clock."""
+    """A token bucket for the recurring events of one task. Excess events are summarised by the last of them.
+
+    All times are seconds of the same monotonic clock.
+    """
 
     since: float
     tokens: float = BURST

@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 
-from solo5_systemd.journal.follow import batches
+from solo5_systemd.journal.follow import PollTimer, batches
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, console_matches
 from solo5_systemd.network.model import Protocol
@@ -83,7 +83,8 @@ async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list
         journal.watch()
         journal.seek_realtime(since)
         caught_up = False
-        async with aclosing(batches(journal, BATCH_LINES, lambda: False, POLL_INTERVAL_S, POLL_INTERVAL_S)) as found:
+        timer = PollTimer(POLL_INTERVAL_S, POLL_INTERVAL_S)
+        async with aclosing(batches(journal, BATCH_LINES, lambda: False, timer)) as found:
             async for lines in found:
                 # Not later: the clock may be set back while the guest runs.
                 run = lines if caught_up else [line for line in lines if line.realtime >= since]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from solo5_systemd.cgroup.usage import Usage
     from solo5_systemd.engine.backends import Meter
 
+T = TypeVar("T")
+
+_Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
+
 
 class StatsStreams:
     """The streams of all tasks.
@@ -74,15 +78,8 @@ class _TaskStats:
         return self._message
 
 
-# A ticker: callbacks of one interval run together, on one timer.
-
-T = TypeVar("T")
-
-_Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
-
-
 class Ticker:
-    """Ticks at the whole multiples of each interval, on the event loop's clock."""
+    """Runs the callbacks of one interval together, at its whole multiples on the event loop's clock."""
 
     def __init__(self) -> None:
         self._due: dict[float, list[_Waiting]] = {}

@@ -31,6 +31,9 @@ RESERVED_SLICE = "solo5-reserved.slice"
 QUIET = "--solo5:quiet"
 """The first argument by which Solo5's bindings print only aborts."""
 
+_SLUG_MAX = 40
+_UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
+
 
 def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> Workload:
     """Return the workload of a task.
@@ -247,17 +250,14 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
     return posixpath.normpath(posixpath.join(task_directory(task), path))
 
 
-# A task's name on this host, derived from Nomad's task ID alone, so that stop and destroy need no stored state.
-
-_SLUG = 40
-_UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
+# --- name --------------------------------------------------------------------------------------------------------
 
 
 def name_of(task_id: str) -> TaskName:
-    """Return the name of a task ID, such as `web-3fa85f64-9c1185a5c5e9`.
+    """Return the task's name on this host, such as `web-3fa85f64-9c1185a5c5e9`, from Nomad's task ID alone.
 
-    Task and allocation are for readers, and the hash makes it unique. An ID is `ALLOCATION/TASK/RANDOM`, new for each
-    start; any other text has a name, too.
+    So stop and destroy need no stored state. Task and allocation are for readers, and the hash makes it unique. An ID is
+    `ALLOCATION/TASK/RANDOM`, new for each start; any other text has a name, too.
     """
     allocation, _, rest = task_id.partition("/")
     task = rest.rpartition("/")[0] or allocation
@@ -271,4 +271,4 @@ def stem(name: TaskName) -> str:
 
 
 def _slug(text: str) -> str:
-    return _UNFIT.sub("_", text)[:_SLUG].lstrip("_.")
+    return _UNFIT.sub("_", text)[:_SLUG_MAX].lstrip("_.")
