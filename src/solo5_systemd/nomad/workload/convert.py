@@ -256,8 +256,8 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
 def name_of(task_id: str) -> TaskName:
     """Return the task's name on this host, such as `web-3fa85f64-9c1185a5c5e9`, from Nomad's task ID alone.
 
-    So stop and destroy need no stored state. Task and allocation are for readers, and the hash makes it unique. An ID is
-    `ALLOCATION/TASK/RANDOM`, new for each start; any other text has a name, too.
+    So stop and destroy need no stored state. Task and allocation are for readers, and the hash makes it unique. An ID
+    is `ALLOCATION/TASK/RANDOM`, new for each start; any other text has a name, too.
     """
     allocation, _, rest = task_id.partition("/")
     task = rest.rpartition("/")[0] or allocation
