@@ -11,7 +11,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm container bookworm bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
+TIERS := nomad vm container contract bookworm bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
@@ -43,7 +43,8 @@ lint: proto ## style, types, and who may import whom
 TESTS ?= tests/fast
 .PHONY: fast
 fast: proto ## tests that need no machine: a minute or two; TESTS=tests/fast/cli for some of them
-	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 $(TESTS)
+	COVERAGE=build/coverage PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 $(TESTS)
+	$(if $(filter tests/fast,$(TESTS)),PATH="$(VENV)/bin:$$PATH" tests/pure-coverage build/coverage)
 
 DURATION ?= 3600
 .PHONY: fuzz
@@ -77,7 +78,11 @@ bare-bookworm bare-trixie: bare-%: setup
 .PHONY: container
 container: setup ## tests on a machine at native speed: all but Nomad, and the limits of cgroup v2
 	$(call pytest_in_machine,$@,--backend container,--timeout=300 -m 'not vm' \
-	    --ignore=/srv/tests/machine/nomad $(addprefix /srv/tests/, guests contract machine \
+	    --ignore=/srv/tests/machine/nomad /srv/tests/machine)
+
+.PHONY: contract
+contract: setup ## one service with one real peer: a bus, a network namespace, a tender
+	$(call pytest_in_machine,$@,--backend container,--timeout=300 $(addprefix /srv/tests/, guests contract \
 	    fast/goplugin/test_plugin.py))  # the last with Debian's gRPC, which is an older one
 
 .PHONY: nomad

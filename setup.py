@@ -40,6 +40,8 @@ class Proto(Command):
 
 
 class Build(build):
+    """Compile the protobuf messages before the package is built."""
+
     sub_commands: ClassVar = [("proto", None), *build.sub_commands]
 
 

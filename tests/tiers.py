@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.machine.bootlib.report import duration
+from tests.support.bootlib.report import duration
 
 LOGS = Path("build/tiers")
 AT_MOST = 2  # on two cores: with three, the emulated machine is too slow for time limits of Nomad and systemd

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dbus_next.aio import MessageBus
 from tests.contract.netns import run
-from tests.rules import settled
+from tests.support.nft_listing import settled
 
 import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus

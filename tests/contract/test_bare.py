@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from tests.machine.bootlib import bare, checkout, trees
+from tests.support.bootlib import bare, checkout, trees
 
 MARK = Path("/srv/left-by-bare")
 CALL = "import sys; from tests.contract import test_bare; sys.exit(test_bare.run_here(sys.argv[1:]))"

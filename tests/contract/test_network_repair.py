@@ -13,7 +13,7 @@ from tests.contract.guest import UDP, Guest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
-from tests.rules import settled
+from tests.support.nft_listing import settled
 
 from solo5_systemd.names import TaskName
 

@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.clock import LeapingPolicy
-from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.clock import LeapingPolicy
+from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.engine.runtime import Runtime
 

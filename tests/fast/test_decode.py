@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.fakes.refusal import refusal
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError

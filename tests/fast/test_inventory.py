@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.tables import TESTS, missing
+from tests.support.doc_tables import TESTS, missing
 
 TABLE = (TESTS / "INVENTORY.md").read_text()
 ROWS = {int(row[1]): row[2] for row in re.finditer(r"^\| (\d+) \|(?:[^|]*\|){2}([^|]*)\|$", TABLE, re.MULTILINE)}

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.tables import DOCS, missing
+from tests.support.doc_tables import DOCS, missing
 
 ROOT = DOCS.parent
 SOURCES = ROOT / "src" / "solo5_systemd"

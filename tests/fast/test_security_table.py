@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.tables import DOCS, missing
+from tests.support.doc_tables import DOCS, missing
 
 TABLE = (DOCS / "security.md").read_text().partition("## What stops what")[2].partition("\n## ")[0]
 ROWS = {row[1].strip(): row[2] for row in re.finditer(r"^\| ([^-|][^|]*)\|[^|]*\|([^|]*)\|$", TABLE, re.MULTILINE)}

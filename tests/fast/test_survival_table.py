@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.tables import DOCS, missing
+from tests.support.doc_tables import DOCS, missing
 
 TABLE = (DOCS / "survival.md").read_text()
 ROWS = {

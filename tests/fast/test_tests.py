@@ -65,7 +65,7 @@ def _of_a_test(test: Function) -> Iterator[tuple[int, str]]:
         if node in polls:
             continue
         if isinstance(node, ast.Call) and name(node) in SLEEPS and ast.unparse(node.args[0]) != "0":
-            yield node.lineno, f"{name(node)}: wait for a condition, or let time leap (tests/fakes/clock.py)"
+            yield node.lineno, f"{name(node)}: wait for a condition, or let time leap (tests/support/fakes/clock.py)"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.tables import DOCS
+from tests.support.doc_tables import DOCS
 
 ROOT = DOCS.parent
 SOURCES = ROOT / "src" / "solo5_systemd"

@@ -3,9 +3,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .namespace import Namespace, ip
-from .tenders import Tender
+from tests.guests.namespace import Namespace, ip
+from tests.guests.tenders import Tender
 
 
 @pytest.fixture(params=["hvt", "spt"])

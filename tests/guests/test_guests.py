@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from .tenders import Tender
+from tests.guests.tenders import Tender
 
 ILLEGAL, SEGMENT, FORBIDDEN = -signal.SIGILL, -signal.SIGSEGV, -signal.SIGSYS
 

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-
-from .namespace import Namespace
-from .tenders import Running, Tender
+from tests.guests.namespace import Namespace
+from tests.guests.tenders import Running, Tender
 
 GUEST, HOST, NOBODY = "10.0.0.2", "10.0.0.1", "10.0.0.99"
 MAC = "02:00:00:00:00:02"

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from .namespace import Namespace
-from .tenders import Tender
+from tests.guests.namespace import Namespace
+from tests.guests.tenders import Tender
 
 
 def refused(tender: Tender, *words: str | Path) -> str:

@@ -11,9 +11,9 @@ from random import Random
 
 from tests.hostile.elffile import ElfFile
 from tests.hostile.mutations import MUTATIONS
-from tests.machine.bootlib import layer
+from tests.support.bootlib import layer
 
-GUESTS = Path(__file__).resolve().parents[1] / "guests"
+GUESTS = Path(__file__).resolve().parents[1] / "support/guests"
 COMPOUND = 0.3
 """The share of images with several mutations, up to four."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.rules import settled
+from tests.support.nft_listing import settled
 
 if TYPE_CHECKING:
     from tests.machine.consoles import Consoles

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.machine.conftest import eventually, ok, unit_property
+from tests.machine.fifos import Reader
+
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.nomad.logs.fifos import open_fifo
-
-from .conftest import eventually, ok, unit_property
-from .fifos import Reader
 
 T = TypeVar("T")
 

@@ -18,6 +18,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, cast
 
+from tests.machine.conftest import GUESTS
+
 from solo5_systemd import wiring
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends, Relay
@@ -26,8 +28,6 @@ from solo5_systemd.names import DeviceName, TaskName, task_service
 from solo5_systemd.nomad.logs.fifos import open_fifo
 from solo5_systemd.settings import files
 from solo5_systemd.workload import MIB, Publish, Workload
-
-from .conftest import GUESTS
 
 UNDER_WAY = 0.002
 """Seconds after which a call has been sent, and is being acted upon or just has been."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
 
 Damage = Callable[[bytearray], object]
 

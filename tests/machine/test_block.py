@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
 
 from solo5_systemd import wiring
 from solo5_systemd.block.model import DiskRequest
@@ -20,8 +21,6 @@ from solo5_systemd.errors import StartError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.workload import MIB, Workload
-
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
 
 BOUND = Path("/run/solo5/binds")
 

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, inspect, ok, says, sh, unit_property
-from .seen import files_of
+from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh, unit_property
+from tests.machine.seen import files_of
 
 
 @pytest.fixture(params=["sleeper.hvt", "sleeper.spt", "net.hvt", "net.spt"])

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from .conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl
+from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl
 
 
 def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:

@@ -4,8 +4,7 @@ import json
 import re
 
 import pytest
-
-from .conftest import Outside, Runner, eventually, inspect, ok, unit_property
+from tests.machine.conftest import Outside, Runner, eventually, inspect, ok, unit_property
 
 pytestmark = pytest.mark.everywhere
 

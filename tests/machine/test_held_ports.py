@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .conftest import Machine, Outside, Runner, eventually, ok, sh, unit_property
-from .test_network import web
+from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh, unit_property
+from tests.machine.test_network import web
 
 NETWORKD = "solo5-networkd.service"
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
-from .seen import files_of
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
+from tests.machine.seen import files_of
 
 PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"

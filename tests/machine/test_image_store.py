@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh
-from .images import padded
+from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh
+from tests.machine.images import padded
 
 STORE = Path("/var/lib/solo5/images")
 SETTINGS = Path("/etc/solo5/test-store.toml")

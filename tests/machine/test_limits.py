@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import Machine, Runner, console, eventually, inspect, ok, says, unit_property
+from tests.machine.conftest import Machine, Runner, console, eventually, inspect, ok, says, unit_property
 
 pytestmark = pytest.mark.vm
 MIB = 1 << 20

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import Machine, Runner, eventually, ok, says, sh
-from .consoles import UNLIMITED, numbers, shell_task
+from tests.machine.conftest import Machine, Runner, eventually, ok, says, sh
+from tests.machine.consoles import UNLIMITED, numbers, shell_task
 
 NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
 NO_LINES = "solo5ctl: no console lines: expected root or a member of group systemd-journal.\n"

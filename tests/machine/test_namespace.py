@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, eventually, inspect, ok, remove_namespace, says, sh, unit_property
-from .consoles import Consoles
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Runner,
+    eventually,
+    inspect,
+    ok,
+    remove_namespace,
+    says,
+    sh,
+    unit_property,
+)
+from tests.machine.consoles import Consoles
 
 SETTINGS = Path("/etc/solo5/namespace.toml")
 NAMESPACE = "--namespace=guests"

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, Outside, Runner, console, eventually, inspect, ok, sh, udp
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, console, eventually, inspect, ok, sh, udp
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 GATEWAY = "--ipv4-gateway={net.service.gateway4}"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import Machine, Runner, inspect, ok, says, sh, unit_property
-from .mishaps import end_main_thread, going_down
+from tests.machine.conftest import Machine, Runner, inspect, ok, says, sh, unit_property
+from tests.machine.mishaps import end_main_thread, going_down
 
 TARGETS = ["hvt", "spt"]
 Told = tuple[str, str, int | None, int | None, bool]

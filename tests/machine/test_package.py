@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from .conftest import Machine, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh
 
 PACKAGE = "solo5-systemd"
 UNITS = ("solo5-networkd.service", "solo5-network@.service", "solo5-outcome@.target", "solo5.slice")

@@ -5,14 +5,14 @@ import signal
 import time
 from pathlib import Path
 
+from tests.machine.conftest import Machine, Runner, eventually, ok, sh, unit_property
+from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
+from tests.machine.fifos import Reader
+
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.logs.fifos import open_fifo
 from solo5_systemd.relay.main import IDLE_TIMEOUT_S
-
-from .conftest import Machine, Runner, eventually, ok, sh, unit_property
-from .consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
-from .fifos import Reader
 
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 

@@ -6,15 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.machine.conftest import Machine, eventually, ok, remove_namespace, unit_property
+from tests.machine.consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
+from tests.machine.fifos import Reader
 
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.lines import DroppedLines, dropped_notice
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
-
-from .conftest import Machine, eventually, ok, remove_namespace, unit_property
-from .consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
-from .fifos import Reader
 
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine.conftest import GUESTS, Machine, ok, sh, systemctl
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.bus.connection import system_bus
@@ -28,8 +29,6 @@ from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles, pa
 from solo5_systemd.unit.property_table import SETTABLE
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import UnitKind, Workload
-
-from .conftest import GUESTS, Machine, ok, sh, systemctl
 
 SEED = int(os.environ.get("SEED", "11"))
 TASKS = tuple(TaskName(f"reload-{n}") for n in range(3))

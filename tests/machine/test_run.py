@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
-from .mishaps import end_main_thread
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.mishaps import end_main_thread
 
 TARGETS = ("hvt", "spt")
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
 
 
 @pytest.fixture(autouse=True)

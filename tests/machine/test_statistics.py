@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import Machine, Runner, inspect, ok, says, unit_property
+from tests.machine.conftest import Machine, Runner, inspect, ok, says, unit_property
 
 COLLECTOR = Path("/var/lib/prometheus/node-exporter")
 HEADERS = 14 + 20 + 8

@@ -22,16 +22,15 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
+from tests.machine.conftest import Machine, eventually, inspect, left_as_found, ok, sh, unit_property
+from tests.machine.fifos import Reader
+from tests.machine.killing_itself import Life, Moment, order
 
 from solo5_systemd import wiring
 from solo5_systemd.engine.backends import Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.settings import files
-
-from .conftest import Machine, eventually, inspect, left_as_found, ok, sh, unit_property
-from .fifos import Reader
-from .killing_itself import Life, Moment, order
 
 AT_ONCE = 3
 """Processes that kill themselves side by side: they have nothing in common."""

@@ -11,10 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import Machine, Outside, Runner, cable, console, eventually, inspect, ok, says, systemctl, unit_property
-from .test_package import deb
-from .traffic import Traffic, traffic
+from tests.machine.conftest import (
+    Machine,
+    Outside,
+    Runner,
+    cable,
+    console,
+    eventually,
+    inspect,
+    ok,
+    says,
+    systemctl,
+    unit_property,
+)
+from tests.machine.test_package import deb
+from tests.machine.traffic import Traffic, traffic
 
 NAME = "survivor"
 SERVING = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--count=100")

@@ -5,12 +5,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.machine.conftest import GUESTS, Runner, eventually, ok, sh
+
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_exports import ExportedState
 from solo5_systemd.unit.state import UnitState
-
-from .conftest import GUESTS, Runner, eventually, ok, sh
 
 
 class Counting(Manager):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .conftest import GUESTS, Machine, Runner, eventually, ok, sh
+from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh
 
 STATE = Path("/var/lib/private/somebody")
 GIVEN_DISKS = Path("/var/lib/solo5/users")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .conftest import Outside
+from tests.machine.conftest import Outside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The backends of the engine, as Protocols.
 
-`wiring` has the implementations, tests/fakes those of the tests. Every method raises only errors of
+`wiring` has the implementations, tests/support/fakes those of the tests. Every method raises only errors of
 `solo5_systemd.errors`.
 """
 

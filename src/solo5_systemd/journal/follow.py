@@ -30,12 +30,12 @@ class PollTimer:
     def __init__(self, poll_interval_s: float = POLL_INTERVAL_S, idle_interval_s: float = IDLE_INTERVAL_S) -> None:
         self._shortest_s, self._longest_s = poll_interval_s, idle_interval_s
         self._next_s = poll_interval_s
-        self._wait: asyncio.Future[None] | None = None
+        self._long_wait: asyncio.Future[None] | None = None
 
     def restart(self) -> None:
         """Begin with the shortest wait again, after a line or for a new console; a longer wait ends now."""
-        if self._wait is not None and self._next_s > self._shortest_s:
-            _wake(self._wait)
+        if self._long_wait is not None:
+            _wake(self._long_wait)
         self._next_s = self._shortest_s
 
     async def wait(self, fds: Collection[int]) -> None:
@@ -48,7 +48,8 @@ class PollTimer:
             fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
         """
         loop = asyncio.get_running_loop()
-        self._wait = woken = loop.create_future()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._long_wait = woken if self._next_s > self._shortest_s else None
         timer = loop.call_later(self._next_s, _wake, woken)
         self._next_s = min(self._next_s * 2, self._longest_s)
         for fd in fds:
@@ -56,7 +57,7 @@ class PollTimer:
         try:
             await woken
         finally:
-            self._wait = None
+            self._long_wait = None
             timer.cancel()
             for fd in fds:
                 loop.remove_reader(fd)

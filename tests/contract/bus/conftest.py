@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, pid1
 from tests.contract.netservice import PrivateBus
-from tests.fakes.attributes import Attributes
-from tests.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
+from tests.support.fakes.attributes import Attributes
+from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus

@@ -1,5 +1,5 @@
 import pytest
-from tests.fakes.refusal import refusal
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.block.model import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import InvalidRequestError

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from tests.machine.bootlib.background import begun
+from tests.support.bootlib.background import begun
 
 
 def test_two_pieces_of_work_are_done_at_once() -> None:

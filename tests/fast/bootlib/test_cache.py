@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.machine.bootlib import cache
+from tests.support.bootlib import cache
 
 
 @pytest.fixture(autouse=True)

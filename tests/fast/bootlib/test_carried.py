@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.machine.bootlib import carried
+from tests.support.bootlib import carried
 
 
 def test_variables_of_pip_proxies_and_authorities_are_carried_and_no_others() -> None:

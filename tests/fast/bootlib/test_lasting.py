@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.machine.bootlib import report
+from tests.support.bootlib import report
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine import bootlib
+from tests.support import bootlib
 
 INSIDE = {"runner.py"}
 """What runs in the machine that was booted."""

@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.fakes.kernel import failing
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.names import TaskName

@@ -5,7 +5,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
-from tests.fakes.kernel import failing
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import Usage

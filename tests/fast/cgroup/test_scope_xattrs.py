@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.fakes.attributes import Attributes
+from tests.support.fakes.attributes import Attributes
 
 from solo5_systemd.cgroup.scope_xattrs import ATTRIBUTE, ScopeFields
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 import pytest
-from tests.fakes.engine import FakeRuntime
+from tests.support.fakes.engine import FakeRuntime
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run

@@ -131,7 +131,7 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
         "from solo5_systemd.cli.main import run\n"
         "from solo5_systemd.cli.context import CommandContext\n"
         "from solo5_systemd.cli.screen import standard_screen\n"
-        "from tests.fakes.engine import FakeRuntime\n"
+        "from tests.support.fakes.engine import FakeRuntime\n"
         "from contextlib import asynccontextmanager\n"
         "@asynccontextmanager\n"
         "async def connect(): yield FakeRuntime()\n"

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.fakes.tasks import LEASE, PORTS, ended, running
 from tests.fast.cli.test_completion import PARSERS, options
 from tests.fast.cli.test_stats import BEFORE, FULL
+from tests.support.fakes.tasks import LEASE, PORTS, ended, running
 
 from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.errors import Solo5Error

@@ -10,11 +10,11 @@ import prometheus_client.openmetrics.parser as openmetrics_parser
 import prometheus_client.parser as prometheus_parser
 import pytest
 from prometheus_client.metrics_core import Metric
-from tests.fakes.engine import FakeRuntime
-from tests.fakes.kernel import failing
-from tests.fakes.tasks import NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
+from tests.support.fakes.engine import FakeRuntime
+from tests.support.fakes.kernel import failing
+from tests.support.fakes.tasks import NETWORK, running
 
 from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tests.fakes.engine import FakeRuntime
-from tests.fakes.tasks import LEASE, NETWORK, running
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.engine import FakeRuntime
+from tests.support.fakes.tasks import LEASE, NETWORK, running
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName

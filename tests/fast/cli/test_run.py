@@ -6,9 +6,9 @@ import signal as signals
 from pathlib import Path
 
 import pytest
-from tests.fakes.engine import line
-from tests.fakes.tasks import running
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.engine import line
+from tests.support.fakes.tasks import running
 
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.journal.lines import Stream

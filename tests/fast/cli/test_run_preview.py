@@ -4,10 +4,10 @@ import json
 import shlex
 
 import pytest
-from tests.fakes.engine import FakeRuntime
-from tests.fakes.images import stored
-from tests.fakes.tasks import LEASE, PORTS
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.engine import FakeRuntime
+from tests.support.fakes.images import stored
+from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.cli.run_preview import plain_value
 from solo5_systemd.engine.start import Plan

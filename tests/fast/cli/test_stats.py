@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
-from tests.fakes.engine import FakeRuntime
-from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.engine import FakeRuntime
+from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
 from solo5_systemd.cli.usage_table import HEADER, WIDE_HEADER, row, usage_json

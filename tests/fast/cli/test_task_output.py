@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.fakes.tasks import LEASE, PORTS, STARTED, ended, running
+from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, running
 
 from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Phase

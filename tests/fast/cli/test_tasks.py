@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tests.fakes.engine import FakeRuntime, line
-from tests.fakes.tasks import ended, running
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.engine import FakeRuntime, line
+from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal.lines import Stream

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tests.fakes.backends import Machine
-from tests.fakes.tasks import ended, running
 from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.fakes.tasks import LEASE, ended, running
+from tests.support.fakes.tasks import LEASE, ended, running
 
 from solo5_systemd.engine.orphans import Snapshot, orphans
 from solo5_systemd.engine.task import Task

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine, console_line
-from tests.fakes.background import Background, yields
-from tests.fakes.clock import passed, taken
-from tests.fakes.images import SHA256
+from tests.support.fakes.backends import Machine, console_line
+from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed, taken
+from tests.support.fakes.images import SHA256
 
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime

@@ -1,6 +1,6 @@
 """The resource usage of all tasks, from the kernel's counters."""
 
-from tests.fakes.backends import Machine
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.runtime import Runtime

@@ -8,11 +8,11 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine, Spawn
-from tests.fakes.images import stored
-from tests.fakes.tasks import started as described
 from tests.fast.image.elfbuilder import Elf
 from tests.fast.image.test_store import tree
+from tests.support.fakes.backends import Machine, Spawn
+from tests.support.fakes.images import stored
+from tests.support.fakes.tasks import started as described
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime

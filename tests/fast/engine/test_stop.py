@@ -4,8 +4,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 import pytest
-from tests.fakes.backends import Machine, Spawn
-from tests.fakes.background import Background
+from tests.support.fakes.backends import Machine, Spawn
+from tests.support.fakes.background import Background
 
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fakes.kernel import failing
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 

@@ -1,5 +1,5 @@
 import pytest
-from tests.fakes.refusal import refusal
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.fakes.kernel import failing
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import enabled_security_modules, find_dropping_chains, kvm_problem, read_kernel

@@ -3,8 +3,8 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.fakes.refusal import refusal
 from tests.fast.image import elfbuilder as elf
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import ImageError, InvalidRequestError
 from solo5_systemd.image.manifest import (

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.fakes.kernel import failing
 from tests.fast.image import elfbuilder as elf
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error, StoreFullError
 from solo5_systemd.image import store as module

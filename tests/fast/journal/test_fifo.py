@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fakes.clock import passed
+from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.nomad.logs.fifos import open_fifo

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.clock import taken
-from tests.fakes.kernel import failing
+from tests.support.fakes.clock import taken
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.journal import sync
 from solo5_systemd.journal.sync import synchronize

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from ipaddress import IPv4Interface
 
-from tests.fakes.tasks import LEASE, PORTS
+from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations

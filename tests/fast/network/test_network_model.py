@@ -3,8 +3,8 @@
 from ipaddress import IPv4Address
 
 import pytest
-from tests.fakes.tasks import NETWORK
 from tests.fast.network.test_nft_sets import RESERVATION
+from tests.support.fakes.tasks import NETWORK
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName

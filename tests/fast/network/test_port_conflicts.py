@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 import pytest
-from tests.fakes.refusal import refusal
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName

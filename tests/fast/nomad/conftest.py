@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine
 from tests.fast.host.test_checks import GOOD
 from tests.fast.nomad.values import Fifos
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.host.checks import Host
 from solo5_systemd.settings.model import Settings

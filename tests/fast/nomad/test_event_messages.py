@@ -1,8 +1,8 @@
 """Texts of task events: short, complete, and without control characters."""
 
 import pytest
-from tests.fakes.images import preflight
-from tests.fakes.tasks import LEASE
+from tests.support.fakes.images import preflight
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import LAST_LINES, QUOTED_LINE_MAX, TaskEvent

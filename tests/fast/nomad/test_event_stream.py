@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.fakes.background import Background, yields
-from tests.fakes.clock import passed, taken
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
+from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed, taken
 
 from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import BUFFER_EVENTS, DELIVERY_TIMEOUT_S, SETTLE_TIMEOUT_S, EventStream

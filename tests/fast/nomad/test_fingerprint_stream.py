@@ -5,11 +5,11 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background
-from tests.fakes.clock import passed
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import packed
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
+from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import HostError, SettingsError
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint

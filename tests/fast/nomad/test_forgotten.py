@@ -4,11 +4,11 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background
-from tests.fakes.tasks import running
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
+from tests.support.fakes.tasks import running
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig

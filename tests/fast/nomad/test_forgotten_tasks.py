@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.fakes.tasks import running
+from tests.support.fakes.tasks import running
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.task.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import yields
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import packed, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import yields
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName

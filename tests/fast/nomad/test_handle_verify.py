@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.fakes.tasks import ended, running
 from tests.fast.nomad.test_handle import state
+from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError

@@ -1,7 +1,7 @@
 """A job's unit properties beside the operator's."""
 
 import pytest
-from tests.fakes.refusal import refusal
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.nomad.config.plugin import TIGHTENING as USUALLY_ALLOWED

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, packed, task_config
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.names import task_scope, task_service
 from solo5_systemd.nomad.workload.convert import name_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes.tasks import LEASE
 from tests.fast.host.test_checks import GOOD
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import pytest
-from tests.tables import missing
+from tests.support.doc_tables import missing
 
 from solo5_systemd.nomad.config.schema import PLUGIN
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.refusal import refusal
 from tests.fast.nomad.values import packed
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.image.manifest import Target

@@ -1,9 +1,9 @@
 """Retained tasks: the last run of each task, until its allocation is removed."""
 
 import pytest
-from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import task_service

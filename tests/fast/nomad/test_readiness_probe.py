@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 
 import pytest
-from tests.fakes.background import Background, yields
+from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.tasks import LEASE
 from tests.fast.nomad.values import packed, port, task_config
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError

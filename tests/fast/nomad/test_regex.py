@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.fakes.background import Background, yields
+from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.nomad.readiness import regex

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background
-from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
+from tests.support.fakes.images import stored
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime

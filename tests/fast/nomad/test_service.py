@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, packed, task_config
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import task_service

@@ -2,11 +2,11 @@
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background
-from tests.fakes.clock import passed
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, packed, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
+from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import task_service

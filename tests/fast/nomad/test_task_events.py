@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from tests.fakes.backends import Machine, console_line
-from tests.fakes.background import Background, yields
-from tests.fakes.clock import passed
-from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, port, task_config
+from tests.support.fakes.backends import Machine, console_line
+from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed
+from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.journal.lines import DroppedLines

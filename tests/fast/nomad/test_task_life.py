@@ -4,12 +4,12 @@ import asyncio
 from itertools import count
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background, yields
-from tests.fakes.clock import passed
-from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed
+from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.names import task_service

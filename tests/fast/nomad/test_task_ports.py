@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
-from tests.fakes.tasks import LEASE
 from tests.fast.nomad.values import TASK_ID, port, task_config
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName

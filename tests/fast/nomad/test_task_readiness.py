@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from tests.fakes.backends import Machine, console_line
-from tests.fakes.background import Background, yields
-from tests.fakes.clock import passed
-from tests.fakes.images import stored
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.support.fakes.backends import Machine, console_line
+from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed
+from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.names import task_service

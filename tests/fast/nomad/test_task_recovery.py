@@ -5,10 +5,10 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background, yields
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.names import task_service

@@ -1,9 +1,9 @@
 """Signals, freezing, and the events of both."""
 
 import pytest
-from tests.fakes.backends import Machine
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import TASK_ID, task_config
+from tests.support.fakes.backends import Machine
 
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import task_service

@@ -5,11 +5,11 @@ import select
 from typing import Any
 
 import pytest
-from tests.fakes.backends import Machine
-from tests.fakes.background import Background
-from tests.fakes.images import stored
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
+from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.names import task_service

@@ -4,7 +4,7 @@ import logging
 from typing import NoReturn
 
 import pytest
-from tests.fakes.background import Background
+from tests.support.fakes.background import Background
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.clock import passed
-from tests.fakes.kernel import failing
 from tests.fast.relay.fake_journal import Journal
+from tests.support.fakes.clock import passed
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal.follow import PollTimer

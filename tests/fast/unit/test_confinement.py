@@ -1,5 +1,5 @@
 import pytest
-from tests.fakes.images import disk, manifest
+from tests.support.fakes.images import disk, manifest
 
 from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import Target

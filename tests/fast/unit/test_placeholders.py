@@ -4,7 +4,7 @@ from ipaddress import IPv4Interface
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.tasks import LEASE
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName

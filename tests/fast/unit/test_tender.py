@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.images import disk, facts
-from tests.fakes.tasks import LEASE
+from tests.support.fakes.images import disk, facts
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target

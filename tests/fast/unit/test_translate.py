@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.fakes.images import SHA256, stored
-from tests.fakes.tasks import LEASE
+from tests.support.fakes.images import SHA256, stored
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError

@@ -7,10 +7,9 @@ import time
 from contextlib import ExitStack
 from random import SystemRandom
 
+from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Outside, cable, left_as_found
 from tests.machine.nomad.agent import WATCHFUL, Agent
-
-from .run import ChaosError, run
 
 
 def main() -> int:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
+from tests.machine.chaos.model import Door, Task, World
 from tests.machine.conftest import sh
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import UNIT
-
-from .model import Door, Task, World
 
 WINDOW = "-5min"
 """How much of the journal is printed: the operations that were performed together, and the wait after them."""

@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.machine.chaos.lines import broken, faults, numbers
+from tests.machine.chaos.model import FIRST_PORT, Door, End, Guest, State, Task, World
+from tests.machine.chaos.operations import allocation
 from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
-
-from .lines import broken, faults, numbers
-from .model import FIRST_PORT, Door, End, Guest, State, Task, World
-from .operations import allocation
 
 LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")

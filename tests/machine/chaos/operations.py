@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
+from tests.machine.chaos.model import PREFIX, Act, Disturbance, Door, Guest, Operation, Task
 from tests.machine.conftest import GUESTS, eventually, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
-
-from .model import PREFIX, Act, Disturbance, Door, Guest, Operation, Task
 
 IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
     Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),

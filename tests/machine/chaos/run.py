@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable
 from itertools import islice
 
+from tests.machine.chaos.evidence import evidence
+from tests.machine.chaos.invariants import Truth
+from tests.machine.chaos.model import PREFIX, Act, Operation, World, after, history
+from tests.machine.chaos.operations import perform
 from tests.machine.conftest import eventually, ok, sh
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
-
-from .evidence import evidence
-from .invariants import Truth
-from .model import PREFIX, Act, Operation, World, after, history
-from .operations import perform
 
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus

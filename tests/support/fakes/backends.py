@@ -8,11 +8,11 @@ from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
 
-from tests.fakes.images import disk, stored
-from tests.fakes.pid1 import FakeUnits
-from tests.fakes.relay import FakeRelay
-from tests.fakes.steps import Steps
-from tests.fakes.tasks import LEASE, STARTED
+from tests.support.fakes.images import disk, stored
+from tests.support.fakes.pid1 import FakeUnits
+from tests.support.fakes.relay import FakeRelay
+from tests.support.fakes.steps import Steps
+from tests.support.fakes.tasks import LEASE, STARTED
 
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage

@@ -72,8 +72,8 @@ def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Mac
 
 
 def _contents(asked: argparse.Namespace) -> layer.Contents:
-    tenders = begun(lambda: layer.made(CHECKOUT / "tests/standin"))
-    guests = begun(lambda: layer.made(CHECKOUT / "tests/guests"))
+    tenders = begun(lambda: layer.made(CHECKOUT / "tests/support/standin"))
+    guests = begun(lambda: layer.made(CHECKOUT / "tests/support/guests"))
     packages = () if asked.bare else tuple(package.built(asked.release).glob("*.deb"))
     return layer.Contents(packages=packages, tenders=tenders.result(), guests=guests.result())
 

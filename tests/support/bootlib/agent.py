@@ -14,7 +14,7 @@ from . import cache, enclosure, trees
 from .report import lasting
 from .session import Copy
 
-SOURCE = Path(__file__).resolve().parents[3] / "tests/agent"
+SOURCE = Path(__file__).resolve().parents[3] / "tests/support/agent"
 _RELEASE = "trixie"  # the oldest Debian whose Go fetches toolchains; static programs run on any
 _ASKED = ("GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOAUTH")
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")

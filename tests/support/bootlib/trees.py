@@ -49,7 +49,7 @@ BUILD = Recipe(
 GO = Recipe(name="go", packages=("golang-go", "ca-certificates"), seconds=60)
 
 # What a fresh machine has besides Debian's essential packages; all else is to come from the set-up.
-BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=Path(__file__).parents[1] / "setup")
+BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=Path(__file__).parents[2] / "machine/setup")
 
 EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
 

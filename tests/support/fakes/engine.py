@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 
-from tests.fakes.backends import Machine
-from tests.fakes.tasks import STARTED, ended, running, started
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.tasks import STARTED, ended, running, started
 
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan

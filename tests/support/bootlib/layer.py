@@ -12,7 +12,7 @@ from .report import progress
 _HERE = Path(__file__).parent
 # The half of this directory that runs inside the machine.
 _RUNNER = (_HERE / "__init__.py", _HERE / "channel.py", _HERE / "runner.py")
-_SERVICE = _HERE.parent / "guest" / "boot-runner.service"
+_SERVICE = _HERE / "boot-runner.service"
 
 _INSTALL = """
 tree=$1 layer=$2

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from tests.fakes.steps import Steps
+from tests.support.fakes.steps import Steps
 
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, outcome_target, task_of_unit

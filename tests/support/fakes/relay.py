@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
 
-from tests.fakes.steps import Steps
+from tests.support.fakes.steps import Steps
 
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName
