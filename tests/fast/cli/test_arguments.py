@@ -62,6 +62,8 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
     (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
     (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
+    (typed.interval, "0.1", 0.1),
+    (typed.interval, "86400", 86400.0),
     (typed.unit_property, "TasksMax=32", ("TasksMax", "32")),
     (typed.unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
     (typed.log_field, "TEAM=web=1", ("TEAM", "web=1")),
@@ -74,6 +76,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
     typed.cpu_weight: [*"0 10001 -1 1.5 idle".split(), ""],
     typed.line_count: [*"-1 all 1.5".split(), ""],
     typed.seconds: [*"-1 10s inf nan".split(), ""],
+    typed.interval: [*"0 0.09 86401 -1 1s inf nan".split(), ""],
     typed.stop_signal: [*"KILL HUP USR1 0 9 99 SIGSIGTERM x".split(), ""],
     typed.kill_signal: [*"HUP USR1 STOP CONT PIPE 0 64 x".split(), ""],
     typed.nic: [

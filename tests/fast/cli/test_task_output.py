@@ -153,6 +153,13 @@ def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
     assert shown["NIC"].startswith("service on default: 10.89.0.2/24, gateway 10.89.0.1, MAC 02:00:5e:10:00:01")
     assert shown["Port"] == "127.0.0.1:53->53/udp (service)"
     assert "Outcome" not in shown
+    assert "Journal" not in shown
+
+
+def test_fields_of_a_task_with_a_journal_of_its_own_name_it() -> None:
+    task = running()
+    of_guests = replace(task, state=replace(task.state, log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
+    assert dict(task_output.task_fields(of_guests, NOW))["Journal"] == "namespace guests"
 
 
 def test_fields_of_an_ended_task_show_its_outcome() -> None:

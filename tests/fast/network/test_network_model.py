@@ -1,6 +1,7 @@
 """Conversion of the network's values to and from D-Bus."""
 
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 from tests.fast.network.test_nft_sets import RESERVATION
@@ -8,7 +9,15 @@ from tests.support.fakes.tasks import NETWORK
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
-from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, NicRequest, PortRequest, mac_address
+from solo5_systemd.network.model import (
+    Dropped,
+    Lease,
+    MacAddress,
+    NetworkOverview,
+    NicRequest,
+    PortRequest,
+    mac_address,
+)
 
 NIC = NicRequest(
     nic=DeviceName("service"),
@@ -57,3 +66,10 @@ def test_a_range_that_is_none() -> None:
         NetworkOverview.from_wire(
             ("default", "b", "10.0.0.0/77", "", 1500, True, True, 0, 0, False, [], False, [], False, 16, False, [], [])
         )
+
+
+def test_dropped_packets_are_counted_per_network() -> None:
+    front, back = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
+    dropped = Dropped(refused={front: 3, back: 4}, fragments={back: 5})
+    assert dropped.within(IPv4Network("10.77.0.0/24")) == Dropped(refused={front: 3})
+    assert dropped.within(IPv4Network("10.78.0.0/24")) == replace(dropped, refused={back: 4})

@@ -1,5 +1,6 @@
 """A job's `config`: each key right and wrong, and whatever else can come as msgpack."""
 
+import sys
 from ipaddress import IPv4Address
 
 import msgpack
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.model import MacAddress, Protocol
@@ -127,6 +128,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"quiet": "yes"}, "config.quiet is 'yes': expected true or false"),
         ({"cpu_hard_limit": 1}, "config.cpu_hard_limit is 1: expected true or false"),
         ({"properties": {"TasksMax": 32}}, "config.properties.TasksMax is 32: expected a string"),
+        ({"labels": {"_TEAM": "web"}}, "config.labels: "),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(keys: dict[str, object], words: str) -> None:
@@ -200,3 +202,9 @@ def test_any_values_are_options_or_a_refusal(document: dict[str, object]) -> Non
     data = msgpack.packb(document)
     assert isinstance(data, bytes)
     _options_or_refusal(data)
+
+
+def test_a_missing_msgpack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(DependencyError, match="msgpack"):
+        task_options(packed(unikernel="a"))

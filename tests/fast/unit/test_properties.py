@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
 from solo5_systemd.unit.property_table import SETTABLE
-from solo5_systemd.unit.property_types import INFINITY, parse_cpus, parse_size
+from solo5_systemd.unit.property_types import APPARMOR_PROFILE, INFINITY, PropertyType, parse_cpus, parse_size
 
 GOOD = [
     ("MemoryHigh=64M", "MemoryHigh", "t", 64 << 20),
@@ -153,3 +153,13 @@ def test_a_size_in_bytes_is_itself(size: int) -> None:
 def test_a_units_value_is_found_by_name() -> None:
     unit = TransientUnit(name="x.service", properties=(Property("Nice", "i", 1),))
     assert (unit.value("Nice"), unit.value("Slice")) == (1, None)
+
+
+@pytest.mark.parametrize("text", ["solo5-tender", "-solo5-tender"])
+def test_a_profile_is_shown_as_an_operator_writes_it(text: str) -> None:
+    assert APPARMOR_PROFILE.format(APPARMOR_PROFILE.parse(text)) == text
+
+
+def test_a_type_without_a_parser_refuses_every_text() -> None:
+    with pytest.raises(ValueError, match="not set by operators"):
+        PropertyType(signature="s").parse("a")

@@ -1,7 +1,8 @@
 import pytest
 
+from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName
-from solo5_systemd.unit.state import ActiveState, UnitState, unit_state
+from solo5_systemd.unit.state import ActiveState, Invocation, UnitState, invocation, state_of_run, unit_state
 from solo5_systemd.workload import UnitKind
 
 SERVICE = "solo5-task-web.service"
@@ -106,3 +107,16 @@ def test_a_property_of_a_type_that_is_not_expected_counts_as_absent() -> None:
 @pytest.mark.parametrize("unit", ["ssh.service", "solo5-network@web.service", "solo5-task-web.socket"])
 def test_a_unit_that_is_no_tasks_is_none(unit: str) -> None:
     assert unit_state(unit, {}) is None
+
+
+def test_a_run_that_has_just_begun_is_read() -> None:
+    run = invocation(
+        {"InvocationID": bytes(16), "MainPID": 7, "ExecMainStartTimestamp": 10, "ControlGroup": "/solo5.slice/x"}
+    )
+    assert run == Invocation(invocation="00" * 16, main_pid=7, started=10, control_group="/solo5.slice/x")
+
+
+def test_a_stored_unit_that_is_not_a_tasks_is_refused() -> None:
+    assert state_of_run(SERVICE, "00" * 16, 7).task == "web"
+    with pytest.raises(InvalidRequestError, match=r"'ssh\.service' is not a task's unit"):
+        state_of_run("ssh.service", "00" * 16, 7)
