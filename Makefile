@@ -88,6 +88,9 @@ container: setup ## tests on a machine at native speed: all but Nomad, and the l
 contract: setup ## one service with one real peer: a bus, a network namespace, a tender
 	$(call pytest_in_machine,$@,--backend container,--timeout=300 $(addprefix /srv/tests/, guests contract \
 	    fast/goplugin/test_plugin.py))  # the last with Debian's gRPC, which is an older one
+	$(BOOT) --backend container --copy-out /tmp/report.json:$(REPORTS)/$@-dbus-next.json -- \
+	    env PYTHONPATH=/srv/tests/support/without_dbus_fast /srv/tests/run-pytest /tmp/report.json --timeout=300 \
+	    /srv/tests/contract/bus  # the library that is used where dbus-fast is not installed
 
 .PHONY: nomad
 nomad: setup ## the same under a Nomad agent

@@ -30,6 +30,7 @@ class Dependency:
         name: import name of a module, soname of a library, path of a program or socket.
         debian: Debian package.
         pip: distribution on PyPI; empty for other kinds than modules.
+        preferred: of a module, another one that is used in its place where it is installed.
         unit: of a socket, the systemd unit that listens on it.
         needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
     """
@@ -38,6 +39,7 @@ class Dependency:
     name: str
     debian: str
     pip: str = ""
+    preferred: str = ""
     unit: str = ""
     needed_by: tuple[str, ...]
 
@@ -83,6 +85,7 @@ DEPENDENCIES = (
         name="dbus_next",
         debian="python3-dbus-next",
         pip="dbus-next",
+        preferred="dbus_fast",
         needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
     ),
     Dependency(

@@ -14,12 +14,12 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from dbus_next import Variant
 from tests.bench.driver import GUESTS
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.engine.backends import Images, Users
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import TaskName

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dbus_next.aio import MessageBus
 from tests.contract.netns import run
 from tests.support.nft_listing import settled
 
@@ -155,12 +154,6 @@ class Service:
     async def client(self) -> "AsyncIterator[Client]":
         async with self.connected() as connection:
             yield Client(connection, self.state)
-
-
-def hang_up(bus: MessageBus) -> None:
-    """Close the socket that dbus-next leaves to the garbage collector, which warns."""
-    bus._stream.close()
-    bus._sock.close()
 
 
 class Client(Networkd):

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from dbus_next import Message, RequestNameReply
-from dbus_next.aio import MessageBus
 from tests.contract.guest import Guest
 from tests.contract.netns import link, run
-from tests.contract.netservice import NAME, PATH, Service, hang_up, host_state, nic, tcp, udp, until
+from tests.contract.netservice import NAME, PATH, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
+from solo5_systemd.dbus_api.message_bus import connect
+from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import PortRequest
@@ -353,7 +353,7 @@ def _rewrite(path: Path, **changes: object) -> None:
 @asynccontextmanager
 async def _systemd(service: Service, standing: set[str]) -> AsyncIterator[None]:
     """A stand-in for PID 1 with these active units."""
-    bus = await MessageBus(bus_address=service.bus.address).connect()
+    bus = await connect(service.bus.address)
 
     def answer(message: Message) -> Message | None:
         if message.member != "ListUnitsByNames":
@@ -365,10 +365,8 @@ async def _systemd(service: Service, standing: set[str]) -> AsyncIterator[None]:
         return Message.new_method_return(message, "a(ssssssouso)", [rows])
 
     bus.add_message_handler(answer)
-    assert await bus.request_name("org.freedesktop.systemd1") is RequestNameReply.PRIMARY_OWNER
+    await bus.request_name("org.freedesktop.systemd1")
     try:
         yield
     finally:
         bus.disconnect()
-        await bus.wait_for_disconnect()
-        hang_up(bus)

@@ -127,7 +127,7 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
 
 
 def test_every_module_that_is_imported_is_listed() -> None:
-    modules = named(Kind.MODULE)
+    modules = named(Kind.MODULE) | {each.preferred for each in DEPENDENCIES if each.preferred}
     found = {each: file for file, each in imports()}
     strange = {each: file for each, file in found.items() if not any(f"{each}.".startswith(f"{m}.") for m in modules)}
     assert strange == {}

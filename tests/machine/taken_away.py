@@ -54,6 +54,11 @@ def path(dependency: Dependency) -> Path:
             return Path(dependency.name)
 
 
+def paths(dependency: Dependency) -> set[Path]:
+    """What has to be taken away for it to be missing."""
+    return {path(dependency), MODULES / dependency.preferred} if dependency.preferred else {path(dependency)}
+
+
 def packages(dependency: Dependency) -> set[str]:
     """The Debian package that has it; of a socket, that of its unit and those that depend on that."""
     file = Path("/usr/lib/systemd/system", dependency.unit) if dependency.unit else path(dependency)

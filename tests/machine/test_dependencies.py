@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, left_as_found, ok, sh
 from tests.machine.plugin import Answer, fingerprinted
-from tests.machine.taken_away import packages, path, run_without
+from tests.machine.taken_away import packages, paths, run_without
 
 from solo5_systemd.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
 from solo5_systemd.image.manifest import Target
@@ -63,9 +63,9 @@ class Cases:
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         stories = [*STORIES, *([each] for each in COMMANDS if not any(each in story for story in STORIES))]
-        self.doctors = {each.name: pool.submit(_doctor, {path(each)}) for each in DEPENDENCIES}
+        self.doctors = {each.name: pool.submit(_doctor, paths(each)) for each in DEPENDENCIES}
         self.doctors |= {file.name: pool.submit(_doctor, {file}) for file in TENDERS.values()}
-        self.plugins = {each.name: pool.submit(fingerprinted, {path(each)}, CONFIG) for each in DEPENDENCIES}
+        self.plugins = {each.name: pool.submit(fingerprinted, paths(each), CONFIG) for each in DEPENDENCIES}
         self.plugins |= {file.name: pool.submit(fingerprinted, {file}, CONFIG) for file in TENDERS.values()}
         self.plugins["tenders"] = pool.submit(fingerprinted, set(TENDERS.values()), CONFIG)
         self.working: dict[str, Future[dict[str, Done]]] = {}
@@ -87,7 +87,7 @@ def _story(commands: Sequence[str]) -> dict[str, Done]:
 def _unneeded(command: str) -> set[Path]:
     tenders = {TENDERS[Target.HVT]} if command.startswith(("run", "image")) else set(TENDERS.values())
     users = {command, NETWORKD} if command == "network" else {command}  # whose service answers it
-    return {path(each) for each in DEPENDENCIES if users.isdisjoint(each.needed_by)} | tenders
+    return {file for each in DEPENDENCIES if users.isdisjoint(each.needed_by) for file in paths(each)} | tenders
 
 
 def _lacking(command: str, each: Dependency) -> Done:
@@ -100,7 +100,7 @@ def _lacking(command: str, each: Dependency) -> Done:
     words = [STAYING if word in (TRAVERSED, STOPPED, KILLED) else word for word in words]
     if words[-1].startswith(str(SCENE)):
         words[-1] = _image(f"lacking-{number}", "hello.spt")
-    return run_without({path(each)}, "solo5ctl", *words, timeout=120)
+    return run_without(paths(each), "solo5ctl", *words, timeout=120)
 
 
 def _image(name: str, guest: str) -> str:
@@ -111,7 +111,7 @@ def _image(name: str, guest: str) -> str:
 
 
 def _service(service: str, each: Dependency) -> Done:
-    return run_without({path(each)}, "/usr/bin/python3", "-I", "-m", SERVICES[service], timeout=120)
+    return run_without(paths(each), "/usr/bin/python3", "-I", "-m", SERVICES[service], timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dbus_next import Variant
-
 from solo5_systemd.bus.connection import Connection
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.sanitize import bounded, is_plain_path, unit_file_syntax
 

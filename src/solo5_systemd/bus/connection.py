@@ -1,27 +1,22 @@
 """The connection to the system bus: it reconnects, limits calls in flight, and translates errors."""
 
 import asyncio
-import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
-from dbus_next import BusType, Message, MessageType
-from dbus_next.errors import DBusError
-
+from solo5_systemd.dbus_api import message_bus
 from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
 
 SOCKET = "/run/dbus/system_bus_socket"
 """The socket of the system bus (dbus.socket)."""
 
 MAX_IN_FLIGHT = 24
-"""Concurrent calls per peer. dbus-next closes a connection when the socket's buffer is full (its writer treats EAGAIN
-as an error), and listing 100 tasks takes 1000 small calls. Per peer, so that a slow one does not delay others."""
-
-SEND_BUFFER = 1 << 20
-"""Bytes of SO_SNDBUF, for the same reason; limited by net.core.wmem_max."""
+"""Concurrent calls per peer: dbus-daemon refuses more than 128 of one connection (max_replies_per_connection of
+dbus-daemon(1)), and listing 100 tasks takes 1000 small calls. Per peer, so that a slow one does not delay others."""
 
 CALL_TIMEOUT_S = 25.0
 """Timeout of one call: that of dbus-daemon for an activation (`service_start_timeout`)."""
@@ -59,7 +54,7 @@ class Connection:
         self._listeners: list[Callable[[Message], None]] = []
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
-        self.lost: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> MessageBus:
         """Connect unless connected, and return the connection of the library.
@@ -71,9 +66,8 @@ class Connection:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                await self._disconnect()  # frees the socket of a lost connection
                 self._bus = await _connected(self._address)
-                self.lost = asyncio.ensure_future(_disconnected(self._bus))
+                self.lost = self._bus.lost
                 self.generation += 1
                 for listener in self._listeners:
                     self._bus.add_message_handler(listener)
@@ -82,7 +76,8 @@ class Connection:
     async def close(self) -> None:
         """Disconnect; later calls fail."""
         self._closed = True
-        await self._disconnect()
+        if self._bus is not None:
+            self._bus.disconnect()
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         """Add a callback for every received message, also of later connections."""
@@ -144,8 +139,6 @@ class Connection:
             raise HostError(
                 f"the connection to the system bus broke during {member}: {str(error) or 'it was closed'}."
             ) from error
-        if reply is None:  # dbus-next's result if the bus was closed regularly
-            raise HostError(f"the system bus was closed during {member}.")
         if reply.message_type is MessageType.ERROR:
             raise _error(reply)
         return list(reply.body)
@@ -160,16 +153,6 @@ class Connection:
 
     async def _bus_call(self, member: str, rule: str) -> None:
         await self.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule])
-
-    async def _disconnect(self) -> None:
-        bus, self._bus = self._bus, None
-        if bus is None:
-            return
-        if bus.connected:
-            bus.disconnect()
-        # dbus-next disconnects in the background; its socket must not be closed before.
-        await self.lost
-        _close(bus)
 
 
 def _error(reply: Message) -> Exception:
@@ -205,19 +188,6 @@ async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-class _Bus(MessageBus):
-    """dbus-next's connection, with an EOF check: it would loop if the daemon exits during the authentication."""
-
-    async def _auth_readline(self) -> str:
-        line = b""
-        while not line.endswith(b"\r\n"):
-            piece = await self._loop.sock_recv(self._sock, 2)
-            if not piece:
-                raise EOFError("it was closed during the authentication")
-            line += piece
-        return line[:-2].decode()
-
-
 def _reason(error: Exception, where: str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{where}: {error.strerror}"
@@ -226,33 +196,12 @@ def _reason(error: Exception, where: str) -> str:
 
 async def _connected(address: str | None) -> MessageBus:
     try:
-        bus = _Bus(bus_address=address, bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
-        bus._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # noqa: SLF001
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                return await bus.connect()
-        except BaseException:
-            # dbus-next registers its reader before the reply to Hello.
-            asyncio.get_running_loop().remove_reader(bus._fd)  # noqa: SLF001
-            _close(bus)
-            raise
-    except (OSError, DBusError, EOFError) as error:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            return await message_bus.connect(address)
+    except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
         from solo5_systemd.dependencies import advice
 
         raise HostError(
             f"the system bus cannot be reached: {_reason(error, address or SOCKET)}.",
             advice(SOCKET),
         ) from error
-
-
-def _close(bus: MessageBus) -> None:
-    """Close the socket, which dbus-next only shuts down."""
-    with suppress(OSError):  # unsent data
-        bus._stream.close()  # noqa: SLF001
-    bus._sock.close()  # noqa: SLF001
-
-
-async def _disconnected(bus: MessageBus) -> None:
-    """Wait for the disconnect. Its error is dropped: the next call reports it."""
-    with suppress(EOFError, OSError):
-        await bus.wait_for_disconnect()

@@ -8,11 +8,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from dbus_next import Message, MessageType
-
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import HostError
 
 BUS = "org.freedesktop.DBus"

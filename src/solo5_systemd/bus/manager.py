@@ -6,8 +6,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from dbus_next import Variant
-
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection, RemoteError
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
@@ -16,6 +14,7 @@ from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, WatchedUn
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.concurrency.gather import gather
 from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
 from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
@@ -377,7 +376,7 @@ def _to_wire(item: Property) -> list[Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a value with lists for tuples: dbus-next marshals structs from lists."""
+    """Return a value with lists for tuples: the D-Bus libraries marshal structs from lists."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value

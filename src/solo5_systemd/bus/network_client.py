@@ -125,7 +125,7 @@ class Networkd:
 
 
 def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:
-    # dbus-next marshals a struct from a list only, not from a tuple.
+    # The D-Bus libraries marshal a struct from a list only, not from a tuple.
     return task, [list(nic.to_wire()) for nic in nics], [list(port.to_wire()) for port in ports]
 
 

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
-from dbus_next import Message, MessageType
-
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import HostError
 
 RETRY_INTERVAL_S = 1.0
@@ -47,7 +46,7 @@ async def signal_bodies(connection: Connection, interface: str, member: str) -> 
 async def _keep_subscribed(connection: Connection, rule: str) -> None:
     """Add the match rule to each new connection."""
 
-    async def subscribe() -> "asyncio.Future[object]":
+    async def subscribe() -> "asyncio.Future[None]":
         await connection.connect()
         lost = connection.lost
         await connection.match(rule)

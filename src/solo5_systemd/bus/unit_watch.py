@@ -12,12 +12,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from dbus_next import Message
-
 from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.state import ActiveState, UnitState
 

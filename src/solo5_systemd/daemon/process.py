@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dbus_next import BusType
 from pystemd.daemon import notify
 
-from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.message_bus import MessageBus, connect
 from solo5_systemd.dependencies import EXIT_CONFIG, advice
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
 
@@ -84,7 +83,7 @@ async def connect_system_bus() -> MessageBus:
         HostError: the connection failed.
     """
     try:
-        return await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
+        return await connect()
     except (OSError, EOFError) as error:
         reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error
@@ -111,7 +110,7 @@ async def until_disconnected(bus: MessageBus) -> None:
         HostError: always.
     """
     with suppress(OSError, EOFError):
-        await bus.wait_for_disconnect()
+        await bus.lost
     raise HostError("lost the connection to the system bus.")
 
 

@@ -6,10 +6,9 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from dbus_next import Message, MessageType
-from dbus_next.aio import MessageBus
-
 from solo5_systemd.dbus_api.interface import Interface
+from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 
 Handler = Callable[..., Awaitable[Sequence[object]]]
@@ -64,9 +63,7 @@ class Service:
     async def emit(self, member: str, body: Sequence[object]) -> None:
         """Emit a signal of the interface (broadcast)."""
         signature = self._interface.signals[member].signature
-        await self._bus.send(
-            Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body))
-        )
+        self._bus.send(Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body)))
 
     async def _is_called_within(self, timeout_s: float) -> bool:
         try:
@@ -103,7 +100,7 @@ class Service:
                 os.close(fd)
             self._calls -= 1
             self._called.set()
-        await self._bus.send(reply)
+        self._bus.send(reply)
 
     async def _reply(self, message: Message) -> Message:
         method = self._interface.methods[message.member]

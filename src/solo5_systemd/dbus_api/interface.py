@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dbus_next.signature import SignatureTree
+from solo5_systemd.dbus_api.messages import SignatureTree
 
 
 @dataclass(frozen=True)

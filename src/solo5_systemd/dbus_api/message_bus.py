@@ -1,64 +1,378 @@
-"""dbus-next's connection, which drops unicast signals of local users.
+"""A connection to a message bus, on asyncio.
 
-The policy of the system bus lets every user send a signal to any connection, without a match rule. Of this
-package's peers only the bus itself sends unicast signals. dbus-next would parse a body of up to 32 MiB before any other
-message, and would never close the file descriptors of the signal.
+The libraries' own connections are not used. They parse a message of up to 32 MiB before any other one, close on a full
+socket buffer, and leak file descriptors; the policy of the system bus lets every local user send a signal to any
+connection, without a match rule. Of this package's peers only the bus itself sends unicast signals: all others are
+dropped by their header, with their descriptors.
 """
 
+import asyncio
+import logging
 import os
-from typing import Any
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
-from dbus_next import Message, Variant
-from dbus_next._private.unmarshaller import Unmarshaller  # the last release of dbus-next is of 2021
-from dbus_next.aio import MessageBus as LibraryBus
-from dbus_next.constants import MessageType
+from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode
 
 BUS = "org.freedesktop.DBus"
+BUS_PATH = "/org/freedesktop/DBus"
+DEFAULT_ADDRESS = "unix:path=/run/dbus/system_bus_socket"
 
-_TYPE = 1  # offset of a message's type in its header
-_PATH, _INTERFACE, _MEMBER, _DESTINATION, _SENDER = 1, 2, 3, 6, 7
-_EMPTY_SIGNAL = ([_PATH, Variant("o", "/")], [_INTERFACE, Variant("s", "x.x")], [_MEMBER, Variant("s", "x")])
-"""Header fields of a signal without a body, in the place of a dropped one's."""
+READ_SIZE = 1 << 17
+"""Bytes of one recvmsg(2): many messages."""
 
+_FDS_MAX = 253
+"""File descriptors of one sendmsg(2): SCM_MAX_FD of unix(7)."""
 
-class MessageBus(LibraryBus):  # type: ignore[misc] # the library carries no types
-    """A connection to a bus that drops unicast signals, except those of the bus."""
+_FIXED = 16
+"""Bytes of a header before its fields."""
 
-    async def connect(self) -> "MessageBus":
-        """Connect and authenticate."""
-        await super().connect()
-        return self
+_SIGNAL = 4
+_DESTINATION, _SENDER, _UNIX_FDS = 6, 7, 9
+_REQUEST_NAME_DO_NOT_QUEUE, _PRIMARY_OWNER = 4, 1
 
-    def _create_unmarshaller(self) -> "_Unmarshaller":
-        return _Unmarshaller(self._stream, self._sock if self._negotiate_unix_fd else None)
+Handler = Callable[[Message], object]
 
-    def _on_message(self, message: Message) -> None:
-        if not self._unmarshaller.dropped:
-            super()._on_message(message)
-        if self._unmarshaller.dropped or message.message_type is not MessageType.METHOD_CALL:
-            for fd in message.unix_fds:  # no reply or signal in use has file descriptors
-                os.close(fd)
+_log = logging.getLogger(__name__)
 
 
-class _Unmarshaller(Unmarshaller):  # type: ignore[misc] # the library carries no types
-    """The parser of one message.
+class _Header(NamedTuple):
+    """The fixed part of a header.
 
     Attributes:
-        dropped: it is a unicast signal, and not from the bus. Its body has not been parsed.
+        order: of bytes, as `struct` writes it.
+        kind: message type.
+        fields: bytes of the header fields.
+        size: bytes of the whole message.
     """
 
-    def __init__(self, stream: Any, sock: Any = None) -> None:
-        super().__init__(stream, sock)
-        self.dropped = False
-        self._is_header = True
+    order: str
+    kind: int
+    fields: int
+    size: int
 
-    def read_argument(self, type_: Any) -> Any:
-        """Read a value; the first of a message is the array of its header fields."""
-        if not self._is_header:
-            return super().read_argument(type_)
-        self._is_header = False
-        fields = super().read_argument(type_)
-        named = {code: variant.value for code, variant in fields}
-        is_signal = self.buf[_TYPE] == MessageType.SIGNAL.value
-        self.dropped = is_signal and _DESTINATION in named and named.get(_SENDER) != BUS
-        return _EMPTY_SIGNAL if self.dropped else fields
+
+class MessageBus:
+    """A connection to a message bus, made by `connect`.
+
+    Attributes:
+        unique_name: of this connection.
+        lost: done when the connection has ended; its exception is the reason, None after `disconnect`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._serials = count(1)
+        self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._handlers: list[Handler] = []
+        self._received = bytearray()
+        self._received_fds: deque[int] = deque()
+        self._skip = 0
+        self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self.unique_name = ""
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def connected(self) -> bool:
+        """Return whether the connection can be used."""
+        return not self.lost.done()
+
+    def add_message_handler(self, handler: Handler) -> None:
+        """Call a function for each method call and signal.
+
+        The first handler that returns a message replies to a call with it; True: it replies later.
+        """
+        self._handlers.append(handler)
+
+    def remove_message_handler(self, handler: Handler) -> None:
+        """Remove a handler."""
+        self._handlers.remove(handler)
+
+    async def call(self, message: Message) -> Message:
+        """Send a method call and return the reply, which may be an error.
+
+        Raises:
+            OSError, EOFError: the connection has ended.
+        """
+        message.serial = serial = next(self._serials)
+        self._replies[serial] = reply = self._loop.create_future()
+        try:
+            self._send(message)
+            return await reply
+        finally:
+            del self._replies[serial]
+
+    def send(self, message: Message) -> None:
+        """Send a signal or a reply.
+
+        Raises:
+            OSError, EOFError: the connection has ended.
+        """
+        message.serial = next(self._serials)
+        self._send(message)
+
+    async def hello(self) -> None:
+        """Register at the bus: the first call of every connection. Raises as `call`."""
+        self._loop.add_reader(self._sock, self._readable)
+        self.unique_name = await self._bus_call("Hello")
+
+    async def request_name(self, name: str) -> None:
+        """Own a bus name.
+
+        Raises:
+            OSError: another connection has it, or this one has ended.
+        """
+        if await self._bus_call("RequestName", "su", name, _REQUEST_NAME_DO_NOT_QUEUE) != _PRIMARY_OWNER:
+            raise OSError(f"the bus name {name} has another owner")
+
+    async def release_name(self, name: str) -> None:
+        """Release a bus name. Raises as `call`."""
+        await self._bus_call("ReleaseName", "s", name)
+
+    def disconnect(self) -> None:
+        """Close the connection. Calls in flight raise EOFError."""
+        self._end(None)
+
+    async def _bus_call(self, member: str, signature: str = "", *body: object) -> Any:
+        """Call a method of the bus, and return the first value of the reply."""
+        reply = await self.call(
+            Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature=signature, body=list(body))
+        )
+        if reply.message_type is MessageType.ERROR:
+            raise OSError(f"{reply.error_name}: {reply.body[0] if reply.body else member}")
+        return reply.body[0]
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _send(self, message: Message) -> None:
+        if self.lost.done():
+            raise self.lost.exception() or EOFError("it was closed")
+        data = memoryview(encode(message))
+        self._unsent.append((data, [os.dup(fd) for fd in message.unix_fds or ()]))  # the caller may close its own
+        if len(self._unsent) == 1:
+            self._write()
+        if self._unsent:
+            self._loop.add_writer(self._sock, self._write)
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                data, fds = self._unsent[0]
+                sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
+                _close(fds)  # they are sent with the first byte
+                if sent < len(data):
+                    self._unsent[0] = (data[sent:], ())
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        self._loop.remove_writer(self._sock)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, READ_SIZE, _FDS_MAX, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if not data:
+            self._end(EOFError("it was closed"))
+            return
+        self._received_fds += fds
+        self._received += data
+        for message in self._messages():
+            try:
+                self._dispatch(message)
+            except Exception:  # noqa: BLE001 - a bug in one handler must not end the connection
+                _log.exception("internal error in a handler of D-Bus messages")
+
+    def _messages(self) -> Iterator[Message]:
+        """Yield the messages that have been received whole, without the dropped ones."""
+        while self._received:
+            if self._skip:
+                skipped = min(self._skip, len(self._received))
+                del self._received[:skipped]
+                self._skip -= skipped
+                continue
+            header = _header(self._received)
+            if header is None:
+                return
+            # Descriptors come with the first byte of their message.
+            fields = _fields(self._received, header) if header.kind == _SIGNAL or self._received_fds else {}
+            if header.kind == _SIGNAL and _DESTINATION in fields and fields.get(_SENDER) != BUS:
+                _close(self._own_fds(fields))
+                self._skip = header.size
+            elif len(self._received) >= header.size:
+                data = bytes(memoryview(self._received)[: header.size])
+                del self._received[: header.size]
+                try:
+                    message = decode(data, self._own_fds(fields))
+                except Exception as error:  # noqa: BLE001 - the bus lets well-formed messages through only
+                    self._end(OSError(f"a message cannot be parsed: {error}"))
+                    return
+                yield message
+            else:
+                return
+
+    def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
+        """Take the descriptors of a message with these header fields."""
+        return [self._received_fds.popleft() for _ in range(int(fields.get(_UNIX_FDS, 0)))]
+
+    def _dispatch(self, message: Message) -> None:
+        if message.message_type is MessageType.METHOD_CALL:
+            self._answer(message)
+            return
+        _close(message.unix_fds)  # no reply or signal in use has descriptors
+        if message.message_type is MessageType.SIGNAL:
+            for handler in tuple(self._handlers):
+                handler(message)
+        elif (reply := self._replies.get(message.reply_serial)) is not None and not reply.done():
+            reply.set_result(message)
+
+    def _answer(self, message: Message) -> None:
+        """Pass a method call to the handlers; without one, reply as every connection must."""
+        replies = (handler(message) for handler in tuple(self._handlers))
+        reply = next(filter(None, replies), None) or _default_reply(message)
+        if reply is not True:
+            self.send(reply)
+
+    def _end(self, error: Exception | None) -> None:
+        """Close the connection; end the calls in flight with this error."""
+        if self.lost.done():
+            return
+        if error is None:
+            self.lost.set_result(None)
+        else:
+            self.lost.set_exception(error)
+            self.lost.exception()  # retrieved: calls raise it
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        _close((*self._received_fds, *(fd for _, fds in self._unsent for fd in fds)))
+        self._unsent.clear()
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(error or EOFError("it was closed"))
+
+
+async def connect(address: str | None = None) -> MessageBus:
+    """Return a connection to a bus.
+
+    Args:
+        address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
+
+    Raises:
+        OSError: the socket cannot be connected to, or the bus refuses the authentication.
+        EOFError: the bus closed the connection.
+        ValueError: the address is not of a Unix socket.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(_socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS))
+        sock.setblocking(False)
+        await _authenticate(sock)
+    except BaseException:
+        sock.close()
+        raise
+    bus = MessageBus(sock)
+    try:
+        await bus.hello()
+    except BaseException:
+        bus.disconnect()
+        raise
+    return bus
+
+
+def _default_reply(call: Message) -> Message:
+    _close(call.unix_fds)
+    if (call.interface, call.member) == (f"{BUS}.Peer", "Ping"):
+        return Message.new_method_return(call)
+    text = f"{call.interface}.{call.member} is no method of {call.path}"
+    return Message.new_error(call, f"{BUS}.Error.UnknownMethod", text)
+
+
+def _socket_name(address: str) -> str:
+    """Return the path of an address, or the name of an abstract socket (D-Bus specification, "Server Addresses")."""
+    for each in address.split(";"):
+        transport, _, rest = each.partition(":")
+        options = dict(option.partition("=")[::2] for option in rest.split(","))
+        if transport == "unix" and (name := options.get("path") or options.get("abstract")):
+            from urllib.parse import unquote
+
+            return unquote(name) if "path" in options else f"\0{unquote(name)}"
+    raise ValueError(f"bus address {address!r} is not of a Unix socket: expected one such as {DEFAULT_ADDRESS}")
+
+
+async def _authenticate(sock: socket.socket) -> None:
+    """Authenticate as this process's user, and negotiate the passing of file descriptors."""
+    loop = asyncio.get_running_loop()
+    identity = str(os.geteuid()).encode().hex()
+    await loop.sock_sendall(sock, f"\0AUTH EXTERNAL {identity}\r\nNEGOTIATE_UNIX_FD\r\n".encode())
+    for expected in (b"OK ", b"AGREE_UNIX_FD"):
+        line = await _line(sock)
+        if not line.startswith(expected):
+            raise OSError(f"the bus refuses the authentication: {line.decode(errors='replace')}")
+    await loop.sock_sendall(sock, b"BEGIN\r\n")
+
+
+async def _line(sock: socket.socket) -> bytes:
+    """Read a line of the authentication, byte by byte: what follows belongs to another reader."""
+    line = b""
+    while not line.endswith(b"\r\n"):
+        byte = await asyncio.get_running_loop().sock_recv(sock, 1)
+        if not byte:
+            raise EOFError("it was closed during the authentication")
+        line += byte
+    return line[:-2]
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _header(data: bytearray) -> _Header | None:
+    """Return the header of the message that the data begins with; None unless the data has all of its fields."""
+    if len(data) < _FIXED:
+        return None
+    order = "<" if data[0] == ord("l") else ">"
+    kind = data[1]
+    body, _, fields = struct.unpack_from(f"{order}III", data, 4)
+    end = _FIXED + fields
+    return _Header(order, kind, fields, end + -end % 8 + body) if len(data) >= end else None
+
+
+def _fields(data: bytearray, header: _Header) -> dict[int, str | int]:
+    """Return the header fields by their codes: texts and numbers; none of them after one of another type.
+
+    The types are those of the D-Bus specification, "Header Fields"; only a sender that misuses a code has others.
+    """
+    found: dict[int, str | int] = {}
+    position, end = _FIXED, _FIXED + header.fields
+    while position < end:
+        position += -position % 8
+        code, length, kind = data[position : position + 3]
+        position += 3 + length
+        if kind == ord("g"):
+            position += 2 + data[position]
+            continue
+        position += -position % 4
+        (number,) = struct.unpack_from(f"{header.order}I", data, position)
+        position += 4
+        if kind == ord("u"):
+            found[code] = number
+        else:
+            found[code] = data[position : position + number].decode()
+            position += number + 1
+    return found

@@ -23,7 +23,7 @@ def _is_present(dependency: Dependency, root: Path) -> bool:
     path = root / dependency.name.removeprefix("/")
     match dependency.kind:
         case Kind.MODULE:
-            return _is_module(dependency.name)
+            return any(map(_is_module, filter(None, (dependency.preferred, dependency.name))))
         case Kind.LIBRARY:
             return _is_library(dependency.name)
         case Kind.PROGRAM:

@@ -386,7 +386,7 @@ class NetworkOverview:
 
 
 def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
-    # dbus-next marshals a struct from a list only.
+    # The D-Bus libraries marshal a struct from a list only.
     return [[str(address), count] for address, count in counts.items()]
 
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 
-from dbus_next import Message, MessageType
-from dbus_next.aio import MessageBus
-
 from solo5_systemd.concurrency.keyed_lock import KeyedLocks
 from solo5_systemd.daemon.service import Handler, Service
+from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, network_service, task_name

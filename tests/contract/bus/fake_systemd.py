@@ -9,12 +9,11 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from dbus_next import Message, MessageType, Variant
-from dbus_next.aio import MessageBus
-
 from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.unit_watch import UNIT, unit_path
+from solo5_systemd.dbus_api.message_bus import MessageBus, connect
+from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
 
 UNITS = "a(ssssssouso)"
 PROPERTIES = "org.freedesktop.DBus.Properties"
@@ -194,17 +193,14 @@ class FakeSystemd:
 @asynccontextmanager
 async def pid1(address: str, units: dict[str, Unit] | None = None) -> AsyncIterator[FakeSystemd]:
     """Yield a fake PID 1 with units; the bus may exit before it."""
-    bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
-    gone = asyncio.ensure_future(bus.wait_for_disconnect())
+    bus = await connect(address)
     systemd = FakeSystemd(bus)
     systemd.units = {} if units is None else units
     await systemd.appear()
     try:
         yield systemd
     finally:
-        if bus.connected:
-            bus.disconnect()
-        await asyncio.gather(gone, return_exceptions=True)
+        bus.disconnect()
 
 
 def _nothing() -> object:

@@ -3,12 +3,12 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 
-from dbus_next import Variant
 from tests.contract.bus.fake_systemd import Unit
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import UnitState

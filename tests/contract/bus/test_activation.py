@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dbus_next import Message
-from dbus_next.aio import MessageBus
 from tests.contract.netservice import PrivateBus, until
 
 from solo5_systemd.bus import activation
 from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.dbus_api.message_bus import connect
+from solo5_systemd.dbus_api.messages import Message
 
 NAME = "org.solo5.Slow1"
 PATH = "/slow"
@@ -50,12 +50,11 @@ async def test_a_call_is_repeated_while_its_service_is_still_starting(
     calling = asyncio.ensure_future(service(connection).call(PATH, "Answer"))
     await until(lambda: attempts.exists() and len(attempts.read_text().splitlines()) == 2)
     assert not calling.done()
-    bus = await MessageBus(bus_address=address).connect()
+    bus = await connect(address)
     bus.add_message_handler(answer)
     await bus.request_name(NAME)
     assert await calling == ["answered"]
     bus.disconnect()
-    await bus.wait_for_disconnect()
 
 
 async def test_a_start_that_never_ends_is_given_up(

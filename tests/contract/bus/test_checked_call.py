@@ -1,11 +1,11 @@
 """Text that a unit file would not reproduce is never sent to PID 1."""
 
 import pytest
-from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd
 from tests.contract.bus.given import NO_FILES, UNIT
 
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.unit.exec_start import exec_start
 from solo5_systemd.unit.properties import Property, TransientUnit

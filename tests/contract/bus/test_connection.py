@@ -1,11 +1,11 @@
 """D-Bus errors, and a bus that exits."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
 import pytest
-from dbus_next import Message
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
 from tests.contract.bus.given import (
     PROMPT,
@@ -24,6 +24,7 @@ from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection, RemoteError, system_bus
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.messages import LIBRARY, Message
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 
 # --- errors --------------------------------------------------------------------------------------------------
@@ -119,6 +120,11 @@ async def test_a_signal_is_sent_to_whom_it_is_meant_for(
 ) -> None:
     await manager.kill(UNIT, number, everyone=everyone)
     assert systemd.called("KillUnit") == [[UNIT, whom, number]]
+
+
+def test_library_in_use_is_the_one_that_this_run_is_for() -> None:
+    hidden = "without_dbus_fast" in os.environ.get("PYTHONPATH", "")
+    assert ("dbus_next" if hidden else "dbus_fast") == LIBRARY
 
 
 # --- a bus that dies -----------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ import os
 import tempfile
 
 import pytest
-from dbus_next import Message, MessageType, Variant
-from dbus_next.aio import MessageBus
 from tests.contract.bus.fake_systemd import FakeSystemd, Report
 from tests.contract.bus.given import (
     NO_FILES,
@@ -21,6 +19,8 @@ from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.message_bus import connect
+from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
 from solo5_systemd.errors import HostError
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation
@@ -205,9 +205,9 @@ async def test_a_signal_of_another_shape_is_nobodys_job(
     systemd.report = Report.NEVER
     waiting = asyncio.ensure_future(manager.stop(UNIT))
     await systemd.until_called("StopUnit", 2)
-    stranger = await MessageBus(bus_address=address).connect()
+    stranger = await connect(address)
     for body, signature in ([], ""), (["x"], "s"), ([1, "/org/freedesktop/systemd1/job/2", "u"], "uos"):
-        await stranger.send(
+        stranger.send(
             Message(
                 destination=(await connection.connect()).unique_name,
                 message_type=MessageType.SIGNAL,
@@ -220,7 +220,6 @@ async def test_a_signal_of_another_shape_is_nobodys_job(
         )
     await stranger.call(Message(destination="org.freedesktop.DBus", path="/", member="GetId"))
     stranger.disconnect()
-    await stranger.wait_for_disconnect()
     assert not waiting.done()
     systemd.finish(f"{MANAGER_PATH}/job/2")
     await waiting

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from dbus_next import Message, MessageType
-from dbus_next.aio import MessageBus
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
 from tests.contract.bus.given import PROMPT, UNIT, following, service, stop
 
@@ -14,6 +12,8 @@ from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_watch import unit_path
+from solo5_systemd.dbus_api.message_bus import MessageBus, connect
+from solo5_systemd.dbus_api.messages import Message, MessageType
 
 WIDE = f"type='signal',interface='{MANAGER}'"
 """A rule that lets everyone's broadcast through, as another part of the program might have one."""
@@ -23,16 +23,15 @@ JOB = f"{MANAGER_PATH}/job/1"
 
 @pytest.fixture
 async def stranger(address: str) -> AsyncIterator[MessageBus]:
-    bus = await MessageBus(bus_address=address).connect()
+    bus = await connect(address)
     yield bus
     bus.disconnect()
-    bus._sock.close()
 
 
 async def forge(bus: MessageBus, member: str, signature: str, body: list[object], to: str | None = None) -> None:
     message = Message.new_signal(MANAGER_PATH, MANAGER, member, signature, body)
     message.destination = to
-    await bus.send(message)
+    bus.send(message)
     call = Message(destination="org.freedesktop.DBus", path="/", interface="org.freedesktop.DBus.Peer", member="Ping")
     reply = await bus.call(call)  # the bus has passed on all that came before
     assert reply.message_type is not MessageType.SIGNAL

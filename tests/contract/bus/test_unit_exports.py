@@ -6,13 +6,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, changes, service
 
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16

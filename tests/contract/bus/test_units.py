@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dbus_next import Variant
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import (
     NO_FILES,
@@ -26,6 +25,7 @@ from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_watch import unit_path
+from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit

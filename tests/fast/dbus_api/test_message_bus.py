@@ -1,69 +1,269 @@
-"""Messages that are parsed, and unicast signals that are dropped by their header."""
+"""The connection to a bus, on a socket whose other end the test has."""
 
-from io import BytesIO
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
-from dbus_next import Message, MessageType, Variant
+from tests.support.fakes.background import Background, yields
 
-from solo5_systemd.dbus_api.message_bus import BUS, _Unmarshaller
+from solo5_systemd.dbus_api.message_bus import BUS, MessageBus, connect
+from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode
 
-
-def read(message: Message) -> _Unmarshaller:
-    """Return the parser of a message, after it has parsed it as from the bus."""
-    message.serial = 1
-    unmarshaller = _Unmarshaller(BytesIO(_sent_by(message.sender, bytes(message._marshall()))))
-    assert unmarshaller.unmarshall() is not None
-    return unmarshaller
+FDS = Path("/proc/self/fd")
 
 
-def _sent_by(sender: str, message: bytes) -> bytes:
-    """Add the header field that the bus adds."""
-    end = 16 + int.from_bytes(message[12:16], "little")
-    body = message[end + -end % 8 :]
-    header = message[:end] + bytes(-end % 8)
+class FakeBus:
+    """The bus's end of a connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    async def read(self) -> Message:
+        """Return the next message."""
+        header = await self._take(16)
+        fields, body = (int.from_bytes(header[at : at + 4], "little") for at in (12, 4))
+        return decode(header + await self._take(fields + -fields % 8 + body))
+
+    async def _take(self, size: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), b""
+        while len(data) < size:
+            data += await loop.sock_recv(self.sock, size - len(data))
+        return data
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        socket.send_fds(self.sock, [sent(message)], list(fds))
+
+    def reply(self, call: Message, *body: object, signature: str = "") -> None:
+        self.send(Message.new_method_return(call, signature, list(body)))
+
+
+def sent(message: Message) -> bytes:
+    """Return a message as bytes with the header field that the bus adds: its sender."""
+    sender = message.sender or ":1.7"
+    message.serial = message.serial or 1
+    data = encode(message)
+    end = 16 + int.from_bytes(data[12:16], "little")
+    body = data[end + -end % 8 :]
+    header = data[:end] + bytes(-end % 8)
     header += b"\7\1s\0" + len(sender).to_bytes(4, "little") + sender.encode() + b"\0"
     header = header[:12] + (len(header) - 16).to_bytes(4, "little") + header[16:]
     return header + bytes(-len(header) % 8) + body
 
 
-def signal(sender: str = ":1.7", destination: str | None = None, signature: str = "as") -> Message:
-    return Message(
-        message_type=MessageType.SIGNAL, path="/a", interface="a.b", member="C", sender=sender,
-        destination=destination, signature=signature, body=[["x", "y"]],
-    )  # fmt: skip
+def signal(body: Sequence[object] = (), signature: str = "", sender: str = "", to: str | None = None) -> Message:
+    message = Message.new_signal("/a", "a.b", "C", signature, list(body))
+    message.sender, message.destination, message.unix_fds = sender, to, []
+    return message
+
+
+def method_call(interface: str, member: str) -> Message:
+    return Message(path="/a", interface=interface, member=member, sender=":1.7")
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[MessageBus, FakeBus]]:
+    """Yield a connection that is registered, and its other end."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    connection, fake = MessageBus(ours), FakeBus(theirs)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(connection.hello())
+        call = await fake.read()
+        assert call.member == "Hello"
+        fake.reply(call, ":1.4", signature="s")
+    assert connection.unique_name == ":1.4"
+    yield connection, fake
+    connection.disconnect()
+    theirs.close()
+
+
+def heard(connection: MessageBus) -> list[Message]:
+    """Return a list that each call and signal is added to; calls are left without a reply."""
+    messages: list[Message] = []
+
+    def add(message: Message) -> bool:
+        messages.append(message)
+        return message.message_type is MessageType.METHOD_CALL
+
+    connection.add_message_handler(add)
+    return messages
+
+
+async def test_replies_find_their_calls_in_any_order(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    async with asyncio.TaskGroup() as tasks:
+        replies = [tasks.create_task(connection.call(method_call("a.b", member))) for member in ("A", "B")]
+        first, second = await bus.read(), await bus.read()
+        bus.send(Message.new_error(second, "a.b.Error", "no"))
+        bus.reply(first, "yes", signature="s")
+    assert [reply.result().message_type for reply in replies] == [MessageType.METHOD_RETURN, MessageType.ERROR]
+    assert [reply.result().body for reply in replies] == [["yes"], ["no"]]
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 100, 1 << 20])
+async def test_messages_are_read_in_any_pieces(pair: tuple[MessageBus, FakeBus], size: int) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    data = b"".join(sent(signal([number, "x" * number], "us")) for number in range(20))
+    for at in range(0, len(data), size):
+        bus.sock.send(data[at : at + size])
+        await yields(2)
+    await yields()
+    assert [message.body[0] for message in messages] == list(range(20))
+
+
+async def test_a_signal_to_this_connection_alone_is_dropped_unread(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(bus.sock, sent(signal(["x" * (8 << 20)], "s", to=":1.4")))
+    bus.send(signal(["all"], "s"))
+    bus.send(signal(["bus"], "s", sender=BUS, to=":1.4"))
+    await yields(2000)
+    assert [message.body for message in messages] == [["all"], ["bus"]]
+    assert len(connection._received) == 0
+
+
+async def test_memory_for_a_dropped_signal_is_bounded(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    data = sent(signal(["x" * (8 << 20)], "s", to=":1.4"))
+    async with Background(asyncio.get_running_loop().sock_sendall(bus.sock, data)) as sending:
+        most = 0
+        while not sending.done():
+            await yields(1)
+            most = max(most, len(connection._received))
+    assert most < 1 << 20
+
+
+async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
+    pair: tuple[MessageBus, FakeBus], tmp_path: Path
+) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    files = [tmp_path / name for name in ("dropped", "signal", "call")]
+    for file, message in zip(files, (signal(to=":1.4"), signal(), method_call("a.b", "C")), strict=True):
+        with file.open("w") as opened:
+            message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+            bus.send(message, [opened.fileno()])
+    await yields()
+    call = messages[-1]
+    assert (call.member, len(call.unix_fds)) == ("C", 1)
+    assert FDS.joinpath(str(call.unix_fds[0])).resolve() == files[2]
+    os.close(call.unix_fds[0])
+    assert [link for link in FDS.iterdir() if link.resolve() in files] == []
+
+
+async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
+    connection, bus = pair
+    with (tmp_path / "file").open("w") as opened:
+        for _ in range(4):
+            message = signal(["x" * (1 << 20)], "s")
+            message.unix_fds = [opened.fileno()]
+            connection.send(message)
+    received = [await bus.read() for _ in range(4)]
+    assert [len(message.body[0]) for message in received] == [1 << 20] * 4
+    await yields()
+    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+
+
+async def test_a_call_is_answered_by_the_first_handler_or_by_an_error(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+
+    def refuse(message: Message) -> bool:
+        return False
+
+    def answer(message: Message) -> Message | bool:
+        return Message.new_method_return(message, "s", ["here"]) if message.member == "Known" else False
+
+    for handler in (refuse, answer):
+        connection.add_message_handler(handler)
+    for interface, member in (("a.b", "Known"), ("a.b", "Unknown"), ("org.freedesktop.DBus.Peer", "Ping")):
+        bus.send(method_call(interface, member))
+    known, unknown, ping = await bus.read(), await bus.read(), await bus.read()
+    assert known.body == ["here"]
+    assert unknown.error_name == "org.freedesktop.DBus.Error.UnknownMethod"
+    assert ping.message_type is MessageType.METHOD_RETURN
+    connection.remove_message_handler(answer)
+    bus.send(method_call("a.b", "Known"))
+    assert (await bus.read()).message_type is MessageType.ERROR
+
+
+async def test_a_handler_that_fails_does_not_end_the_connection(
+    pair: tuple[MessageBus, FakeBus], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, bus = pair
+
+    def fail(_: Message) -> None:
+        raise ValueError("a bug")
+
+    connection.add_message_handler(fail)
+    messages = heard(connection)
+    bus.send(signal())
+    await yields()
+    assert "internal error in a handler" in caplog.text
+    connection.remove_message_handler(fail)
+    bus.send(signal())
+    await yields()
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize("ended_by", ["us", "the bus"])
+async def test_calls_in_flight_end_with_the_connection(pair: tuple[MessageBus, FakeBus], ended_by: str) -> None:
+    connection, bus = pair
+    async with Background(connection.call(method_call("a.b", "C"))) as calling:
+        await bus.read()
+        connection.disconnect() if ended_by == "us" else bus.sock.close()
+        with pytest.raises(EOFError, match="closed"):
+            await calling
+    assert not connection.connected
+    assert (connection.lost.exception() is None) == (ended_by == "us")
+    with pytest.raises(EOFError):
+        connection.send(signal())
+
+
+async def test_a_message_that_cannot_be_parsed_ends_the_connection(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    data = bytearray(sent(signal(["abc"], "s")))
+    data[-8:] = b"\xff\xff\xff\x00abc\x00"
+    bus.sock.send(data)
+    await yields()
+    assert "cannot be parsed" in str(connection.lost.exception())
 
 
 @pytest.mark.parametrize(
-    "message",
+    "reply, words",
     [
-        signal(),
-        signal(sender=BUS, destination=":1.4"),
-        Message(
-            message_type=MessageType.METHOD_RETURN, reply_serial=3, sender=":1.7", destination=":1.4", signature="as",
-            body=[["x", "y"]],
-        ),
-        Message(
-            path="/a", interface="a.b", member="C", sender=":1.7", destination=":1.4", signature="as",
-            body=[["x", "y"]],
-        ),
+        (b"REJECTED EXTERNAL\r\n", "refuses the authentication: REJECTED"),
+        (b"OK 1\r\nERROR\r\n", "ERROR"),
+        (b"", "closed"),
     ],
-)  # fmt: skip
-def test_what_was_subscribed_called_or_answered_is_read_whole(message: Message) -> None:
-    found = read(message)
-    assert not found.dropped
-    assert (found.message.member, found.message.body) == (message.member, message.body)
+)
+async def test_a_refused_authentication_is_one_error(tmp_path: Path, reply: bytes, words: str) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"NEGOTIATE_UNIX_FD\r\n")
+        writer.write(reply)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(refuse, tmp_path / "bus"):
+        with pytest.raises((OSError, EOFError), match=words):
+            await connect(f"unix:path={tmp_path}/bus")
 
 
-def test_a_signal_to_this_connection_alone_is_dropped_unread() -> None:
-    found = read(signal(destination=":1.4"))
-    assert found.dropped
-    assert (found.message.body, found.message.signature, found.message.member) == ([], "", "x")
+@pytest.mark.parametrize("address", ["tcp:host=localhost,port=1", "unix:", "autolaunch:"])
+async def test_only_addresses_of_unix_sockets_are_used(address: str) -> None:
+    with pytest.raises(ValueError, match="is not of a Unix socket"):
+        await connect(address)
 
 
-def test_a_value_of_the_headers_type_in_a_body_is_a_value() -> None:
-    fields = [[6, Variant("s", ":1.4")]]
-    message = signal()
-    message.signature, message.body = "a(yv)", [fields]
-    found = read(message)
-    assert not found.dropped
-    assert found.message.body[0][0][1].value == ":1.4"
+async def test_the_first_address_that_can_be_used_is_used_with_its_escapes_resolved(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await connect(f"tcp:host=a;unix:path={tmp_path}/a%20b,guid=1")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "a b"))
+        with pytest.raises(ConnectionRefusedError):
+            await connect(f"tcp:host=a;unix:path={tmp_path}/a%20b,guid=1")

@@ -2,22 +2,24 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from dbus_next import Message, MessageType
-from dbus_next.signature import SignatureTree
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.hostile.values import TEXTS
 
 from solo5_systemd.daemon.service import Service
 from solo5_systemd.dbus_api.interface import Interface
+from solo5_systemd.dbus_api.messages import Message, MessageType, SignatureTree
 from solo5_systemd.dbus_api.network1 import INTERFACE as NETWORK
 from solo5_systemd.dbus_api.relay1 import INTERFACE as RELAY
 from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError
 from solo5_systemd.names import task_name
 from solo5_systemd.networkd.service import _request
+
+if TYPE_CHECKING:
+    from solo5_systemd.dbus_api.message_bus import MessageBus
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
 SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "ssthh", "b", "as", "t", "h", "hhhh"]
@@ -46,7 +48,7 @@ class Bus:
     def __init__(self) -> None:
         self.sent: list[Message] = []
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         self.sent.append(message)
 
 
@@ -61,7 +63,7 @@ async def parse(*arguments: Any) -> Sequence[object]:
 
 def answer(interface: Interface, member: str, signature: str, body: Sequence[object]) -> Message:
     bus = Bus()
-    service = Service(bus, interface, dict.fromkeys(interface.methods, parse), lambda: False)
+    service = Service(cast("MessageBus", bus), interface, dict.fromkeys(interface.methods, parse), lambda: False)
     message = Message(path=interface.path, interface=interface.name, member=member, signature=signature, serial=1)
     message.body = list(body)
     with suppress(StopIteration):

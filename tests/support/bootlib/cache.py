@@ -105,15 +105,26 @@ def _make(final: Path, make: Callable[[Path], None]) -> None:
 
 
 def _prune(root: Path, name: str, keep: Path) -> None:
-    entries = sorted(root.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    used = {path: _last_use(path) for path in root.glob(f"{name}-*")}
     oldest = time.time() - UNUSED_DAYS * 86400
-    for rank, path in enumerate(entries):
-        if path != keep and (rank >= KEPT_PER_NAME or path.stat().st_mtime < oldest):
+    for rank, path in enumerate(sorted(used, key=lambda path: used[path], reverse=True)):
+        if path != keep and (rank >= KEPT_PER_NAME or used[path] < oldest):
             _remove_unless_in_use(path)
 
 
+def _last_use(path: Path) -> float:
+    """Return the time of an entry's last use; 0 if another `boot` is removing it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def _remove_unless_in_use(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

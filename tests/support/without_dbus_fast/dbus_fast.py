@@ -1,0 +1,3 @@
+"""Hides dbus-fast: with this directory in PYTHONPATH, dbus-next is used."""
+
+raise ImportError("hidden by tests/support/without_dbus_fast")
