@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from solo5_systemd.dbus_api import message_bus
-from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.message_bus import MessageBus, SignalFilter
 from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
 
@@ -52,6 +52,7 @@ class Connection:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._listeners: list[Callable[[Message], None]] = []
+        self._filters: list[SignalFilter] = []
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -71,6 +72,8 @@ class Connection:
                 self.generation += 1
                 for listener in self._listeners:
                     self._bus.add_message_handler(listener)
+                for wanted in self._filters:
+                    self._bus.add_signal_filter(wanted)
             return self._bus
 
     async def close(self) -> None:
@@ -84,6 +87,12 @@ class Connection:
         self._listeners.append(listener)
         if self._bus is not None:
             self._bus.add_message_handler(listener)
+
+    def filter(self, wanted: SignalFilter) -> None:
+        """Drop signals unparsed, also of later connections; see `MessageBus.add_signal_filter`."""
+        self._filters.append(wanted)
+        if self._bus is not None:
+            self._bus.add_signal_filter(wanted)
 
     def ignore(self, listener: Callable[[Message], None]) -> None:
         """Remove a callback of `listen`."""

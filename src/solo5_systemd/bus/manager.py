@@ -169,6 +169,10 @@ class Manager:
             reply = await self._read_only_call(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
         return str(reply[0].value)
 
+    async def is_taken(self, task: TaskName) -> bool:
+        """Return whether the task has a loaded unit."""
+        return bool(await self._named([task_service(task), task_scope(task)]))
+
     async def is_running(self, task: TaskName) -> bool:
         """Return whether the task has a unit that is not over."""
         states = (row.state() for row in await self._rows(task))
@@ -214,7 +218,7 @@ class Manager:
 
     async def _refreshed(self, before: UnitState) -> UnitState | None:
         """Read a state again: of a running unit only invocation, active state and sub-state."""
-        rows = await self._rows(before.task)
+        rows = await self._named([before.unit])
         now = rows[0].state() if rows else None
         if now is None or now.over:
             states = await self._read_all(rows)
@@ -230,7 +234,11 @@ class Manager:
         return invocation(await self._properties(unit_path(unit), wanted))
 
     async def _rows(self, task: TaskName) -> list["_ListedUnit"]:
-        (rows,) = await self._list_call("ListUnitsByNames", "as", [[task_service(task), task_scope(task)]])
+        # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
+        return await self._named([task_service(task)]) or await self._named([task_scope(task)])
+
+    async def _named(self, units: Sequence[str]) -> list["_ListedUnit"]:
+        (rows,) = await self._list_call("ListUnitsByNames", "as", [list(units)])
         return [row for row in map(_ListedUnit._make, rows) if row.load == "loaded"]
 
     async def _listing(self) -> list["_ListedUnit"]:

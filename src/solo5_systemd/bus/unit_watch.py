@@ -8,7 +8,7 @@ until PID 1 replies again, then every unit is read once.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -38,6 +38,9 @@ _RULES = (
     f"{_SIGNAL},path='{MANAGER_PATH}',interface='{MANAGER}',member='UnitRemoved'",
 )
 
+_NEWS = ("ActiveState", "ActiveEnterTimestampMonotonic")
+"""The properties of a signal that differ in another state, or in another run."""
+
 ListedState = tuple[ActiveState, str]
 """A unit's active state and sub-state in ListUnits."""
 
@@ -58,11 +61,23 @@ class _Subscriber:
         unit: name of the unit.
         changed: set when the unit has to be read again.
         seen: the last state that it was given; None after a failed read.
+        signalled: the values of `_NEWS` in the last signal.
     """
 
     unit: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     seen: ListedState | None = None
+    signalled: Sequence[object] = ()
+
+    def is_changed_by(self, signal: Message) -> bool:
+        """Return whether a PropertiesChanged is news: it has another active state or activation than the one before.
+
+        PID 1 sends several for each step of a start or stop, with all properties that may have changed.
+        """
+        values = signal.body[1] if signal.signature == "sa{sv}as" else {}
+        before = self.signalled
+        self.signalled = [values[name].value for name in _NEWS if name in values]
+        return len(self.signalled) < len(_NEWS) or self.signalled != before
 
 
 class WatchedUnit:
@@ -122,6 +137,7 @@ class UnitWatch:
         self._unpolled = asyncio.Event()
         self._polling: asyncio.Future[None] | None = None
         connection.listen(self._received)
+        connection.filter(self._is_wanted)
 
     @asynccontextmanager
     async def subscribed(
@@ -166,12 +182,17 @@ class UnitWatch:
             await asyncio.gather(polling, return_exceptions=True)
             await self._unsubscribe()
 
+    def _is_wanted(self, path: str, member: str) -> bool:
+        """Return False for a change of a unit without a subscriber: most of them, with other units on the host."""
+        return member != "PropertiesChanged" or path in self._subscribers
+
     def _received(self, message: Message) -> None:
         if not self._jobs.owner.sent(message):
             return
         removed = message.member == "UnitRemoved" and message.signature == "so"
         for subscriber in self._subscribers.get(message.body[1] if removed else message.path, ()):
-            subscriber.changed.set()
+            if removed or subscriber.is_changed_by(message):
+                subscriber.changed.set()
 
     async def _subscribe(self) -> None:
         """Subscribe to the signals on the current connection. Idempotent."""

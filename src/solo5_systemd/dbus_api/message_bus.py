@@ -32,10 +32,13 @@ _FIXED = 16
 """Bytes of a header before its fields."""
 
 _SIGNAL = 4
-_DESTINATION, _SENDER, _UNIX_FDS = 6, 7, 9
+_PATH, _MEMBER, _DESTINATION, _SENDER, _UNIX_FDS = 1, 3, 6, 7, 9
 _REQUEST_NAME_DO_NOT_QUEUE, _PRIMARY_OWNER = 4, 1
 
 Handler = Callable[[Message], object]
+
+SignalFilter = Callable[[str, str], bool]
+"""Returns whether a signal, by its object path and member, has to be parsed."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,10 +73,13 @@ class MessageBus:
         self._serials = count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
         self._handlers: list[Handler] = []
+        self._filters: list[SignalFilter] = []
         self._received = bytearray()
         self._received_fds: deque[int] = deque()
         self._skip = 0
         self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._writing = False
+        self._is_full = False
         self.unique_name = ""
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -92,6 +98,10 @@ class MessageBus:
     def remove_message_handler(self, handler: Handler) -> None:
         """Remove a handler."""
         self._handlers.remove(handler)
+
+    def add_signal_filter(self, wanted: SignalFilter) -> None:
+        """Drop signals unparsed for which a filter returns False: a match rule lets more pass than a process needs."""
+        self._filters.append(wanted)
 
     async def call(self, message: Message) -> Message:
         """Send a method call and return the reply, which may be an error.
@@ -135,7 +145,8 @@ class MessageBus:
         await self._bus_call("ReleaseName", "s", name)
 
     def disconnect(self) -> None:
-        """Close the connection. Calls in flight raise EOFError."""
+        """Send what the socket takes at once, and close the connection. Calls in flight raise EOFError."""
+        self._write()
         self._end(None)
 
     async def _bus_call(self, member: str, signature: str = "", *body: object) -> Any:
@@ -154,27 +165,43 @@ class MessageBus:
             raise self.lost.exception() or EOFError("it was closed")
         data = memoryview(encode(message))
         self._unsent.append((data, [os.dup(fd) for fd in message.unix_fds or ()]))  # the caller may close its own
-        if len(self._unsent) == 1:
-            self._write()
-        if self._unsent:
-            self._loop.add_writer(self._sock, self._write)
+        if not self._writing:  # in this turn of the loop other calls may follow, for the same system call
+            self._writing = True
+            self._loop.call_soon(self._write)
 
     def _write(self) -> None:
+        """Send what is unsent; go on when the socket is writable again."""
+        if self.lost.done():
+            return
         try:
             while self._unsent:
-                data, fds = self._unsent[0]
+                data, fds = self._next_piece()
                 sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
                 _close(fds)  # they are sent with the first byte
                 if sent < len(data):
-                    self._unsent[0] = (data[sent:], ())
-                else:
-                    self._unsent.popleft()
+                    self._unsent.appendleft((data[sent:], ()))
         except BlockingIOError:
-            return
+            self._unsent.appendleft((data, fds))
+            self._is_full = True
+            self._loop.add_writer(self._sock, self._write)
         except OSError as error:
+            _close(fds)
             self._end(error)
-            return
-        self._loop.remove_writer(self._sock)
+        else:
+            self._writing = False
+            if self._is_full:
+                self._is_full = False
+                self._loop.remove_writer(self._sock)
+
+    def _next_piece(self) -> tuple[memoryview, Sequence[int]]:
+        """Take the next message with its descriptors, or several messages without any."""
+        first, fds = self._unsent.popleft()
+        if fds or not self._unsent or self._unsent[0][1]:
+            return first, fds
+        pieces = [first]
+        while self._unsent and not self._unsent[0][1]:
+            pieces.append(self._unsent.popleft()[0])
+        return memoryview(b"".join(pieces)), ()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -210,7 +237,7 @@ class MessageBus:
                 return
             # Descriptors come with the first byte of their message.
             fields = _fields(self._received, header) if header.kind == _SIGNAL or self._received_fds else {}
-            if header.kind == _SIGNAL and _DESTINATION in fields and fields.get(_SENDER) != BUS:
+            if header.kind == _SIGNAL and not self._is_wanted(fields):
                 _close(self._own_fds(fields))
                 self._skip = header.size
             elif len(self._received) >= header.size:
@@ -224,6 +251,13 @@ class MessageBus:
                 yield message
             else:
                 return
+
+    def _is_wanted(self, fields: Mapping[int, str | int]) -> bool:
+        """Return whether a signal is broadcast, or sent by the bus, and passes all filters."""
+        if _DESTINATION in fields and fields.get(_SENDER) != BUS:
+            return False
+        path, member = str(fields.get(_PATH, "")), str(fields.get(_MEMBER, ""))
+        return all(wanted(path, member) for wanted in self._filters)
 
     def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
         """Take the descriptors of a message with these header fields."""

@@ -234,6 +234,9 @@ class Units(Protocol):
     async def is_shutting_down(self) -> bool:
         """Return whether the host is shutting down (SystemState is `stopping`)."""
 
+    async def is_taken(self, task: TaskName) -> bool:
+        """Return whether the task has a loaded unit, with one D-Bus call."""
+
     async def is_running(self, task: TaskName) -> bool:
         """Return whether the task has a unit that is not over, with one D-Bus call."""
 

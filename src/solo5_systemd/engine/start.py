@@ -263,7 +263,7 @@ class Starter:
         A concurrent start may have finished between preflight and the lock. User, addresses and disks are its then, and
         a failure of this start must not undo them.
         """
-        if await self._units.state(name) is not None:
+        if await self._units.is_taken(name):
             raise _NameTakenError(
                 f"task name {name!r} has just been taken: expected a name that no task has.",
                 f"See: solo5ctl inspect {name}",
@@ -352,7 +352,7 @@ class Starter:
         """
         _fit_for_unit(_texts(workload))
         # For an early error only: StartTransientUnit decides about concurrent starts of one name.
-        if await self._units.state(workload.name) is not None:
+        if await self._units.is_taken(workload.name):
             raise TakenError(
                 f"task name {workload.name!r} is taken: expected a name that no task has.",
                 f"Remove that task first: solo5ctl rm {workload.name}",

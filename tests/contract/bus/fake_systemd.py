@@ -92,8 +92,8 @@ class FakeSystemd:
 
     # --- signals ---------------------------------------------------------------------------------------------
 
-    def changed(self, unit: str) -> None:
-        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", [UNIT, {}, []])
+    def changed(self, unit: str, **values: Variant) -> None:
+        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", [UNIT, values, []])
 
     def remove(self, unit: str) -> None:
         del self.units[unit]

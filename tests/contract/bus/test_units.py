@@ -25,7 +25,8 @@ from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.unit_watch import unit_path
-from solo5_systemd.dbus_api.messages import Variant
+from solo5_systemd.dbus_api import message_bus
+from solo5_systemd.dbus_api.messages import Variant, decode
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -167,6 +168,41 @@ async def test_a_unit_is_read_once_for_a_change(systemd: FakeSystemd, manager: M
             async with asyncio.timeout(0.2):
                 await anext(states)
         assert len(systemd.called("ListUnitsByNames")) == before
+
+
+async def test_a_unit_is_read_once_for_several_signals_of_one_state(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = service()
+
+    def signal(active: str, entered: int) -> None:
+        values = {"ActiveState": Variant("s", active), "ActiveEnterTimestampMonotonic": Variant("t", entered)}
+        systemd.changed(UNIT, **values, SubState=Variant("s", "any"))
+
+    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
+        await anext(states)
+        for steps in ([("active", 1)], [("deactivating", 1)], [("active", 2)]):  # the last: of another run
+            before = len(systemd.called("ListUnitsByNames"))
+            for step in steps * 5:
+                signal(*step)
+            await anext(states)
+            await manager.states()  # its reply comes after all signals
+            assert len(systemd.called("ListUnitsByNames")) == before + 1
+
+
+async def test_changes_of_other_units_are_not_parsed(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd.units[UNIT] = service()
+    async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
+        await anext(states)
+        parsed: list[bytes] = []
+        monkeypatch.setattr(message_bus, "decode", lambda data, fds: parsed.append(data) or decode(data, fds))
+        for _ in range(5):
+            systemd.changed("ssh.service")
+        await manager.states()
+        assert [data for data in parsed if b"PropertiesChanged" in data] == []
+        systemd.changed(UNIT)
+        await anext(states)
+        assert len([data for data in parsed if b"PropertiesChanged" in data]) == 1
 
 
 async def test_a_lost_signal_delays_and_never_hangs(

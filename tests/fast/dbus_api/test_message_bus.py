@@ -5,10 +5,12 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fakes.background import Background, yields
 
+from solo5_systemd.dbus_api import message_bus
 from solo5_systemd.dbus_api.message_bus import BUS, MessageBus, connect
 from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode
 
@@ -168,6 +170,54 @@ async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp
     assert [len(message.body[0]) for message in received] == [1 << 20] * 4
     await yields()
     assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+
+
+async def test_calls_of_one_turn_are_sent_together(
+    pair: tuple[MessageBus, FakeBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, bus = pair
+    sizes: list[int] = []
+
+    class Socket(socket.socket):
+        def send(self, data: Any, flags: int = 0) -> int:
+            sizes.append(len(data))
+            return super().send(data, flags)
+
+    with Socket(fileno=os.dup(connection._sock.fileno())) as sending:
+        monkeypatch.setattr(connection, "_sock", sending)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(20):
+                tasks.create_task(connection.call(method_call("a.b", f"C{number}")))
+            calls = [await bus.read() for _ in range(20)]
+            for call in calls:
+                bus.reply(call)
+        monkeypatch.undo()
+    assert [call.member for call in calls] == [f"C{number}" for number in range(20)]
+    assert len(sizes) == 1
+
+
+async def test_what_was_sent_before_a_disconnect_arrives(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    connection.send(signal(["last"], "s"))
+    connection.disconnect()
+    assert (await bus.read()).body == ["last"]
+
+
+async def test_a_filtered_signal_is_not_parsed(
+    pair: tuple[MessageBus, FakeBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    connection.add_signal_filter(lambda path, member: (path, member) != ("/a", "C"))
+    parsed: list[bytes] = []
+    monkeypatch.setattr(message_bus, "decode", lambda data, fds: parsed.append(data) or decode(data, fds))
+    other = signal(["wanted"], "s")
+    other.member = "D"
+    for each in (signal(["x"], "s"), other, signal(["x"], "s")):
+        bus.send(each)
+    await yields()
+    assert [message.body for message in messages] == [["wanted"]]
+    assert len(parsed) == 1
 
 
 async def test_a_call_is_answered_by_the_first_handler_or_by_an_error(pair: tuple[MessageBus, FakeBus]) -> None:

@@ -95,7 +95,7 @@ async def test_a_namespace_whose_journald_does_not_start_is_told_and_nothing_is_
 async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(WORKLOAD)
     assert machine.steps.taken == [
-        *("state", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
+        *("is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
         *("acquire user", "reserve", "bind disks", "lock disks", "record disks", "change owner"),
         *("open stderr", "attach"),
         *("start unit", "check bound disks"),
@@ -339,7 +339,7 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
     before, steps = machine.holds, len(machine.steps.taken)
     with pytest.raises(TakenError, match="task name 'web' is taken.*solo5ctl rm web"):
         await runtime.start(WORKLOAD)
-    assert (machine.holds, machine.steps.taken[steps:]) == (before, ["state"])
+    assert (machine.holds, machine.steps.taken[steps:]) == (before, ["is_taken"])
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,10 @@ class FakeUnits:
         async with self._steps.step("is_shutting_down"):
             return self.stopping
 
+    async def is_taken(self, task: TaskName) -> bool:
+        async with self._steps.step("is_taken"):
+            return self.seen(task) is not None
+
     async def is_running(self, task: TaskName) -> bool:
         async with self._steps.step("is_running"):
             state = self.seen(task)
