@@ -171,27 +171,31 @@ class MessageBus:
 
     def _write(self) -> None:
         """Send what is unsent; go on when the socket is writable again."""
-        if self.lost.done():
-            return
+        while self._unsent and not self.lost.done():
+            if not self._send_piece(*self._next_piece()):
+                self._is_full = True
+                self._loop.add_writer(self._sock, self._write)
+                return
+        self._writing = False
+        if self._is_full and not self.lost.done():
+            self._is_full = False
+            self._loop.remove_writer(self._sock)
+
+    def _send_piece(self, data: memoryview, fds: Sequence[int]) -> bool:
+        """Send data with its descriptors; return False if the socket is full. What is not sent is unsent again."""
         try:
-            while self._unsent:
-                data, fds = self._next_piece()
-                sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
-                _close(fds)  # they are sent with the first byte
-                if sent < len(data):
-                    self._unsent.appendleft((data[sent:], ()))
+            sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
         except BlockingIOError:
             self._unsent.appendleft((data, fds))
-            self._is_full = True
-            self._loop.add_writer(self._sock, self._write)
+            return False
         except OSError as error:
             _close(fds)
             self._end(error)
-        else:
-            self._writing = False
-            if self._is_full:
-                self._is_full = False
-                self._loop.remove_writer(self._sock)
+            return True
+        _close(fds)  # they are sent with the first byte
+        if sent < len(data):
+            self._unsent.appendleft((data[sent:], ()))
+        return True
 
     def _next_piece(self) -> tuple[memoryview, Sequence[int]]:
         """Take the next message with its descriptors, or several messages without any."""

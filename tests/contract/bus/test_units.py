@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
@@ -194,15 +195,15 @@ async def test_changes_of_other_units_are_not_parsed(
     systemd.units[UNIT] = service()
     async with asyncio.timeout(PROMPT), aclosing(following(manager)) as states:
         await anext(states)
-        parsed: list[bytes] = []
-        monkeypatch.setattr(message_bus, "decode", lambda data, fds: parsed.append(data) or decode(data, fds))
+        parse = Mock(wraps=decode)
+        monkeypatch.setattr(message_bus, "decode", parse)
         for _ in range(5):
             systemd.changed("ssh.service")
         await manager.states()
-        assert [data for data in parsed if b"PropertiesChanged" in data] == []
+        assert not [call for call in parse.call_args_list if b"PropertiesChanged" in call.args[0]]
         systemd.changed(UNIT)
         await anext(states)
-        assert len([data for data in parsed if b"PropertiesChanged" in data]) == 1
+        assert len([call for call in parse.call_args_list if b"PropertiesChanged" in call.args[0]]) == 1
 
 
 async def test_a_lost_signal_delays_and_never_hangs(
