@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from solo5_systemd.dbus_api.interface import Interface
@@ -63,7 +64,11 @@ class Service:
     async def emit(self, member: str, body: Sequence[object]) -> None:
         """Emit a signal of the interface (broadcast)."""
         signature = self._interface.signals[member].signature
-        self._bus.send(Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body)))
+        self._send(Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body)))
+
+    def _send(self, message: Message) -> None:
+        with suppress(OSError, EOFError):  # the connection has ended, and with it the process ends
+            self._bus.send(message)
 
     async def _is_called_within(self, timeout_s: float) -> bool:
         try:
@@ -100,7 +105,7 @@ class Service:
                 os.close(fd)
             self._calls -= 1
             self._called.set()
-        self._bus.send(reply)
+        self._send(reply)
 
     async def _reply(self, message: Message) -> Message:
         method = self._interface.methods[message.member]
