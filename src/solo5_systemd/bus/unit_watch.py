@@ -18,7 +18,7 @@ from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
 from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.errors import HostError
-from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.unit.state import OVER, ActiveState, UnitState
 
 POLL_INTERVAL_S = 10.0
 """Interval between two polls: the longest delay that a lost signal causes."""
@@ -77,7 +77,8 @@ class _Subscriber:
         values = signal.body[1] if signal.signature == "sa{sv}as" else {}
         before = self.signalled
         self.signalled = [values[name].value for name in _NEWS if name in values]
-        return len(self.signalled) < len(_NEWS) or self.signalled != before
+        is_over = bool(self.signalled) and self.signalled[0] in OVER
+        return is_over or len(self.signalled) < len(_NEWS) or self.signalled != before
 
 
 class WatchedUnit:
@@ -108,7 +109,8 @@ class WatchedUnit:
         try:
             self._update(await self._read())
         except HostError:
-            self._subscriber.seen = None  # so that the poll sets `changed` when PID 1 replies again
+            # So that the next signal, or the poll when PID 1 replies again, sets `changed`.
+            self._subscriber.seen, self._subscriber.signalled = None, ()
 
     def _update(self, state: UnitState | None) -> None:
         self.state = state

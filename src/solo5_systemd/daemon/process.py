@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from pystemd.daemon import notify
@@ -17,6 +16,9 @@ from solo5_systemd.errors import DependencyError, HostError, Solo5Error
 
 SOCKET = "/run/dbus/system_bus_socket"
 """The system bus (systemd's dbus.socket)."""
+
+CONNECT_TIMEOUT_S = 25.0
+"""Seconds for the connection and the authentication."""
 
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
@@ -83,8 +85,9 @@ async def connect_system_bus() -> MessageBus:
         HostError: the connection failed.
     """
     try:
-        return await connect()
-    except (OSError, EOFError) as error:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await connect()
+    except (OSError, EOFError, ValueError) as error:
         reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error
 
@@ -109,8 +112,7 @@ async def until_disconnected(bus: MessageBus) -> None:
     Raises:
         HostError: always.
     """
-    with suppress(OSError, EOFError):
-        await bus.lost
+    await asyncio.wait((bus.lost,))  # which is not cancelled with this task
     raise HostError("lost the connection to the system bus.")
 
 

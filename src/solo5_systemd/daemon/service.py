@@ -9,7 +9,7 @@ from typing import Any
 
 from solo5_systemd.dbus_api.interface import Interface
 from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.dbus_api.messages import Message, MessageType, expects_reply
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 
 Handler = Callable[..., Awaitable[Sequence[object]]]
@@ -105,7 +105,16 @@ class Service:
                 os.close(fd)
             self._calls -= 1
             self._called.set()
-        self._send(reply)
+        if expects_reply(message):
+            self._send_reply(message, reply)
+
+    def _send_reply(self, message: Message, reply: Message) -> None:
+        try:
+            self._send(reply)
+        except Exception:  # noqa: BLE001 - such as a text that D-Bus cannot carry, from a file of another program
+            _log.exception("the reply of %s cannot be sent", message.member)
+            text = f"the reply of {message.member} cannot be sent: see the journal of its unit."
+            self._send(Message.new_error(message, Solo5Error.dbus_name, text))
 
     async def _reply(self, message: Message) -> Message:
         method = self._interface.methods[message.member]

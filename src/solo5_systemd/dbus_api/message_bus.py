@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode
+from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode, expects_reply
 
 BUS = "org.freedesktop.DBus"
 BUS_PATH = "/org/freedesktop/DBus"
@@ -25,14 +25,16 @@ DEFAULT_ADDRESS = "unix:path=/run/dbus/system_bus_socket"
 READ_SIZE = 1 << 17
 """Bytes of one recvmsg(2): many messages."""
 
-_FDS_MAX = 253
-"""File descriptors of one sendmsg(2): SCM_MAX_FD of unix(7)."""
+_ANCILLARY_SIZE = socket.CMSG_SPACE(4 * 253)
+"""Bytes for the file descriptors of one sendmsg(2): SCM_MAX_FD of unix(7)."""
 
 _FIXED = 16
 """Bytes of a header before its fields."""
 
 _SIGNAL = 4
 _PATH, _MEMBER, _DESTINATION, _SENDER, _UNIX_FDS = 1, 3, 6, 7, 9
+_FIELD_TYPES = {1: b"o", 2: b"s", 3: b"s", 4: b"s", 5: b"u", 6: b"s", 7: b"s", 8: b"g", 9: b"u"}
+"""The types of header fields by their codes."""
 _REQUEST_NAME_DO_NOT_QUEUE, _PRIMARY_OWNER = 4, 1
 
 Handler = Callable[[Message], object]
@@ -164,7 +166,7 @@ class MessageBus:
         if self.lost.done():
             raise self.lost.exception() or EOFError("it was closed")
         data = memoryview(encode(message))
-        self._unsent.append((data, [os.dup(fd) for fd in message.unix_fds or ()]))  # the caller may close its own
+        self._unsent.append((data, _duplicates(message.unix_fds or ())))  # the caller may close its own
         if not self._writing:  # in this turn of the loop other calls may follow, for the same system call
             self._writing = True
             self._loop.call_soon(self._write)
@@ -211,22 +213,20 @@ class MessageBus:
 
     def _readable(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, READ_SIZE, _FDS_MAX, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = self._sock.recvmsg(READ_SIZE, _ANCILLARY_SIZE, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError as error:
             self._end(error)
             return
-        if not data:
-            self._end(EOFError("it was closed"))
-            return
-        self._received_fds += fds
+        self._received_fds += _descriptors(ancillary)
         self._received += data
+        if flags & socket.MSG_CTRUNC:  # the process has no room for them: later ones would be given to this message
+            self._end(OSError("file descriptors of a message were lost"))
+        elif not data:
+            self._end(EOFError("it was closed"))
         for message in self._messages():
-            try:
-                self._dispatch(message)
-            except Exception:  # noqa: BLE001 - a bug in one handler must not end the connection
-                _log.exception("internal error in a handler of D-Bus messages")
+            self._dispatch(message)
 
     def _messages(self) -> Iterator[Message]:
         """Yield the messages that have been received whole, without the dropped ones."""
@@ -239,22 +239,49 @@ class MessageBus:
             header = _header(self._received)
             if header is None:
                 return
-            # Descriptors come with the first byte of their message.
-            fields = _fields(self._received, header) if header.kind == _SIGNAL or self._received_fds else {}
+            try:
+                # Descriptors come with the first byte of their message.
+                fields = _fields(self._received, header) if header.kind == _SIGNAL or self._received_fds else {}
+            except (ValueError, IndexError, struct.error) as error:
+                self._drop_malformed(header, error)
+                continue
             if header.kind == _SIGNAL and not self._is_wanted(fields):
                 _close(self._own_fds(fields))
                 self._skip = header.size
             elif len(self._received) >= header.size:
                 data = bytes(memoryview(self._received)[: header.size])
                 del self._received[: header.size]
-                try:
-                    message = decode(data, self._own_fds(fields))
-                except Exception as error:  # noqa: BLE001 - the bus lets well-formed messages through only
-                    self._end(OSError(f"a message cannot be parsed: {error}"))
-                    return
-                yield message
+                yield from self._decoded(data, fields)
             else:
                 return
+
+    def _drop_malformed(self, header: _Header, error: Exception) -> None:
+        """Drop a signal whose header no client library writes; another message like that ends the connection.
+
+        How many descriptors are the signal's is not known: all are closed. Another message that misses one of them then
+        ends the connection, and gets none of a third one.
+        """
+        if header.kind != _SIGNAL:
+            self._end(OSError(f"a message has a malformed header: {error}"))
+            return
+        _close(self._received_fds)
+        self._received_fds.clear()
+        self._skip = header.size
+
+    def _decoded(self, data: bytes, fields: Mapping[int, str | int]) -> Iterator[Message]:
+        """Yield the message of its bytes; end the connection if it cannot be parsed or lacks a descriptor."""
+        fds = self._own_fds(fields)
+        if len(fds) < int(fields.get(_UNIX_FDS, 0)):
+            _close(fds)
+            self._end(OSError("file descriptors of a message were lost"))
+            return
+        try:
+            message = decode(data, fds)
+        except Exception as error:  # noqa: BLE001 - the bus lets well-formed messages through only
+            _close(fds)
+            self._end(OSError(f"a message cannot be parsed: {error}"))
+        else:
+            yield message
 
     def _is_wanted(self, fields: Mapping[int, str | int]) -> bool:
         """Return whether a signal is broadcast, or sent by the bus, and passes all filters."""
@@ -264,8 +291,9 @@ class MessageBus:
         return all(wanted(path, member) for wanted in self._filters)
 
     def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
-        """Take the descriptors of a message with these header fields."""
-        return [self._received_fds.popleft() for _ in range(int(fields.get(_UNIX_FDS, 0)))]
+        """Take the descriptors of a message with these header fields, as many as there are."""
+        number = min(int(fields.get(_UNIX_FDS, 0)), len(self._received_fds))
+        return [self._received_fds.popleft() for _ in range(number)]
 
     def _dispatch(self, message: Message) -> None:
         if message.message_type is MessageType.METHOD_CALL:
@@ -274,16 +302,18 @@ class MessageBus:
         _close(message.unix_fds)  # no reply or signal in use has descriptors
         if message.message_type is MessageType.SIGNAL:
             for handler in tuple(self._handlers):
-                handler(message)
+                _handled(handler, message)
         elif (reply := self._replies.get(message.reply_serial)) is not None and not reply.done():
             reply.set_result(message)
 
     def _answer(self, message: Message) -> None:
         """Pass a method call to the handlers; without one, reply as every connection must."""
-        replies = (handler(message) for handler in tuple(self._handlers))
+        replies = (_handled(handler, message) for handler in tuple(self._handlers))
         reply = next(filter(None, replies), None) or _default_reply(message)
         if reply is not True:
-            self.send(reply)
+            _close(message.unix_fds)
+            if expects_reply(message):
+                self.send(reply)
 
     def _end(self, error: Exception | None) -> None:
         """Close the connection; end the calls in flight with this error."""
@@ -298,7 +328,8 @@ class MessageBus:
         self._loop.remove_writer(self._sock)
         self._sock.close()
         _close((*self._received_fds, *(fd for _, fds in self._unsent for fd in fds)))
-        self._unsent.clear()
+        for buffer in (self._received_fds, self._received, self._unsent):
+            buffer.clear()
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(error or EOFError("it was closed"))
@@ -317,8 +348,8 @@ async def connect(address: str | None = None) -> MessageBus:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.setblocking(False)  # before connect(2), which waits for a place in a full backlog
         sock.connect(_socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS))
-        sock.setblocking(False)
         await _authenticate(sock)
     except BaseException:
         sock.close()
@@ -332,8 +363,18 @@ async def connect(address: str | None = None) -> MessageBus:
     return bus
 
 
+def _handled(handler: Handler, message: Message) -> object:
+    """Return the result of a handler, or an error as the reply."""
+    try:
+        return handler(message)
+    except Exception:  # noqa: BLE001 - a bug in one handler must not end the connection
+        _log.exception("internal error in the handler of %s", message.member)
+        if message.message_type is not MessageType.METHOD_CALL:
+            return None
+        return Message.new_error(message, f"{BUS}.Error.Failed", f"internal error in {message.member}")
+
+
 def _default_reply(call: Message) -> Message:
-    _close(call.unix_fds)
     if (call.interface, call.member) == (f"{BUS}.Peer", "Ping"):
         return Message.new_method_return(call)
     text = f"{call.interface}.{call.member} is no method of {call.path}"
@@ -380,6 +421,24 @@ def _close(fds: Iterable[int]) -> None:
         os.close(fd)
 
 
+def _duplicates(fds: Iterable[int]) -> list[int]:
+    """Return duplicates of descriptors; none is left if one cannot be made."""
+    duplicates: list[int] = []
+    try:
+        duplicates.extend(map(os.dup, fds))
+    except OSError:
+        _close(duplicates)
+        raise
+    return duplicates
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
+    """Yield the descriptors of SCM_RIGHTS messages (unix(7))."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            yield from (number for (number,) in struct.iter_unpack("i", data[: len(data) - len(data) % 4]))
+
+
 def _header(data: bytearray) -> _Header | None:
     """Return the header of the message that the data begins with; None unless the data has all of its fields."""
     if len(data) < _FIXED:
@@ -392,25 +451,35 @@ def _header(data: bytearray) -> _Header | None:
 
 
 def _fields(data: bytearray, header: _Header) -> dict[int, str | int]:
-    """Return the header fields by their codes: texts and numbers; none of them after one of another type.
+    """Return the header fields by their codes: texts and numbers.
 
-    The types are those of the D-Bus specification, "Header Fields"; only a sender that misuses a code has others.
+    Raises:
+        ValueError: it has a field that the D-Bus specification ("Header Fields") does not have, or one of another type.
+            dbus-daemon removes such fields; dbus-broker passes them on.
     """
     found: dict[int, str | int] = {}
     position, end = _FIXED, _FIXED + header.fields
     while position < end:
         position += -position % 8
-        code, length, kind = data[position : position + 3]
-        position += 3 + length
-        if kind == ord("g"):
-            position += 2 + data[position]
-            continue
-        position += -position % 4
-        (number,) = struct.unpack_from(f"{header.order}I", data, position)
-        position += 4
-        if kind == ord("u"):
-            found[code] = number
-        else:
-            found[code] = data[position : position + number].decode()
-            position += number + 1
+        code, length = data[position], data[position + 1]
+        kind = bytes(data[position + 2 : position + 2 + length])
+        position += length + 3
+        if _FIELD_TYPES.get(code) != kind or code in found:
+            raise ValueError(f"field {code} of type {kind!r}")
+        found[code], position = _value(data, position, kind, header.order)
+        if position > end:
+            raise ValueError(f"field {code} is longer than the header")
     return found
+
+
+def _value(data: bytearray, position: int, kind: bytes, order: str) -> tuple[str | int, int]:
+    """Return the value of a header field, and the position after it."""
+    if kind == b"g":
+        begin, length = position + 1, data[position]
+    else:
+        position += -position % 4
+        (length,) = struct.unpack_from(f"{order}I", data, position)
+        begin = position + 4
+    if kind == b"u":
+        return length, begin
+    return data[begin : begin + length].decode(), begin + length + 1

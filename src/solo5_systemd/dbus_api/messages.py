@@ -22,12 +22,19 @@ except ImportError:
     LIBRARY = "dbus_next"
 """The module in use."""
 
-__all__ = ["LIBRARY", "Message", "MessageType", "SignatureTree", "Variant", "decode", "encode"]
+__all__ = ["LIBRARY", "Message", "MessageType", "SignatureTree", "Variant", "decode", "encode", "expects_reply"]
+
+_NO_REPLY_EXPECTED = 1
 
 
 def encode(message: Message) -> bytes:
     """Return a message as bytes; its file descriptors are sent beside them."""
     return bytes(message._marshall(True))  # noqa: SLF001 - both libraries marshal by this method only
+
+
+def expects_reply(call: Message) -> bool:
+    """Return whether the caller of a method waits for its reply."""
+    return not call.flags.value & _NO_REPLY_EXPECTED
 
 
 def decode(data: bytes, fds: Sequence[int] = ()) -> Message:

@@ -56,6 +56,22 @@ def sent(message: Message) -> bytes:
     return header + bytes(-len(header) % 8) + body
 
 
+def with_field(data: bytes, code: int, kind: str, value: bytes, align: int = 4) -> bytes:
+    """Return a message with one more header field, its first."""
+    field = bytes([code, len(kind)]) + kind.encode() + b"\0"
+    field += bytes(-(16 + len(field)) % align) + value
+    field += bytes(-len(field) % 8)
+    end = 16 + int.from_bytes(data[12:16], "little")
+    size = len(field) + end - 16
+    return data[:12] + size.to_bytes(4, "little") + field + data[16:]
+
+
+STRANGE = [(100, "y", b"\1", 1), (100, "ay", b"\3\0\0\0\xff\xfe\xfd", 4), (100, "i", b"\40\0\0\0", 4)]
+STRANGE += [(100, "s", b"\4\0\0\0\xff\xff\xff\xff\0", 4), (0, "u", bytes(4), 4), (6, "u", b"\377\377\0\0", 4)]
+STRANGE += [(6, "s", b"\377\377\377\177", 4), (100, "v", b"\1u\0" + bytes(5), 1), (100, "(ss)", bytes(10), 8)]
+"""Header fields that no client library writes: code, type, value, alignment."""
+
+
 def signal(body: Sequence[object] = (), signature: str = "", sender: str = "", to: str | None = None) -> Message:
     message = Message.new_signal("/a", "a.b", "C", signature, list(body))
     message.sender, message.destination, message.unix_fds = sender, to, []
@@ -160,6 +176,70 @@ async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
     assert [link for link in FDS.iterdir() if link.resolve() in files] == []
 
 
+@pytest.mark.parametrize("field", STRANGE, ids=lambda field: f"{field[0]}-{field[1]}")
+async def test_a_strange_header_field_of_a_signal_costs_no_other_message_and_gives_it_no_descriptor(
+    pair: tuple[MessageBus, FakeBus], tmp_path: Path, field: tuple[int, str, bytes, int]
+) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    for name in ("evil", "good"):
+        with (tmp_path / name).open("w") as opened:
+            message = signal(to=":1.4") if name == "evil" else method_call("a.b", "C")
+            message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+            data = sent(message)
+            data = with_field(data, *field) if name == "evil" else data
+            socket.send_fds(bus.sock, [data], [opened.fileno()])
+        bus.send(signal([name], "s"))
+    await yields()
+    assert connection.connected
+    assert [message.body for message in messages] == [["evil"], [0], ["good"]]
+    [descriptor] = messages[1].unix_fds
+    assert FDS.joinpath(str(descriptor)).resolve() == tmp_path / "good"
+    os.close(descriptor)
+    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "evil"]
+
+
+async def test_a_strange_header_field_of_another_message_ends_the_connection(
+    pair: tuple[MessageBus, FakeBus], tmp_path: Path
+) -> None:
+    connection, bus = pair
+    with (tmp_path / "file").open("w") as opened:
+        message = method_call("a.b", "C")
+        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        socket.send_fds(bus.sock, [with_field(sent(message), *STRANGE[0])], [opened.fileno()])
+    await yields()
+    assert "malformed header" in str(connection.lost.exception())
+    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+
+
+async def test_lost_descriptors_end_the_connection(
+    pair: tuple[MessageBus, FakeBus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with RLIMIT_NOFILE: the kernel drops what there is no room for."""
+    connection, bus = pair
+    monkeypatch.setattr(message_bus, "_ANCILLARY_SIZE", socket.CMSG_LEN(4))
+    with (tmp_path / "file").open("w") as opened:
+        message = signal()
+        message.unix_fds, message.signature, message.body = [opened.fileno()] * 4, "h", [0]
+        bus.send(message, [opened.fileno()] * 4)
+    await yields()
+    assert "were lost" in str(connection.lost.exception())
+    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+
+
+async def test_received_descriptors_are_not_inherited(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
+    connection, bus = pair
+    messages = heard(connection)
+    with (tmp_path / "file").open("w") as opened:
+        message = method_call("a.b", "C")
+        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        bus.send(message, [opened.fileno()])
+    await yields()
+    [descriptor] = messages[0].unix_fds
+    assert not os.get_inheritable(descriptor)
+    os.close(descriptor)
+
+
 async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
     connection, bus = pair
     with (tmp_path / "file").open("w") as opened:
@@ -243,8 +323,8 @@ async def test_a_call_is_answered_by_the_first_handler_or_by_an_error(pair: tupl
     assert (await bus.read()).message_type is MessageType.ERROR
 
 
-async def test_a_handler_that_fails_does_not_end_the_connection(
-    pair: tuple[MessageBus, FakeBus], caplog: pytest.LogCaptureFixture
+async def test_a_handler_that_fails_is_an_error_for_its_caller_and_no_end(
+    pair: tuple[MessageBus, FakeBus], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     connection, bus = pair
 
@@ -253,13 +333,25 @@ async def test_a_handler_that_fails_does_not_end_the_connection(
 
     connection.add_message_handler(fail)
     messages = heard(connection)
+    with (tmp_path / "file").open("w") as opened:
+        message = method_call("a.b", "C")
+        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        bus.send(message, [opened.fileno()])
+    assert (await bus.read()).error_name == "org.freedesktop.DBus.Error.Failed"
+    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
     bus.send(signal())
     await yields()
-    assert "internal error in a handler" in caplog.text
-    connection.remove_message_handler(fail)
-    bus.send(signal())
-    await yields()
-    assert len(messages) == 1
+    assert "internal error in the handler of C" in caplog.text
+    assert [message.member for message in messages] == ["C"]
+
+
+async def test_a_call_that_wants_no_reply_gets_none(pair: tuple[MessageBus, FakeBus]) -> None:
+    connection, bus = pair
+    silent = method_call("org.freedesktop.DBus.Peer", "Ping")
+    silent.flags = type(silent.flags)(1)
+    bus.send(silent)
+    connection.send(signal(["next"], "s"))
+    assert (await bus.read()).body == ["next"]
 
 
 @pytest.mark.parametrize("ended_by", ["us", "the bus"])

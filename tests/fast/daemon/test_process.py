@@ -1,0 +1,45 @@
+"""The end of a service's connection to the bus."""
+
+import asyncio
+import socket
+
+import pytest
+from tests.support.fakes.background import yields
+
+from solo5_systemd.daemon.process import serve_with, until_disconnected
+from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.errors import HostError
+
+
+@pytest.fixture
+def ends() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    return ours, theirs
+
+
+async def test_a_service_that_has_ended_can_still_close_its_connection(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    bus = MessageBus(ends[0])
+
+    async def serving() -> bool:
+        await yields()
+        return True
+
+    assert await serve_with(serving(), until_disconnected(bus))
+    assert bus.connected
+    bus.disconnect()
+    assert not bus.connected
+    assert ends[0].fileno() == -1
+    ends[1].close()
+
+
+async def test_a_lost_connection_ends_the_service_with_one_error(ends: tuple[socket.socket, socket.socket]) -> None:
+    bus = MessageBus(ends[0])
+    waiting = asyncio.ensure_future(until_disconnected(bus))
+    await yields()
+    bus.disconnect()
+    with pytest.raises(HostError, match="lost the connection"):
+        await waiting
+    ends[1].close()
