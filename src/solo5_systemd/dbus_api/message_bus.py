@@ -93,7 +93,8 @@ class MessageBus:
     def add_message_handler(self, handler: Handler) -> None:
         """Call a function for each method call and signal.
 
-        The first handler that returns a message replies to a call with it; True: it replies later.
+        The first handler that returns a message replies to a call with it; True: it replies later, and closes the
+        descriptors of the call itself.
         """
         self._handlers.append(handler)
 
@@ -312,7 +313,7 @@ class MessageBus:
         reply = next(filter(None, replies), None) or _default_reply(message)
         if reply is not True:
             _close(message.unix_fds)
-            if expects_reply(message):
+            if expects_reply(message) and self.connected:
                 self.send(reply)
 
     def _end(self, error: Exception | None) -> None:

@@ -130,7 +130,6 @@ class FakeSystemd:
         for fd in message.unix_fds:
             status = os.fstat(fd)
             self.files.append((status.st_dev, status.st_ino))
-            os.close(fd)
         if message.member in self.silent:
             return True
         if message.member in self.errors:
