@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
-from tests.fast.network.test_nft_sets import RESERVATION
+from tests.fast.network.test_nft_sets import RESERVATION, network
 from tests.support.fakes.tasks import NETWORK
 
 from solo5_systemd.errors import InvalidRequestError
@@ -73,3 +73,11 @@ def test_dropped_packets_are_counted_per_network() -> None:
     dropped = Dropped(refused={front: 3, back: 4}, fragments={back: 5})
     assert dropped.within(IPv4Network("10.77.0.0/24")) == Dropped(refused={front: 3})
     assert dropped.within(IPv4Network("10.78.0.0/24")) == replace(dropped, refused={back: 4})
+
+
+def test_overview_has_the_fields_of_a_network_in_use_and_its_counts() -> None:
+    used = network()
+    overview = NetworkOverview.of(used, up=True, leases=2, free=3)
+    assert (overview.name, overview.bridge, overview.ipv4) == (used.name, used.bridge, used.ipv4)
+    assert (overview.gateway4, overview.mtu, overview.policy) == (used.gateway4, used.mtu, used.policy)
+    assert (overview.up, overview.leases, overview.free, overview.dropped) == (True, 2, 3, Dropped())
