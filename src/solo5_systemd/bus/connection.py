@@ -7,12 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from solo5_systemd.dbus_api import message_bus
-from solo5_systemd.dbus_api.message_bus import MessageBus, SignalFilter
+from solo5_systemd.dbus_api.message_bus import BUS, BUS_PATH, SOCKET, MessageBus, SignalFilter
 from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
-
-SOCKET = "/run/dbus/system_bus_socket"
-"""The socket of the system bus (dbus.socket)."""
 
 MAX_IN_FLIGHT = 24
 """Concurrent calls per peer: dbus-daemon refuses more than 128 of one connection (max_replies_per_connection of
@@ -161,7 +158,7 @@ class Connection:
         await self._bus_call("RemoveMatch", rule)
 
     async def _bus_call(self, member: str, rule: str) -> None:
-        await self.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, "s", [rule])
+        await self.call(BUS, BUS_PATH, BUS, member, "s", [rule])
 
 
 def _error(reply: Message) -> Exception:
@@ -205,8 +202,7 @@ def _reason(error: Exception, where: str) -> str:
 
 async def _connected(address: str | None) -> MessageBus:
     try:
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await message_bus.connect(address)
+        return await message_bus.connect(address)
     except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
         from solo5_systemd.dependencies import advice
 

@@ -10,15 +10,9 @@ from pathlib import Path
 
 from pystemd.daemon import notify
 
-from solo5_systemd.dbus_api.message_bus import MessageBus, connect
+from solo5_systemd.dbus_api.message_bus import SOCKET, MessageBus, connect
 from solo5_systemd.dependencies import EXIT_CONFIG, advice
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
-
-SOCKET = "/run/dbus/system_bus_socket"
-"""The system bus (systemd's dbus.socket)."""
-
-CONNECT_TIMEOUT_S = 25.0
-"""Seconds for the connection and the authentication."""
 
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
@@ -85,8 +79,7 @@ async def connect_system_bus() -> MessageBus:
         HostError: the connection failed.
     """
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await connect()
+        return await connect()
     except (OSError, EOFError, ValueError) as error:
         reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error

@@ -20,7 +20,13 @@ from solo5_systemd.dbus_api.messages import Message, MessageType, decode, encode
 
 BUS = "org.freedesktop.DBus"
 BUS_PATH = "/org/freedesktop/DBus"
-DEFAULT_ADDRESS = "unix:path=/run/dbus/system_bus_socket"
+SOCKET = "/run/dbus/system_bus_socket"
+"""The socket of the system bus (systemd's dbus.socket)."""
+
+DEFAULT_ADDRESS = f"unix:path={SOCKET}"
+
+CONNECT_TIMEOUT_S = 25.0
+"""Seconds for the authentication and the registration at the bus."""
 
 READ_SIZE = 1 << 17
 """Bytes of one recvmsg(2): many messages."""
@@ -203,12 +209,10 @@ class MessageBus:
     def _next_piece(self) -> tuple[memoryview, Sequence[int]]:
         """Take the next message with its descriptors, or several messages without any."""
         first, fds = self._unsent.popleft()
-        if fds or not self._unsent or self._unsent[0][1]:
-            return first, fds
         pieces = [first]
-        while self._unsent and not self._unsent[0][1]:
+        while not fds and self._unsent and not self._unsent[0][1]:
             pieces.append(self._unsent.popleft()[0])
-        return memoryview(b"".join(pieces)), ()
+        return (memoryview(b"".join(pieces)) if len(pieces) > 1 else first), fds
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -343,25 +347,32 @@ async def connect(address: str | None = None) -> MessageBus:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
 
     Raises:
-        OSError: the socket cannot be connected to, or the bus refuses the authentication.
+        OSError: the socket cannot be connected to, the bus refuses the authentication, or `CONNECT_TIMEOUT_S` is over.
         EOFError: the bus closed the connection.
         ValueError: the address is not of a Unix socket.
     """
+    name = _socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS)
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        bus = MessageBus(await _authenticated(name))
+        try:
+            await bus.hello()
+        except BaseException:
+            bus.disconnect()
+            raise
+    return bus
+
+
+async def _authenticated(name: str) -> socket.socket:
+    """Return a socket that is connected to a bus and authenticated."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)  # before connect(2), which waits for a place in a full backlog
-        sock.connect(_socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS))
+        sock.connect(name)
         await _authenticate(sock)
     except BaseException:
         sock.close()
         raise
-    bus = MessageBus(sock)
-    try:
-        await bus.hello()
-    except BaseException:
-        bus.disconnect()
-        raise
-    return bus
+    return sock
 
 
 def _handled(handler: Handler, message: Message) -> object:

@@ -1,6 +1,6 @@
 """D-Bus messages, by dbus-fast where it is installed, and by dbus-next otherwise: the only import of either.
 
-The two have the same classes. dbus-fast is compiled, and needs a tenth of the processor time for a message.
+The two have the same classes. dbus-fast is compiled, and needs a fifth of the processor time for a call.
 """
 
 import io

@@ -82,6 +82,16 @@ def method_call(interface: str, member: str) -> Message:
     return Message(path="/a", interface=interface, member=member, sender=":1.7")
 
 
+def carry(message: Message, fd: int) -> None:
+    """Make a descriptor the body of a message."""
+    message.unix_fds, message.signature, message.body = [fd], "h", [0]
+
+
+def open_descriptors(*files: Path) -> list[Path]:
+    """Return this process's descriptors of these files."""
+    return [link for link in FDS.iterdir() if link.resolve() in files]
+
+
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[MessageBus, FakeBus]]:
     """Yield a connection that is registered, and its other end."""
@@ -166,14 +176,14 @@ async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
     files = [tmp_path / name for name in ("dropped", "signal", "call")]
     for file, message in zip(files, (signal(to=":1.4"), signal(), method_call("a.b", "C")), strict=True):
         with file.open("w") as opened:
-            message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+            carry(message, opened.fileno())
             bus.send(message, [opened.fileno()])
     await yields()
     call = messages[-1]
     assert (call.member, len(call.unix_fds)) == ("C", 1)
     assert FDS.joinpath(str(call.unix_fds[0])).resolve() == files[2]
     os.close(call.unix_fds[0])
-    assert [link for link in FDS.iterdir() if link.resolve() in files] == []
+    assert open_descriptors(*files) == []
 
 
 @pytest.mark.parametrize("field", STRANGE, ids=lambda field: f"{field[0]}-{field[1]}")
@@ -185,7 +195,7 @@ async def test_a_strange_header_field_of_a_signal_costs_no_other_message_and_giv
     for name in ("evil", "good"):
         with (tmp_path / name).open("w") as opened:
             message = signal(to=":1.4") if name == "evil" else method_call("a.b", "C")
-            message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+            carry(message, opened.fileno())
             data = sent(message)
             data = with_field(data, *field) if name == "evil" else data
             socket.send_fds(bus.sock, [data], [opened.fileno()])
@@ -196,7 +206,7 @@ async def test_a_strange_header_field_of_a_signal_costs_no_other_message_and_giv
     [descriptor] = messages[1].unix_fds
     assert FDS.joinpath(str(descriptor)).resolve() == tmp_path / "good"
     os.close(descriptor)
-    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "evil"]
+    assert open_descriptors(tmp_path / "evil") == []
 
 
 async def test_a_strange_header_field_of_another_message_ends_the_connection(
@@ -205,11 +215,11 @@ async def test_a_strange_header_field_of_another_message_ends_the_connection(
     connection, bus = pair
     with (tmp_path / "file").open("w") as opened:
         message = method_call("a.b", "C")
-        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        carry(message, opened.fileno())
         socket.send_fds(bus.sock, [with_field(sent(message), *STRANGE[0])], [opened.fileno()])
     await yields()
     assert "malformed header" in str(connection.lost.exception())
-    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+    assert open_descriptors(tmp_path / "file") == []
 
 
 async def test_lost_descriptors_end_the_connection(
@@ -224,7 +234,7 @@ async def test_lost_descriptors_end_the_connection(
         bus.send(message, [opened.fileno()] * 4)
     await yields()
     assert "were lost" in str(connection.lost.exception())
-    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+    assert open_descriptors(tmp_path / "file") == []
 
 
 async def test_received_descriptors_are_not_inherited(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
@@ -232,7 +242,7 @@ async def test_received_descriptors_are_not_inherited(pair: tuple[MessageBus, Fa
     messages = heard(connection)
     with (tmp_path / "file").open("w") as opened:
         message = method_call("a.b", "C")
-        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        carry(message, opened.fileno())
         bus.send(message, [opened.fileno()])
     await yields()
     [descriptor] = messages[0].unix_fds
@@ -250,7 +260,7 @@ async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp
     received = [await bus.read() for _ in range(4)]
     assert [len(message.body[0]) for message in received] == [1 << 20] * 4
     await yields()
-    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+    assert open_descriptors(tmp_path / "file") == []
 
 
 async def test_calls_of_one_turn_are_sent_together(
@@ -335,10 +345,10 @@ async def test_a_handler_that_fails_is_an_error_for_its_caller_and_no_end(
     messages = heard(connection)
     with (tmp_path / "file").open("w") as opened:
         message = method_call("a.b", "C")
-        message.unix_fds, message.signature, message.body = [opened.fileno()], "h", [0]
+        carry(message, opened.fileno())
         bus.send(message, [opened.fileno()])
     assert (await bus.read()).error_name == "org.freedesktop.DBus.Error.Failed"
-    assert not [link for link in FDS.iterdir() if link.resolve() == tmp_path / "file"]
+    assert open_descriptors(tmp_path / "file") == []
     bus.send(signal())
     await yields()
     assert "internal error in the handler of C" in caplog.text
