@@ -244,9 +244,11 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hangs(_: int, __: GivenDisk) -> None:
+        is_hanging.set()
         goes_on.wait(60)
 
-    goes_on, states = threading.Event(), [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
+    is_hanging, goes_on = threading.Event(), threading.Event()
+    states = [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     monkeypatch.setattr(registry, "RECLAIM_TIMEOUT_S", 0.01)
@@ -255,6 +257,7 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
         held = await of.acquire(WEB)
         os.close(held.descriptor)
         assert held.uid == 61201
+        assert await asyncio.to_thread(is_hanging.wait, 60), "the start may be done before the thread begins"
         assert b"could not be taken back" in (tmp_path / "userdb/61200.user").read_bytes(), "PID 1 leaves it alone, too"
     finally:
         goes_on.set()
