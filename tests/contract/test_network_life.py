@@ -47,6 +47,30 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
         await client.drop("a")
 
 
+@pytest.mark.parametrize("kind", [("tuntap", "add", "mode", "tap"), ("link", "add", "type", "bridge")])
+async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, kind: tuple[str, ...]) -> None:
+    """A tap without an owner is open to every user of the host."""
+    await service.restart()
+    async with service.client() as client:
+        lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
+        run("ip", *kind[:2], lease.tap, *kind[2:])
+        await client.attach(TaskName("a"))
+        assert link(lease.tap)["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
+        assert link(lease.tap)["master"] == lease.bridge
+        await client.drop("a")
+
+
+async def test_an_attached_tap_is_set_up_again_without_being_replaced(service: Service) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        made = link(lease.tap)["ifindex"]
+        run("ip", "link", "set", lease.tap, "nomaster")
+        await until(lambda: link(lease.tap).get("master") == lease.bridge)
+        assert link(lease.tap)["ifindex"] == made
+        await client.drop("a")
+
+
 async def test_every_call_is_idempotent(service: Service) -> None:
     await service.restart()
     async with service.client() as client:

@@ -17,6 +17,7 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_paths import BRIDGE_NF, ask_udp, bridge_nf
 
+from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.model import HostPort, NetworkPolicy
 
 __all__ = ["bridge_nf"]
@@ -257,6 +258,7 @@ async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_
     async with service.client() as client:
         leases = [await client.lease(task) for task in "abc"]
         async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(leases[2]) as c:
+            await until(lambda: all(map(_is_forwarding, leases)))  # some time after the guest has opened its tap
             nowhere = bytes.fromhex("020000000099")
             for _ in range(100):
                 a.send(a.ipv4(nowhere, c.ip, UDP, datagram(b"for a guest that is not")))
@@ -269,3 +271,7 @@ async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_
             assert set(heard(c)) == {b"for the third guest"}
         for task in "abc":
             await client.drop(task)
+
+
+def _is_forwarding(lease: Lease) -> bool:
+    return bool(link(lease.tap)["linkinfo"]["info_slave_data"]["state"] == "forwarding")

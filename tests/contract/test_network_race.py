@@ -137,16 +137,15 @@ from solo5_systemd.networkd import main as program, service, state
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
 state.now = service.now = lambda: time
-attach, make_tap, pop_repairs, expired = (
-    service.Networkd._attach, program.Links.make_tap, state.NetworkState.pop_repairs, state.NetworkState.expired)
+service.UNIT_CHECK_INTERVAL_S = 1
+attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, state.NetworkState.expired
 
-def until_called(self):
+async def until_called(self):
     global time
-    if self._reserved and not called.is_set():
+    if self._state._reserved and not called.is_set():
         time += state.RESERVATION_TIMEOUT_S + 1
         over.set()
-        called.wait(60)
-    return pop_repairs(self)
+        await asyncio.to_thread(called.wait, 60)
 
 async def call(self, name):
     await asyncio.to_thread(over.wait, 60)
@@ -163,7 +162,7 @@ def make(self, *arguments, **options):
     looked.wait(60)
     make_tap(self, *arguments, **options)
 
-service.Networkd._attach, state.NetworkState.pop_repairs, state.NetworkState.expired = call, until_called, look
+service.Networkd._attach, service.Networkd._emit_repairs, state.NetworkState.expired = call, until_called, look
 program.Links.make_tap = make
 sys.exit(program.main())
 """

@@ -46,6 +46,22 @@ def _until_both_are_there() -> None:
         pass
 
 
+async def test_a_change_of_other_tables_is_no_reason_for_a_repair(service: Service) -> None:
+    """Also with clients and connections of guests, which the kernel has recorded in sets."""
+    await service.restart("--shared-tables")
+    async with service.client() as client:
+        async with Guest(await client.lease("a", udp(5353))) as guest:
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+            await guest.send_udp(guest.gateway, 5353, b"hello")
+            await guest.heard_udp(b"HELLO")
+            run("nft", "add", "table", "ip", "other")
+            await client.lease("b")
+            run("nft", "delete", "table", "ip", "other")
+            await client.drop("b")
+        await client.drop("a")
+    assert "repaired" not in service.log.read_text()
+
+
 async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service) -> None:
     """At no moment can a guest reach the loopback or forge its address."""
     await service.restart()

@@ -2,7 +2,7 @@
 
 import errno
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from socket import AF_INET, IPPROTO_UDP
@@ -13,6 +13,7 @@ from solo5_systemd.network.raw_netlink import (
     NLM_DUMP,
     NetlinkSocket,
     attribute,
+    attribute_of,
     attributes,
     nested,
 )
@@ -34,6 +35,20 @@ class RedirectedPort:
     guest: IPv4Address | None
 
 
+def udp_ports() -> frozenset[int]:
+    """Return the destination ports of all UDP flows, as the first packet had them.
+
+    Raises:
+        OSError: nfnetlink refused a request.
+    """
+    netfilter = NetlinkSocket(NETLINK_NETFILTER)
+    try:
+        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter(()))
+        return frozenset(_udp_port(body[len(_NFGENMSG) :]) for _, body in bodies)
+    finally:
+        netfilter.close()
+
+
 def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     """Delete every UDP flow to these ports of the host that leads to an earlier destination.
 
@@ -44,12 +59,15 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     Raises:
         OSError: nfnetlink refused a request.
     """
+    guests: dict[int, set[IPv4Address | None]] = {}
+    for each in redirected:
+        guests.setdefault(each.port, set()).add(each.guest)
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter({each.port for each in redirected}))):
-            flow = attributes(body[len(_NFGENMSG) :])
-            if any(_is_stale(flow, each) for each in redirected):
-                _delete(netfilter, flow)
+        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter(guests.keys()))
+        flows = (body[len(_NFGENMSG) :] for _, body in bodies)
+        for flow in [flow for flow in flows if _is_stale(flow, guests)]:
+            _delete(netfilter, attributes(flow))
     finally:
         netfilter.close()
 
@@ -94,11 +112,17 @@ def _filter(ports: Collection[int]) -> bytes:
     return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + chosen
 
 
-def _is_stale(flow: dict[int, bytes], redirected: RedirectedPort) -> bool:
-    """Return whether a flow to this port is answered from another address than the guest's."""
-    port = attributes(attributes(flow[_TUPLE_ORIG])[_TUPLE_PROTO])[_PROTO_DST_PORT]
-    answerer = attributes(attributes(flow[_TUPLE_REPLY])[_TUPLE_IP])[_IP_V4_SRC]
-    return int.from_bytes(port) == redirected.port and IPv4Address(answerer) != redirected.guest
+def _is_stale(flow: bytes, guests: Mapping[int, set[IPv4Address | None]]) -> bool:
+    """Return whether a flow to one of these ports is answered from another address than its guest's."""
+    port = _udp_port(flow)
+    if port not in guests:
+        return False
+    answerer = attribute_of(attribute_of(attribute_of(flow, _TUPLE_REPLY), _TUPLE_IP), _IP_V4_SRC)
+    return guests[port] != {IPv4Address(answerer)}
+
+
+def _udp_port(flow: bytes) -> int:
+    return int.from_bytes(attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_DST_PORT))
 
 
 def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes]) -> None:

@@ -1,9 +1,19 @@
-"""The lease records, network files and saved sysctls below /run/solo5/network, written by the network service alone."""
+"""The files of networks below /run/solo5/network.
+
+    tasks/TASK.json        the lease record, from the reservation until the release
+    requests/TASK.json     the task's request: its lease record as it was reserved, until the task is removed
+    requests/TASK.start    the mark of a start whose caller has attached the network
+    networks/NAME.json     a network in use
+    sysctls/before.json    the saved sysctls
+
+The network service writes them. Engines make the marks, and remove a request with its task.
+"""
 
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +33,8 @@ from solo5_systemd.network.model import LeaseRecord, Network
 STATE = Path("/run/solo5/network")
 
 _DAMAGED = ".damaged"
+_REQUESTS = "requests"
+_MARK = ".start"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -72,6 +84,45 @@ def all_readable(directory: Path = STATE) -> bool:
     return not damaged
 
 
+@contextmanager
+def start_mark(task: TaskName, directory: Path = STATE) -> Iterator[None]:
+    """Mark a start whose caller has attached the network: PID 1 then skips `units/solo5-attach@.service`.
+
+    The mark is a symbolic link to the task's request, through a descriptor of this process in /proc. After a kill it
+    leads nowhere, also when another process has the same PID. Without a mark, a start calls Attach a second time.
+    """
+    requests = directory / _REQUESTS
+    try:
+        descriptor = os.open(requests, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # removed by another program
+        yield
+        return
+    mark = requests / f"{task}{_MARK}"
+    try:
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)  # of a start that was killed
+            mark.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}/{task}.json")
+        yield
+    finally:
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def remove_request(task: TaskName, directory: Path = STATE) -> None:
+    """Remove the request of a task, and the mark of a killed start; idempotent.
+
+    Raises:
+        HostError: the files cannot be removed.
+    """
+    requests = directory / _REQUESTS
+    try:
+        for end in (".json", _MARK):
+            (requests / f"{task}{end}").unlink(missing_ok=True)
+    except OSError as error:
+        raise HostError(f"the request of task {task} cannot be removed from {requests}: {error.strerror}.") from error
+
+
 class LeaseStore:
     """One file for each task and each network, and one for the saved sysctls.
 
@@ -79,7 +130,9 @@ class LeaseStore:
     """
 
     def __init__(self, directory: Path = STATE) -> None:
+        self._directory = directory
         self._tasks = directory / "tasks"
+        self._requests = directory / _REQUESTS
         self._networks = directory / "networks"
         self._sysctls = directory / "sysctls"
 
@@ -102,6 +155,33 @@ class LeaseStore:
             HostError: the file cannot be written, such as on a full file system.
         """
         _write(self._tasks / f"{record.reservation.task}.json", lease_record_document(record))
+
+    def keep_request(self, task: TaskName) -> None:
+        """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file.
+
+        Raises:
+            HostError: the link cannot be made.
+        """
+        record, request = self._tasks / f"{task}.json", self._requests / f"{task}.json"
+        try:
+            self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
+            request.unlink(missing_ok=True)
+            request.hardlink_to(record)
+        except OSError as error:
+            raise HostError(f"{request} cannot be made: {error.strerror}.") from error
+
+    def request(self, task: TaskName) -> LeaseRecord | None:
+        """Load the request of a task; None where it is missing or unreadable, with a line in the log."""
+
+        def warn(path: Path, reason: str) -> None:
+            _log.warning("%s cannot be read (%s)", path, reason)
+
+        kept = next(_read((self._requests / f"{task}.json",), parse_lease_record, warn), None)
+        return kept if kept and kept.reservation.task == task else None
+
+    def remove_request(self, task: TaskName) -> None:
+        """Remove the request of a task; raises as the function `remove_request`."""
+        remove_request(task, self._directory)
 
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use; raises HostError as `save_lease_record` does."""
@@ -161,8 +241,11 @@ def _read(
 
 def _write(path: Path, document: object) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(document))
+        try:
+            replace_file(path, json.dumps(document))
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps(document))
     except OSError as error:
         raise HostError(
             f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the free space."

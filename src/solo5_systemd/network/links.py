@@ -1,67 +1,66 @@
-"""Links, addresses and routes of this network namespace, through pyroute2."""
+"""Links, addresses and routes of this network namespace, through pyroute2; taps through `taps`."""
 
-import array
 import contextlib
 import errno
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
+from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.network import taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, Network
-from solo5_systemd.network.raw_netlink import NetlinkSocket, attributes
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes
 from solo5_systemd.network.sysctls import set_for_link
+from solo5_systemd.network.taps import Taps
 
-_SIOCETHTOOL = 0x8946
-_ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
-_NETLINK_ROUTE, _GROUP_LINK, _RTM_DELLINK = 0, 1, 17
+with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
+    from pyroute2 import iproute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+_GROUP_LINK, _RTM_DELLINK = 1, 17
 _IFINFOMSG, _IFLA_IFNAME = 16, 3
 _IFF_UP = 1
-_ALL_GROUPS = 0xFFFD
-"""group_fwd_mask: frames to 01:80:C2:00:00:0X are forwarded, and so filtered by rules; a bridge drops X = 1 itself.
-
-Without it a bridge learns their source and delivers them as received on the tap, past every rule (br_handle_frame of
-net/bridge/br_input.c): a guest could take another guest's MAC address, and send packets to the host.
-"""
-
-_NUD_NOARP, _NTF_MASTER = 0x40, 0x04  # linux/neighbour.h: a static entry, of the port's bridge
-
-_DELETION_GROUP = 0x5305DEAD  # a link group for deletions, which no other program uses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The attributes of a link that the service reads; `kind` is empty for a physical device, `master` is an index."""
+    """The attributes of a link that the service reads.
+
+    Attributes:
+        kind: empty for a physical device.
+        mac: its address.
+        alias: its description (ifalias).
+        master: the index of its bridge, or 0.
+        up: it is set up.
+        owner: the user id that may attach to a tap; None for any user, and of another link.
+    """
 
     kind: str
     mac: str
     alias: str
     master: int
     up: bool
+    owner: int | None
 
 
 class Links:
-    """The bridges and taps of the network service, through pyroute2. Not thread-safe."""
+    """The bridges and taps of the network service. Not thread-safe."""
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:
-        """Open a netlink socket.
+        """Open netlink sockets.
 
         Args:
             owner: returns the user id that may attach to the taps of a task.
         """
-        self._route = IPRoute()
+        self._route = iproute.IPRoute()
+        self._taps = Taps()
         self._owner = owner
 
     def routed_ranges(self, ours: Sequence[str]) -> Iterator[IPv4Network]:
@@ -126,49 +125,26 @@ class Links:
             HostError: the kernel refused.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            tap = index(lease.tap)
-            # An earlier start of the task had another user, which cannot be changed on an existing tap.
-            if tap and tap_owner_uid(lease.tap) not in (None, self._owner(task)):
+            owner, tap = self._owner(task), self._link(lease.tap)
+            # An earlier start of the task had another user, which cannot be changed on an existing tap. A link that
+            # another program has given this name may be open to every user.
+            if tap is not None and tap.owner != owner:
                 delete_links([lease.tap])
-                tap = 0
-            if not tap:
-                self._route.link("add", ifname=lease.tap, kind="tuntap", mode="tap", uid=self._owner(task))
-                tap = index(lease.tap)
-            set_for_link("ipv6", lease.tap, "disable_ipv6", "1")
-            set_for_link("ipv6", lease.tap, "addr_gen_mode", "1")  # none: no link-local address
-            _without_offload(lease.tap)
-            self._route.link(
-                "set",
-                index=tap,
-                master=index(lease.bridge),
+                tap = None
+            self._taps.make(
+                lease.tap,
+                uid=owner if tap is None else None,
+                bridge=lease.bridge,
                 mtu=lease.mtu,
-                ifalias=tap_alias(task, lease.nic),
-                state="up",
+                alias=tap_alias(task, lease.nic),
+                mac=lease.mac,
+                isolated=isolated,
             )
-            self._set_port(lease, isolated=isolated)
 
     def isolate(self, lease: Lease, *, isolated: bool) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
         with _kernel_errors(f"tap {lease.tap}"):
-            self._set_port(lease, isolated=isolated)
-
-    def _set_port(self, lease: Lease, *, isolated: bool) -> None:
-        """Set hairpin mode (see nft_chains), isolation, forwarded groups and the static FDB entry of a bridge port.
-
-        The lease's MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this
-        guest, and its own frames for an unknown MAC are not flooded to the other ports.
-        """
-        tap = index(lease.tap)
-        self._route.brport(
-            "set",
-            index=tap,
-            mode=1,
-            isolated=int(isolated),
-            group_fwd_mask=_ALL_GROUPS,
-            learning=0,
-            unicast_flood=0,
-        )
-        self._route.fdb("replace", ifindex=tap, lladdr=lease.mac, state=_NUD_NOARP, flags=_NTF_MASTER)
+            self._taps.set_port(lease.tap, lease.mac, isolated=isolated)
 
     def has_tap(self, lease: Lease) -> bool:
         """Return whether the tap exists, is up and is a port of its bridge."""
@@ -204,10 +180,11 @@ class Links:
 
 
 class LinkWatch(NetlinkSocket):
-    """A netlink socket in RTMGRP_LINK, readable when a link changes."""
+    """A netlink socket in RTMGRP_LINK, readable when a link is removed."""
 
     def __init__(self) -> None:
-        super().__init__(_NETLINK_ROUTE, _GROUP_LINK)
+        super().__init__(NETLINK_ROUTE, _GROUP_LINK)
+        self.receive_only(_RTM_DELLINK)  # every step of an attach changes a link
 
     def removed(self) -> frozenset[str] | None:
         """Return the names of removed links; None after lost messages. To be called when readable."""
@@ -225,32 +202,15 @@ class LinkWatch(NetlinkSocket):
 
 
 def delete_links(names: Iterable[str]) -> None:
-    """Delete these links, as far as they exist.
-
-    The kernel waits for a grace period, 16 to 32 ms, under the rtnl lock: so the links are put into one group and
-    deleted by one request.
+    """Delete these links, as far as they exist, by one request.
 
     Raises:
         HostError: the kernel refused.
     """
     indexes = {name: number for name in names if (number := index(name))}
-    if not indexes:
-        return
-    with _kernel_errors(f"links {', '.join(indexes)}"), IPRoute() as route:
-        for number in indexes.values():
-            with _ignoring_missing():
-                route.link("set", index=number, group=_DELETION_GROUP)
-        with _ignoring_missing():
-            route.link("del", group=_DELETION_GROUP)
-
-
-def tap_owner_uid(name: str) -> int | None:
-    """Return the user id that may attach to a tap; None where the kernel does not show it."""
-    try:
-        uid = int(Path("/sys/class/net", name, "owner").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if uid < 0 else uid
+    if indexes:
+        with _kernel_errors(f"links {', '.join(indexes)}"):
+            taps.delete(indexes.values())
 
 
 def index(name: str) -> int:
@@ -263,26 +223,19 @@ def index(name: str) -> int:
 
 def _link_of(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
+    kind = info.get_attr("IFLA_INFO_KIND") if info else ""
     return Link(
-        kind=info.get_attr("IFLA_INFO_KIND") if info else "",
+        kind=kind,
         mac=message.get_attr("IFLA_ADDRESS") or "",
         alias=message.get_attr("IFLA_IFALIAS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,
         up=bool(message["flags"] & _IFF_UP),
+        owner=info.get_attr("IFLA_INFO_DATA").get_attr("IFLA_TUN_OWNER") if kind == "tun" else None,
     )
 
 
 def _range(address: str, length: int) -> IPv4Network:
     return IPv4Network((address, length), strict=False)
-
-
-def _without_offload(link: str) -> None:
-    # A guest has no segmentation offload. The tender's own ioctl fails for lack of CAP_NET_ADMIN.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
-            value = array.array("I", [command, 0])
-            request = struct.pack("16sP16x", link.encode(), value.buffer_info()[0])
-            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
 
 
 @contextlib.contextmanager
@@ -293,16 +246,6 @@ def _existing() -> Iterator[None]:
         if error.code == errno.EEXIST:
             raise FileExistsError from error
         raise
-
-
-@contextlib.contextmanager
-def _ignoring_missing() -> Iterator[None]:
-    """Ignore ENODEV: another program has deleted the link."""
-    try:
-        yield
-    except NetlinkError as error:
-        if error.code != errno.ENODEV:
-            raise
 
 
 @contextlib.contextmanager

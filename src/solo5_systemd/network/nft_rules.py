@@ -4,6 +4,7 @@ Text instead of libnftables' JSON: the JSON parser of nftables 1.0.6 (Debian 12)
 into a set, and crashes at the first rule that uses it.
 """
 
+import re
 from collections.abc import Sequence
 
 from solo5_systemd.network.model import Network
@@ -18,6 +19,11 @@ FRAGMENTS = "fragments"
 
 FLOWS = "flows"
 """The dynamic set whose elements count a guest's open connections (`ct count`); the kernel adds and removes them."""
+
+CONTACTED = "contacted"
+"""The dynamic set of the host's UDP ports that had a flow since the tables were made, or since their flows were
+deleted. It has room for all ports: a port that is not in it had none.
+"""
 
 CLOSED_TIMEOUT_S = 10
 """The conntrack timeout of a closed TCP connection that a guest has opened."""
@@ -51,6 +57,7 @@ table ip solo5 {
     set services { type ifname . inet_proto . inet_service; }
     set refused { type ipv4_addr; counter; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
+    set contacted { type inet_service; size 65536; flags dynamic; }
     set leased { type ipv4_addr; }
     set opened { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set neighbours { type ipv4_addr; size 65535; flags dynamic, timeout; }
@@ -79,6 +86,17 @@ table ip solo5 {
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
                 ct reply ip daddr . ct reply proto-dst timeout CLOSEDs }
+    }
+    # The host's UDP ports that had a flow: the conntrack table is searched for stale flows of these only. Once for each
+    # flow: the kernel calls a nat chain for the first packet only, and none after the one that translates it. So these
+    # have the first priority that a nat chain can have.
+    chain arriving {
+        type nat hook prerouting priority -199; policy accept;
+        meta l4proto udp fib daddr type local add @contacted { udp dport }
+    }
+    chain departing {
+        type nat hook output priority -199; policy accept;
+        meta l4proto udp fib daddr type local add @contacted { udp dport }
     }
     # Packets from a link for 127.0.0.0/8 are not translated, so that the kernel drops them as martians.
     chain prerouting {
@@ -186,6 +204,8 @@ table bridge solo5 {
     }
 }
 """
+DYNAMIC = frozenset(re.findall(r"set (\w+) \{[^}]*flags dynamic", _TABLES))
+"""The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
 # ip_forward applies to all links, and must: packets to published ports and replies arrive on any link. So where the
 # host did not forward before the first network was up, this rule drops packets between all other links.

@@ -4,7 +4,7 @@ import errno
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -12,8 +12,9 @@ import nftables
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network import nft_sets
+from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.model import Dropped
-from solo5_systemd.network.nft_rules import FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
+from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
 from solo5_systemd.network.nft_sets import Element, Ruleset
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
 
@@ -35,8 +36,9 @@ _REPLACE_ATTEMPTS = 3
 class Tables:
     """The service's tables in the kernel, with detection of changes by other programs.
 
-    The kernel counts the commits of all programs (the generation of the ruleset). While it equals the value after this
-    process's last commit, the tables are unchanged: a check costs one netlink message.
+    Tables with an owner are as this process has left them: a check costs nothing. For others the kernel counts the
+    commits of all programs (the generation of the ruleset). While it equals the value after this process's last commit,
+    the tables are unchanged: a check costs one netlink message.
     """
 
     def __init__(self, *, owned: bool = True) -> None:
@@ -58,11 +60,18 @@ class Tables:
         self._generation: int | None = None  # None: the tables must be listed to know their state
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
+        self._earlier: frozenset[int] | None = None  # UDP ports with flows from before the tables; None: not yet read
+
+    @property
+    def owned(self) -> bool:
+        """Whether the kernel refuses changes of the tables by other programs."""
+        return self._owned
 
     def replace(self, ruleset: Ruleset) -> None:
         """Replace both tables in one transaction; retry if another program commits before they are verified."""
         commands = nft_sets.replace(ruleset, owned=self._owned)
         self._flows_are_lost = bool(ruleset.reservations)
+        self._earlier = None
         for _ in range(_REPLACE_ATTEMPTS):
             if self._build(commands, self._current_generation()):
                 return
@@ -90,10 +99,15 @@ class Tables:
         """
         self._generation = None  # unknown if the transaction raises
         self._run(commands)
-        self._built = self._listing()[0]
-        if known is not None and self._current_generation() == known + 1:
-            self._generation = known + 1
-        return self._owned or self._generation is not None
+        self._nft.set_terse_output(True)  # without elements, of which clients can add 65536 to a set
+        try:
+            self._built = self._listing()[0]
+        finally:
+            self._nft.set_terse_output(False)
+        current = self._current_generation()
+        if self._owned or (known is not None and current == known + 1):
+            self._generation = current
+        return self._generation is not None
 
     def remove(self) -> None:
         """Remove both tables; idempotent."""
@@ -109,13 +123,16 @@ class Tables:
         """Delete elements; raises HostError, and deletes none, where one is missing."""
         self._change(nft_sets.delete(elements))
 
-    def are_intact(self, expected: Callable[[], Iterable[Element]]) -> bool:
+    def are_intact(self, expected: Callable[[], Iterable[Element]], *, verify: bool = False) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.
 
-        `expected` is called only if another program has committed since the last check.
+        They are listed, and `expected` is called, only with `verify`, after a change that failed, and, where they have
+        no owner, if another program has committed since the last check.
         """
+        if not verify and self._owned and self._generation is not None:
+            return True
         generation = self._current_generation()
-        if generation == self._generation:
+        if not verify and generation == self._generation:
             return True
         rules, elements = self._listing()
         if rules != self._built or elements != {unquoted(element) for element in expected()}:
@@ -152,15 +169,43 @@ class Tables:
         """
         if self._flows_are_lost:
             return True
-        key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, address.packed)))
-        of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, FLOWS.encode() + b"\0")
+        return self._has(FLOWS, address.packed)
+
+    def contacted(self, ports: Collection[int]) -> Sequence[int]:
+        """Return those of the host's UDP ports that may have flows; costs one netlink message for each.
+
+        All of them without tables, or where the conntrack table cannot be read. After a replacement of the tables the
+        first call dumps the UDP flows of the conntrack table, once.
+        """
+        if not ports or not self._built:
+            return tuple(ports)
+        if self._earlier is None:
+            try:
+                self._earlier = udp_ports()
+            except OSError:  # the deletion of the flows fails, too, and is logged
+                return tuple(ports)
+        return [port for port in ports if port in self._earlier or self._has(CONTACTED, port.to_bytes(2))]
+
+    def forget(self, ports: Collection[int]) -> Sequence[Element]:
+        """Forget earlier flows of UDP ports; return the elements to delete, before the caller deletes the flows."""
+        if self._earlier is not None:
+            self._earlier -= frozenset(ports)
+        recorded = [port for port in ports if self._has(CONTACTED, port.to_bytes(2))]
+        return [Element(family="ip", name=CONTACTED, key=(str(port),)) for port in recorded]
+
+    def reread_flows(self) -> None:
+        """Have the next `contacted` read the UDP flows again, such as after a deletion of flows that failed."""
+        self._earlier = None
+
+    def _has(self, name: str, value: bytes) -> bool:
+        """Return whether a set of table ip has an element; True if the kernel fails to look it up."""
+        key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value)))
+        of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
         request = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
         try:
             return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, request)))
         except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return False
+            return error.errno != errno.ENOENT
 
     def close(self) -> None:
         """Close the netlink socket."""
@@ -177,6 +222,10 @@ class Tables:
         if not commands:
             return
         known, self._generation = self._generation, None
+        if self._owned:
+            self._run(commands)
+            self._generation = known
+            return
         before = self._current_generation()
         self._run(commands)
         after = self._current_generation()
@@ -238,8 +287,9 @@ class RulesetWatch(NetlinkSocket):
 
 
 def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
+    # Another handle of a table shows that another program has made it again, without the elements of dynamic sets.
     return {
-        kind: {key: value for key, value in body.items() if key not in ("handle", "elem")}
+        kind: {key: value for key, value in body.items() if key != "elem" and (key != "handle" or kind == "table")}
         for kind, body in item.items()
     }
 
@@ -247,7 +297,7 @@ def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
 def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
     for kind in ("set", "map"):
         body = item.get(kind, {})
-        elem = () if "dynamic" in str(body.get("flags", "")) else body.get("elem", ())
+        elem = () if body.get("name") in DYNAMIC else body.get("elem", ())
         for one in elem if isinstance(elem, list) else ():
             key, value = one if kind == "map" else (one, None)
             yield Element(

@@ -58,6 +58,15 @@ def check_ports(
                     f"port {show_port(port)} is taken by task {task}: expected a free port.",
                     f"Publish another one, or end task {task}.",
                 )
+    check_bound(ports, bound)
+
+
+def check_bound(ports: Sequence[PortRequest], bound: Collection[BoundPort]) -> None:
+    """Check that no process of the host has a port.
+
+    Raises:
+        TakenError: a process has a port.
+    """
     for port in ports:
         if any(_is_bound(socket, port) for socket in bound):
             raise TakenError(

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.errors import TakenError
 from solo5_systemd.network.model import PortRequest
-from solo5_systemd.network.port_conflicts import show_port
-from solo5_systemd.network.port_sockets import bind, is_free
+from solo5_systemd.network.port_conflicts import check_bound, show_port
+from solo5_systemd.network.port_sockets import bind, bound_ports, is_free
 
 HELD_MAX = 8000
 """systemd passes the names of all descriptors in LISTEN_FDNAMES, at most 128 KiB: 16 bytes for each."""
@@ -48,6 +48,7 @@ class HeldPorts:
                 self._bind(port)
             except OSError as error:
                 self.release(new)
+                check_bound([port], bound_ports())
                 raise TakenError(
                     f"port {show_port(port)} cannot be bound: {os.strerror(error.errno or 0)}; expected a port that no "
                     "other process and no connection of this host uses.",

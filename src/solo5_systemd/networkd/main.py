@@ -12,7 +12,7 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
-from solo5_systemd.settings.files import ETC, read_settings
+from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.users.registry import uid_of
 
 
@@ -48,7 +48,7 @@ async def _serve(options: argparse.Namespace) -> bool:
             links=Links(lambda task: uid_of(task) or owner),
             tables=Tables(owned=not options.shared_tables),
             ports=HeldPorts(restored),
-            settings=lambda: read_settings(options.settings),
+            settings=CachedSettings(options.settings),
         )
 
     bus = await process.connect_system_bus()

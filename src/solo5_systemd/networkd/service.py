@@ -4,24 +4,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 
 from solo5_systemd.concurrency.keyed_lock import KeyedLocks
+from solo5_systemd.daemon.process import log_about
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName, network_service, task_name
+from solo5_systemd.names import TaskName, network_service, task_name, task_service
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import LeaseState, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import LeaseState, NicRequest, PortRequest, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
-from solo5_systemd.networkd.state import NetworkState, now
+from solo5_systemd.networkd.state import NetworkState, Remains, now
 
 _LOADED_STATES = ("active", "activating", "reloading", "deactivating")
 """The ActiveState= values of a network unit that still runs or stops."""
@@ -112,29 +113,30 @@ class Networkd:
         return {name: self._waking(handler) for name, handler in handlers.items()}
 
     def _waking(self, handler: Handler) -> Handler:
-        """Wrap a method so that its end wakes the maintenance loop: a call may have changed the next deadline."""
+        """Wrap a method so that its repairs are signalled. Its reservation expires after the next check of units."""
 
         async def handle(*arguments: object) -> Sequence[object]:
             try:
                 return await handler(*arguments)
             finally:
-                self._wake.set()
+                if self._state.has_repairs:
+                    self._wake.set()
 
         return handle
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Watch changes of nftables and links by other programs."""
+        """Watch changes of links by other programs, and those of nftables where the tables have no owner."""
         loop = asyncio.get_running_loop()
-        ruleset_watch, link_watch = RulesetWatch(), LinkWatch()
-        loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
-        loop.add_reader(link_watch.fileno(), self._on_links, link_watch)
-        try:
+        with ExitStack() as stack:
+            link_watch = stack.enter_context(closing(LinkWatch()))
+            loop.add_reader(link_watch.fileno(), self._on_links, link_watch)
+            stack.callback(loop.remove_reader, link_watch.fileno())
+            if not self._state.owns_tables:
+                ruleset_watch = stack.enter_context(closing(RulesetWatch()))
+                loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
+                stack.callback(loop.remove_reader, ruleset_watch.fileno())
             yield
-        finally:
-            for watch in (ruleset_watch, link_watch):
-                loop.remove_reader(watch.fileno())
-                watch.close()
 
     async def check_writer(self) -> None:
         """Return once the writer thread has run a job, as a condition of the watchdog's keep-alive."""
@@ -153,33 +155,29 @@ class Networkd:
                 await self._release_now(task)
 
     async def _release_now(self, task: TaskName) -> None:
-        reservation = await self._work(self._state.begin_release, task)
-        await asyncio.gather(self._delete_flows_and_taps(reservation), self._wait_for_ports(reservation))
+        remains = await self._work(self._state.begin_release, task)
+        await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
         await self._work(self._state.end_release, task)
 
     async def _wait_for_ports(self, reservation: Reservation) -> None:
-        if not await asyncio.to_thread(wait_until_free, reservation.ports):
+        if reservation.ports and not await asyncio.to_thread(wait_until_free, reservation.ports):
             message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
             _log.warning(message, reservation.task, BARRIER_TIMEOUT_S)
 
-    async def _delete_flows_and_taps(self, reservation: Reservation) -> None:
+    async def _delete_flows_and_taps(self, remains: Remains) -> None:
         """Delete flows, then taps, in one batch with those of all releases that wait for the same lock."""
-        redirected = frozenset(RedirectedPort(port=port.host_port, guest=None) for port in _udp(reservation))
-        mine = frozenset(lease.tap for lease in reservation.leases)
-        self._redirected |= redirected
+        mine = frozenset(lease.tap for lease in remains.reservation.leases)
+        self._redirected |= remains.redirected
         self._taps_to_delete |= mine
-        flows = await self._work(self._state.may_have_flows, reservation)
         async with self._deletion_lock:
-            await self._delete_redirected_flows(redirected)
-            if flows:
-                await asyncio.to_thread(_delete_flows_from, flows)
+            await self._delete_redirected_flows(remains.redirected)
+            if remains.addresses:
+                await asyncio.to_thread(_delete_flows_from, remains.addresses)
             taps, self._taps_to_delete = self._taps_to_delete | mine, frozenset()
-            await asyncio.to_thread(links.delete_links, taps)
+            if any(map(links.index, taps)):  # not deleted by another task's batch
+                await asyncio.to_thread(links.delete_links, taps)
 
-    async def _delete_flows_later(self, reservation: Reservation) -> None:
-        redirected = frozenset(
-            RedirectedPort(port=port.host_port, guest=reservation.lease(port.nic).ipv4.ip) for port in _udp(reservation)
-        )
+    async def _delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:
         self._redirected |= redirected
         await asyncio.sleep(_FLOW_BATCH_INTERVAL_S)
         await self._delete_redirected_flows(redirected)
@@ -195,6 +193,7 @@ class Networkd:
             except OSError as error:
                 ports = sorted(each.port for each in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
+                await self._work(self._state.flows_remain)
 
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
@@ -212,10 +211,17 @@ class Networkd:
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
         async with self._task_locks[task]:
-            reservation = await self._work(self._state.attach, task)
+            if self._state.is_releasing(task):  # a release that failed
+                await self._release_now(task)
+            try:
+                redirected = await self._work(self._state.attach, task)
+            except Solo5Error as error:
+                log_about(task_service(task), f"the network of task {task} cannot be attached: {error}")
+                raise
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
-        self._tasks.create_task(self._delete_flows_later(reservation))
+        if redirected:
+            self._tasks.create_task(self._delete_flows_later(redirected))
         return []
 
     async def _release(self, name: str) -> Sequence[object]:
@@ -243,7 +249,7 @@ class Networkd:
         if not dry_run:
             for task in orphans:
                 await self._release_if_due(task, "garbage collection")
-            await self._work(self._state.repair)  # removes orphaned elements
+            await self._work(self._state.repair, verify=True)  # removes orphaned elements
             await self._work(self._state.remove_orphaned_taps)
         return [[f"network lease of task {task}" for task in orphans]]
 
@@ -256,6 +262,8 @@ class Networkd:
 
     def _on_links(self, watch: LinkWatch) -> None:
         removed = watch.removed()
+        if removed is not None and not any(map(self._state.is_expected, removed)):
+            return  # taps of released tasks, or links of other programs
         if removed is None or self._links_removed is None:
             self._links_removed = None
         else:
@@ -265,6 +273,7 @@ class Networkd:
     async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
         for task in unfinished:
             await self.release(task)
+        await self._delete_flows_to_others()
         while True:
             await self._wait_for_work()
             await self._repair()
@@ -299,8 +308,16 @@ class Networkd:
             _log.error("network repair failed: %s", error)
 
     async def _emit_repairs(self) -> None:
-        for repair in await self._work(self._state.pop_repairs):
-            await self._service.emit("Repaired", [list(repair.tasks), repair.what])
+        if self._state.has_repairs:
+            for repair in await self._work(self._state.pop_repairs):
+                await self._service.emit("Repaired", [list(repair.tasks), repair.what])
+            await self._delete_flows_to_others()
+
+    async def _delete_flows_to_others(self) -> None:
+        """Delete UDP flows to published ports that began while there were no tables."""
+        redirected = await self._work(self._state.redirected)
+        self._redirected |= redirected
+        await self._delete_redirected_flows(redirected)
 
     async def _check_units(self) -> None:
         """Release leases without a network unit at two checks in sequence: a unit may start in between."""
@@ -328,10 +345,6 @@ def _delete_flows_from(addresses: Sequence[IPv4Address]) -> None:
     except OSError as error:
         shown = ", ".join(map(str, addresses))
         _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
-
-
-def _udp(reservation: Reservation) -> list[PortRequest]:
-    return [port for port in reservation.ports if port.protocol is Protocol.UDP]
 
 
 def _request(

@@ -3,13 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links, nft_sets, sysctls
 from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record
@@ -23,12 +24,13 @@ from solo5_systemd.network.model import (
     NetworkOverview,
     NicRequest,
     PortRequest,
+    Protocol,
     Repair,
     Reservation,
 )
 from solo5_systemd.network.nft_sets import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.port_conflicts import check_ports, check_reserved
+from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
 from solo5_systemd.network.port_sockets import bound_ports
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.settings.model import NetworkSettings, Settings
@@ -36,6 +38,21 @@ from solo5_systemd.settings.model import NetworkSettings, Settings
 RESERVATION_TIMEOUT_S = 60
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """What a release leaves to its caller, which is slow to delete.
+
+    Attributes:
+        reservation: of the released task, with its taps and with ports that PID 1 may still hold.
+        redirected: the UDP ports that may have flows to the task's guests.
+        addresses: the guests that may have connections of their own in the conntrack table.
+    """
+
+    reservation: Reservation
+    redirected: frozenset[RedirectedPort] = frozenset()
+    addresses: Sequence[IPv4Address] = ()
 
 
 class NetworkState:
@@ -100,75 +117,140 @@ class NetworkState:
             TakenError: an address, MAC or port is in use, or the task has another reservation.
             HostError: the host lacks a resource, such as a free range.
         """
+        # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, nics, ports)
         held = self._records.get(task)
         if held is None or held.state is LeaseState.RESERVED:
-            self._ports.bind(ports)
-            expires = now() + RESERVATION_TIMEOUT_S
-            try:
-                for network in networks:
-                    self._store.save_network(network)
-                    self._networks[network.name] = network
-                self._save(
-                    LeaseRecord(reservation=reservation, nics=tuple(nics), state=LeaseState.RESERVED, expires=expires)
-                )
-            except Solo5Error:
-                if held is None:  # without a record, no release would close these port sockets
-                    self._ports.release(ports)
-                raise
+            self._hold(reservation, nics, networks)
+            self._store.keep_request(task)
         return reservation
+
+    def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network]) -> LeaseRecord:
+        """Bind the ports of a reservation and write its record, with the networks that it creates."""
+        record = LeaseRecord(
+            reservation=reservation,
+            nics=tuple(nics),
+            state=LeaseState.RESERVED,
+            expires=now() + RESERVATION_TIMEOUT_S,
+        )
+        self._ports.bind(reservation.ports)
+        try:
+            for network in networks:
+                self._store.save_network(network)
+                self._networks[network.name] = network
+            self._save(record)
+        except Solo5Error:
+            if reservation.task not in self._records:  # without a record, no release would close these port sockets
+                self._ports.release(reservation.ports)
+            raise
+        return record
 
     def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
     ) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
-        reservation, networks = self._find_or_choose(task, nics, ports)
+        reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
         before = self._ruleset()
         known = set(nft_sets.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
         return reservation, tuple(element for element in nft_sets.elements(after) if element not in known)
 
-    def attach(self, task: TaskName) -> Reservation:
-        """Make the taps and firewall elements of a reservation; idempotent.
+    def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
+        """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.
 
-        The caller deletes older flows to the task's ports.
+        Returns:
+            The task's UDP ports that may have flows to an earlier destination, which the caller deletes.
 
         Raises:
-            NotFoundError: the task has no reservation.
+            NotFoundError: the task has neither a reservation nor a request.
+            TakenError, InvalidRequestError: a released task cannot have the same values again.
             HostError: the kernel refused; the attach is undone.
         """
-        record = self._records.get(task)
-        if record is None or record.state is LeaseState.RELEASING:
-            raise NotFoundError(
-                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
-                "Start the task again.",
-            )
+        held = self._records.get(task)
         self.repair()
+        record = held or self._reserve_again(task)
         if record.state is LeaseState.RESERVED:
             try:
                 self._attach(record)
             except Solo5Error:
                 self._undo_attach(record.reservation)
+                if held is None:
+                    self._ports.release(record.reservation.ports)
+                    self.end_release(task)
                 raise
-        elif record.expires <= now():  # a second start: its network unit gets as long to start as the first one's
+        else:  # a second start: its network unit gets as long to start as the first one's
+            self._repair_links({task})
             self._save(replace(record, expires=now() + RESERVATION_TIMEOUT_S))
-        return record.reservation
+        return self._redirected([record.reservation])
 
-    def begin_release(self, task: TaskName) -> Reservation:
-        """Remove the firewall elements and ports of a task, and return its reservation.
+    def redirected(self) -> frozenset[RedirectedPort]:
+        """Return the UDP ports of all tasks that may have flows to another destination than the guest.
 
-        The caller deletes the taps and flows, which is slow, and then calls `end_release`.
+        Such a flow began while there were no tables, or a service that was killed has not deleted it.
+        """
+        return self._redirected([record.reservation for record in self._attached()])
+
+    def _redirected(self, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
+        guests = {port.host_port: held.lease(port.nic).ipv4.ip for held in reservations for port in _udp(held)}
+        return frozenset(RedirectedPort(port=port, guest=guests[port]) for port in self._tables.contacted(guests))
+
+    def _reserve_again(self, task: TaskName) -> LeaseRecord:
+        """Reserve what a released task had, from its request: its unit's command line has these values."""
+        kept = self._store.request(task)
+        if kept is None:
+            raise NotFoundError(
+                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
+                "Start the task again.",
+            )
+        had = kept.reservation
+        nics = [
+            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.ipv4.ip, mac=lease.mac) for lease in had.leases
+        ]
+        reservation, networks = self._choose(task, nics, had.ports, ())
+        if reservation != had:
+            raise TakenError(
+                f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
+                f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
+            )
+        return self._hold(had, kept.nics, networks)
+
+    def is_releasing(self, task: TaskName) -> bool:
+        """Return whether a release of the task was begun and has not ended."""
+        record = self._records.get(task)
+        return record is not None and record.state is LeaseState.RELEASING
+
+    def begin_release(self, task: TaskName) -> Remains:
+        """Remove the firewall elements and ports of a task.
+
+        The caller deletes what remains, and then calls `end_release`.
         """
         record = self._records.get(task)
         if record is None:
-            return Reservation(task=task)
+            return Remains(reservation=Reservation(task=task))
         self.repair()
         attached = record.state is LeaseState.ATTACHED
+        again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
+        if record.state is LeaseState.RESERVED:  # no unit has had it
+            self._store.remove_request(task)
         self._save(replace(record, state=LeaseState.RELEASING))
         if attached:
             self._delete_from_tables(self._task_elements(record.reservation))
         self._ports.release(record.reservation.ports)
-        return record.reservation
+        # After the deletion: no new flow leads to the task.
+        ports = [port.host_port for port in _udp(record.reservation)]
+        contacted = ports if again else self._tables.contacted(ports)
+        if attached and contacted:
+            self._delete_from_tables(self._tables.forget(contacted))
+        addresses = (lease.ipv4.ip for lease in record.reservation.leases)
+        return Remains(
+            reservation=record.reservation,
+            redirected=frozenset(RedirectedPort(port=port, guest=None) for port in contacted),
+            addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
+        )
+
+    def flows_remain(self) -> None:
+        """Take into account that flows may remain, after their deletion failed."""
+        self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
         """Remove the lease record of a task whose taps are deleted, and the networks without a lease."""
@@ -216,14 +298,24 @@ class NetworkState:
             _log.info("removing orphaned taps: %s", ", ".join(sorted(orphans)))
             links.delete_links(orphans)
 
-    def repair(self) -> None:
-        """Rebuild the nftables tables if another program has changed them."""
+    def repair(self, *, verify: bool = False) -> None:
+        """Rebuild the nftables tables if another program has changed them; with `verify` they are listed for that."""
         if not self._up:
             return
-        if not self._tables.are_intact(self._elements):
+        if not self._tables.are_intact(self._elements, verify=verify):
             self._tables.replace(self._ruleset())
             tasks = [record.reservation.task for record in self._attached()]
             self._repaired(tasks, "another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt")
+
+    @property
+    def owns_tables(self) -> bool:
+        """Whether no other program can change the nftables tables."""
+        return self._tables.owned
+
+    @property
+    def has_repairs(self) -> bool:
+        """Whether `pop_repairs` has something to return; safe to read in any thread."""
+        return bool(self._repairs)
 
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
@@ -232,22 +324,19 @@ class NetworkState:
 
     def repair_links(self, removed: frozenset[str] | None) -> None:
         """Restore the bridges and taps among these removed links; None checks all."""
-        if removed is None or any(map(self._is_expected, removed)):
+        if removed is None or any(map(self.is_expected, removed)):
             self._repair_links()
 
-    def _is_expected(self, link: str) -> bool:
+    def is_expected(self, link: str) -> bool:
+        """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread."""
         record = self._records.get(self._allocations.taps.get(link, TaskName("")))
-        attached = record is not None and record.state is LeaseState.ATTACHED
-        return attached or any(network.bridge == link for network in self.networks() if network.name in self._up)
+        if record is not None:
+            return record.state is not LeaseState.RELEASING
+        return any(network.bridge == link for network in self.networks())
 
     def bind_missing_ports(self) -> None:
         """Retry to bind published ports that another process had bound when the service started."""
         self._ports.bind_missing(self._published_ports())
-
-    def may_have_flows(self, reservation: Reservation) -> Sequence[IPv4Address]:
-        """Return the addresses of a task that may have connections in the conntrack table."""
-        addresses = (lease.ipv4.ip for lease in reservation.leases)
-        return [address for address in addresses if self._tables.may_have_flows(address)]
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
@@ -263,12 +352,16 @@ class NetworkState:
         return min((record.expires for record in list(self._reserved.values())), default=None)
 
     def _find_or_choose(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        bound: Collection[BoundPort] = (),
     ) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
         held = self._records.get(task)
         if held is None:
-            return self._choose(task, nics, ports)
+            return self._choose(task, nics, ports, bound)
         if held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
             return held.reservation, ()
         raise TakenError(
@@ -277,11 +370,14 @@ class NetworkState:
         )
 
     def _choose(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        bound: Collection[BoundPort],
     ) -> tuple[Reservation, Sequence[Network]]:
         names = [nic.nic for nic in nics]
         check_reserved(ports, self._settings() if ports else Settings())
-        bound = bound_ports() if ports else ()
         local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
         check_ports(ports, names, self._allocations, bound, local)
         new = self._new_networks(nics)
@@ -372,8 +468,11 @@ class NetworkState:
             self._store.remove_network(network.name)
             del self._networks[network.name]
 
-    def _repair_links(self) -> None:
-        """Recreate bridges, then taps. A running tender keeps the file descriptor of its deleted tap: no repair."""
+    def _repair_links(self, only: Collection[TaskName] | None = None) -> None:
+        """Recreate bridges, then taps, of all tasks or of some.
+
+        A running tender keeps the file descriptor of its deleted tap: no repair.
+        """
         for network in self.networks():
             if network.name in self._up and not self._links.has_bridge(network):
                 self._links.make_bridge(network)
@@ -381,7 +480,7 @@ class NetworkState:
                 what = f"bridge {network.bridge} of network {network.name} was missing: it is rebuilt"
                 self._repaired(sorted(tasks), what)
         for task, lease in self._attached_leases():
-            if not self._links.has_tap(lease):
+            if (only is None or task in only) and not self._links.has_tap(lease):
                 self._make_tap(task, lease)
                 what = (
                     f"tap {lease.tap} was missing, down or not on its bridge: it is restored; if it was deleted, task "
@@ -480,6 +579,10 @@ class NetworkState:
             self._reserved[task] = record
         else:
             self._reserved.pop(task, None)
+
+
+def _udp(reservation: Reservation) -> Sequence[PortRequest]:
+    return [port for port in reservation.ports if port.protocol is Protocol.UDP]
 
 
 def _configured(settings: NetworkSettings) -> NetworkOverview:

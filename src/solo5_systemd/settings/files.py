@@ -1,8 +1,11 @@
 """Read the settings in /etc/solo5/*.toml and /run/solo5/settings/*.toml, and write the latter."""
 
 import json
+import os
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 
@@ -38,6 +41,47 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
         raise
     check_reach(settings)
     return settings
+
+
+_TIMES_SETTLE_S = 2.0
+"""File times do not reveal a change that is younger: they have the resolution of the kernel's clock tick or of the file
+system, a second on ext4 with small inodes."""
+
+_Stamp = tuple[str, int, int, int, int]
+
+
+class CachedSettings:
+    """The settings of this host for a process that reads them often: parsed again when a file has changed."""
+
+    def __init__(self, directory: Path = ETC, run: Path = RUN) -> None:
+        self._directory = directory
+        self._run = run
+        self._stamps: frozenset[_Stamp] = frozenset()
+        self._settings: Settings | None = None
+
+    def __call__(self) -> Settings:
+        """Return the settings; raises SettingsError as `read_settings` does."""
+        now = time.time()
+        stamps = frozenset((*_stamps(self._run), *_stamps(self._directory)))
+        if self._settings is None or stamps != self._stamps:
+            self._settings = None  # unknown if the files cannot be read
+            settings = read_settings(self._directory, self._run)
+            if any(now - max(stamp[-2:]) / 1e9 < _TIMES_SETTLE_S for stamp in stamps):
+                return settings
+            self._settings, self._stamps = settings, stamps
+        return self._settings
+
+
+def _stamps(directory: Path) -> Iterator[_Stamp]:
+    """Yield path, inode, size, mtime and ctime of each file of settings, before it is read.
+
+    A file or directory that cannot be accessed ends the list: reading it fails, too.
+    """
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(".toml"):
+                status = entry.stat()
+                yield entry.path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> None:

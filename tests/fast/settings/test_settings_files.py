@@ -1,14 +1,16 @@
+import time
 from pathlib import Path
 
 import pytest
 
 from solo5_systemd.errors import SettingsError
-from solo5_systemd.settings.files import read_settings
+from solo5_systemd.settings import files
+from solo5_systemd.settings.files import CachedSettings, read_settings
 from solo5_systemd.settings.model import Settings, parse_settings
 
 
-def write(directory: Path, **files: str) -> None:
-    for name, text in files.items():
+def write(directory: Path, **texts: str) -> None:
+    for name, text in texts.items():
         (directory / f"{name}.toml").write_text(text)
 
 
@@ -56,3 +58,86 @@ def test_where_only_the_sum_of_the_files_is_wrong_the_directory_is_named(tmp_pat
     write(tmp_path, a='network.a.ipv4 = "10.0.0.0/24"', b='network.b.ipv4 = "10.0.0.0/16"')
     with pytest.raises(SettingsError, match=rf"^{tmp_path}: network\.b\.ipv4 is 10\.0\.0\.0/16, which overlaps"):
         read_settings(tmp_path)
+
+
+def test_a_long_running_process_parses_unchanged_files_once(tmp_path: Path, settled: None, parsed: list[str]) -> None:
+    etc, run = tmp_path / "etc", tmp_path / "run"
+    etc.mkdir()
+    settings = CachedSettings(etc, run)
+    assert settings().reserved_ports == ()  # without a file, and without the directory of this boot
+    write(etc, a="reserved_ports = [22]")
+    assert settings() is settings()
+    assert settings().reserves(22)
+    assert parsed == ["a.toml"]
+    write(etc, a="reserved_ports = [22, 23]")
+    assert settings().reserves(23)
+    run.mkdir()
+    write(run, nomad="[network.back]")
+    assert [network.name for network in settings().networks] == ["default", "back"]
+    (etc / "a.toml").unlink()
+    assert not settings().reserves(22)
+    assert parsed == ["a.toml", "a.toml", "nomad.toml", "a.toml", "nomad.toml"]
+
+
+def test_a_file_that_has_just_changed_is_parsed_each_time(tmp_path: Path, parsed: list[str]) -> None:
+    """Its times may not reveal the next change."""
+    settings = CachedSettings(tmp_path, tmp_path / "run")
+    for port in range(10, 30):
+        write(tmp_path, a=f"reserved_ports = [{port}]")
+        assert settings().reserves(port)
+    assert len(parsed) == 20
+
+
+def test_a_second_change_within_the_time_of_the_first_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parsed: list[str]
+) -> None:
+    """On a file system with times of whole seconds, in place and with the same size."""
+    second = 1_000_000_000
+    monkeypatch.setattr(files, "_stamps", lambda place: [(str(place), 1, 20, 7 * second, 7 * second)])
+    settings = CachedSettings(tmp_path, tmp_path / "run")
+    for port, now in ((22, 7.1), (23, 7.4), (24, 7.9)):
+        write(tmp_path, a=f"reserved_ports = [{port}]")
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert settings().reserves(port)
+    monkeypatch.setattr(time, "time", lambda: 10)
+    assert settings() is settings()
+    assert len(parsed) == 4
+
+
+def test_a_file_that_cannot_be_accessed_is_named(tmp_path: Path) -> None:
+    settings = CachedSettings(tmp_path, tmp_path / "run")
+    (tmp_path / "a.toml").symlink_to("a.toml")
+    with pytest.raises(SettingsError, match=r"/a\.toml cannot be read"):
+        settings()
+    (tmp_path / "a.toml").unlink()
+    assert settings() == read_settings(tmp_path)
+
+
+def test_settings_that_cannot_be_read_are_an_error_until_they_are_corrected(tmp_path: Path, settled: None) -> None:
+    settings = CachedSettings(tmp_path, tmp_path / "run")
+    write(tmp_path, a="reserved_ports = 22")
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="reserved_ports"):
+            settings()
+    write(tmp_path, a="reserved_ports = [22]")
+    assert settings().reserves(22)
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """File times reveal each change at once."""
+    monkeypatch.setattr(files, "_TIMES_SETTLE_S", -1e9)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of parsed files."""
+    names: list[str] = []
+    document = files._document
+
+    def parse(file: Path) -> dict[str, object]:
+        names.append(file.name)
+        return document(file)
+
+    monkeypatch.setattr(files, "_document", parse)
+    return names

@@ -1,0 +1,111 @@
+"""What an attach and a release cost: netlink messages, and searches of the conntrack table."""
+
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.contract.guest import Guest
+from tests.contract.netns import run
+from tests.contract.netservice import Service, nic, tcp, udp
+from tests.contract.test_network_life import _until_answered
+from tests.contract.test_network_paths import ask_udp
+
+from solo5_systemd.names import TaskName
+
+_RECORDING = """
+import socket, sys
+from solo5_systemd.network.raw_netlink import _messages
+from solo5_systemd.networkd import main as program
+
+log = open({log!r}, "a", buffering=1)
+
+def recorded(original):
+    def send(self, data, *rest):
+        if self.family == socket.AF_NETLINK:
+            for _, kind, _ in _messages(bytes(data)):
+                print(self.proto, kind, file=log)
+        return original(self, data, *rest)
+    return send
+
+socket.socket.send, socket.socket.sendto = recorded(socket.socket.send), recorded(socket.socket.sendto)
+sys.exit(program.main())
+"""
+"""The service with a record of the netlink messages of all its threads but those of libnftables."""
+
+ROUTE, NETFILTER = 0, 12
+NEWLINK, DELLINK, SETLINK, NEWNEIGH = 16, 17, 19, 28
+GET_ELEMENT, GET_GENERATION, GET_FLOWS = 10 << 8 | 13, 10 << 8 | 16, 1 << 8 | 1
+
+
+class Messages:
+    """The record of netlink messages."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self.program = ("-c", _RECORDING.format(log=str(log)))
+
+    def taken(self) -> Counter[tuple[int, int]]:
+        """Return and forget the protocol and type of each message, without reads of the ruleset's generation."""
+        lines = self._log.read_text().splitlines()
+        self._log.write_text("")
+        found = Counter((int(line.split()[0]), int(line.split()[1])) for line in lines)
+        del found[NETFILTER, GET_GENERATION]  # where the tables have no owner
+        return found
+
+
+@pytest.fixture
+def messages(tmp_path: Path) -> Messages:
+    return Messages(tmp_path / "messages")
+
+
+async def test_an_attach_and_a_release_send_few_messages(service: Service, messages: Messages) -> None:
+    service.start(program=messages.program)
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("neighbour", udp(5301))  # makes the bridge, and reads which ports had flows before
+        assert messages.taken()[NETFILTER, GET_FLOWS] == 1
+        await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
+        assert messages.taken() == {}
+        await client.attach(TaskName("a"))
+        made = {(ROUTE, SETLINK): 1, (ROUTE, NEWLINK): 1, (ROUTE, NEWNEIGH): 1}
+        assert messages.taken() == made | {(NETFILTER, GET_ELEMENT): 1}
+        await client.drop("a")
+        deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
+        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 2}
+        await client.drop("neighbour")
+
+
+async def test_only_for_a_port_that_had_a_flow_the_table_is_searched(service: Service, messages: Messages) -> None:
+    service.start(program=messages.program)
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("neighbour")
+        for _ in range(2):
+            async with Guest(await client.lease("a", udp(5353))):
+                messages.taken()
+                # With retries: the host knows the MAC address, and the port of the tap is not up at once.
+                await _until_answered(lambda: ask_udp("127.0.0.1", 5353), b"HELLO")
+            await client.drop("a")
+            assert messages.taken()[NETFILTER, GET_FLOWS] == 1
+            # Its flows are deleted: the next task of this port costs no search.
+            await client.lease("b", udp(5353))
+            await client.drop("b")
+            assert messages.taken()[NETFILTER, GET_FLOWS] == 0
+        assert "elements" not in run("nft", "list", "set", "ip", "solo5", "contacted")
+        await client.drop("neighbour")
+
+
+async def test_a_client_of_before_the_first_network_reaches_the_guest(service: Service) -> None:
+    """Its flow is of a time without this service's tables, and nothing but a deletion ends it while it sends."""
+    run("nft", "add table ip other; add chain ip other c { type filter hook output priority 0; }")
+    run("nft", "add rule ip other c ct state new accept")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
+        client_socket.bind(("127.0.0.1", 6000))
+        client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
+        await service.restart()
+        async with service.client() as client, Guest(await client.lease("a", udp(5353)), greeting=b"a"):
+            await _until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), b"aHELLO")
+        async with service.client() as client:
+            await client.drop("a")
+    run("nft", "delete table ip other")

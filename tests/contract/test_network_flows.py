@@ -1,0 +1,144 @@
+"""Flows of UDP clients that no longer lead to the guest of a published port: each is found and deleted."""
+
+import asyncio
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from tests.contract.guest import Guest
+from tests.contract.netns import Outside, run
+from tests.contract.netservice import Service, udp, until
+from tests.contract.test_network_exhaustion import tracked
+from tests.contract.test_network_life import _rewrite, _until_answered
+from tests.contract.test_network_paths import ask_udp
+
+from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows
+
+
+@pytest.fixture
+def client_socket(service: Service) -> Iterator[socket.socket]:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as made:
+        made.bind(("127.0.0.1", 6000))
+        yield made
+
+
+@contextmanager
+def other_table(chain: str, rule: str) -> Iterator[None]:
+    """A table of another program. With `ct`, the kernel tracks connections without this service's tables, too."""
+    run("nft", f"add table ip other; add chain ip other c {{ {chain}; }}; add rule ip other c {rule}")
+    try:
+        yield
+    finally:
+        run("nft", "delete table ip other")
+
+
+async def _reaches(client_socket: socket.socket, greeting: bytes = b"") -> None:
+    async with asyncio.timeout(10):
+        await _until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), greeting + b"HELLO")
+
+
+async def test_a_client_that_sends_to_all_ports_hides_no_flow(service: Service) -> None:
+    """There are 65536 of them, with port 0: the set of contacted ports has room for the last one."""
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5301))
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)) as raw:
+            for port in range(1 << 16):
+                raw.sendto(struct.pack("!HHHH", 7777, port, 8, 0), ("127.0.0.1", 0))
+        assert "65535" in run("nft", "get", "element", "ip", "solo5", "contacted", "{ 65535 }")
+        await client.drop("a")
+
+
+def test_many_flows_and_many_ports_cost_no_more_than_either(namespace: None) -> None:
+    """Anyone can fill the table with flows to a host, and a job can publish 256 ports."""
+    run("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new")
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)) as raw:
+        for port in range(1000, 21000):
+            raw.sendto(struct.pack("!HHHH", 7777, port, 8, 0), ("127.0.0.1", 0))
+    assert tracked() == 20000
+    begun = time.process_time()
+    guest = IPv4Address("192.0.2.1")
+    delete_udp_flows([RedirectedPort(port=port, guest=guest) for port in range(20900, 21100)])
+    assert time.process_time() - begun < 3
+    assert tracked() == 19900
+
+
+async def test_a_flow_that_another_program_has_translated_is_found(
+    service: Service, client_socket: socket.socket
+) -> None:
+    """Its chain comes before this service's translation, and has ended by the time the port is published."""
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("neighbour", udp(5301))
+        with other_table("type nat hook output priority -150", "udp dport 5353 dnat to 127.0.0.1:5354"):
+            client_socket.sendto(b"translated", ("127.0.0.1", 5353))
+        async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
+            await _reaches(client_socket, b"a")
+        await client.drop("a")
+        await client.drop("neighbour")
+
+
+async def test_a_flow_from_before_a_restored_ruleset_is_found(
+    service: Service, client_socket: socket.socket, tmp_path: Path
+) -> None:
+    """The same rules and elements, without what the kernel has recorded since they were saved."""
+    await service.restart("--shared-tables")
+    async with service.client() as client:
+        await client.lease("neighbour", udp(5301))
+        (tmp_path / "saved").write_text("flush ruleset\n" + run("nft", "--stateless", "list", "ruleset"))
+        client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
+        run("nft", "-f", str(tmp_path / "saved"))
+        async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
+            await _reaches(client_socket, b"a")
+        await client.drop("a")
+        await client.drop("neighbour")
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["the service is killed", "the service is slow"])
+async def test_a_flow_from_a_time_without_tables_is_deleted(
+    service: Service, client_socket: socket.socket, killed: bool
+) -> None:
+    """The client of a running guest would not reach it until it pauses."""
+    await service.restart("--shared-tables")
+    async with service.client() as client:
+        with other_table("type filter hook output priority 0", "ct state new accept"):
+            async with Guest(await client.lease("a", udp(5353))):
+                pid = service._process
+                assert pid is not None
+                if killed:
+                    service.kill()
+                else:
+                    pid.send_signal(signal.SIGSTOP)
+                run("nft", "delete table ip solo5")
+                client_socket.sendto(b"no table", ("127.0.0.1", 5353))
+                if killed:
+                    await service.restart("--shared-tables")
+                else:
+                    pid.send_signal(signal.SIGCONT)
+                await _reaches(client_socket)
+    async with service.client() as client:
+        await client.drop("a")
+
+
+async def test_an_interrupted_release_is_finished_with_the_flows_of_its_guest(
+    service: Service, outside: Outside
+) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("neighbour")
+        before = tracked()
+        async with Guest(await client.lease("a")) as guest:
+            await guest.send_udp(IPv4Address(outside.address), 9, b"hello")
+            await until(lambda: tracked() == before + 1)
+    service.kill()
+    _rewrite(service.state / "tasks/a.json", state="releasing")
+    _rewrite(service.state / "tasks/neighbour.json", state="releasing")
+    await service.restart()
+    await until(lambda: not list((service.state / "tasks").iterdir()))
+    assert tracked() == before

@@ -1,0 +1,131 @@
+"""The request of a task, and the mark of a start."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network import lease_files
+from solo5_systemd.network.lease_files import LeaseStore, remove_request, start_mark
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, NicRequest, Reservation
+
+WEB = TaskName("web")
+SOURCES = str(Path(lease_files.__file__).parents[2])
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from solo5_systemd.network.lease_files import start_mark
+with start_mark("web", Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+NIC = DeviceName("service")
+LEASE = Lease(
+    nic=NIC,
+    network=NetworkName("default"),
+    bridge="solo5-default",
+    tap="s5-x",
+    ipv4=IPv4Interface("10.77.0.9/24"),
+    gateway4=IPv4Address("10.77.0.1"),
+    mac=MacAddress("02:00:00:00:00:09"),
+    mtu=1500,
+)
+
+
+def record(state: LeaseState = LeaseState.RESERVED, expires: int = 60) -> LeaseRecord:
+    held = Reservation(task=WEB, leases=(LEASE,))
+    return LeaseRecord(reservation=held, nics=(NicRequest(nic=NIC),), state=state, expires=expires)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LeaseStore:
+    store = LeaseStore(tmp_path)
+    store.save_lease_record(record())
+    store.keep_request(WEB)
+    return store
+
+
+def test_a_request_remains_as_it_was_after_the_record_has_changed_and_is_gone(store: LeaseStore) -> None:
+    store.save_lease_record(record(LeaseState.ATTACHED, 99))
+    assert store.request(WEB) == record()
+    store.remove_lease_record(WEB)
+    assert (store.request(WEB), store.lease_records()) == (record(), {})
+
+
+def test_a_later_request_replaces_an_earlier_one(store: LeaseStore) -> None:
+    store.save_lease_record(record(expires=99))
+    store.keep_request(WEB)
+    assert store.request(WEB) == record(expires=99)
+
+
+def test_only_its_owner_can_read_or_write_a_request(store: LeaseStore, tmp_path: Path) -> None:
+    requests = tmp_path / "requests"
+    assert [path.stat().st_mode & 0o777 for path in (requests, requests / "web.json")] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b"{" * 9999, b'{"version": 1, "task": "../x"}'])
+def test_a_damaged_request_is_none_with_a_line_in_the_log(
+    store: LeaseStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    (tmp_path / "requests/web.json").write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert store.request(WEB) is None
+    assert "requests/web.json cannot be read" in caplog.text
+
+
+def test_a_request_of_another_task_is_none(store: LeaseStore, tmp_path: Path) -> None:
+    os.link(tmp_path / "requests/web.json", tmp_path / "requests/other.json")
+    assert store.request(TaskName("other")) is None
+    assert store.request(TaskName("never")) is None
+
+
+def test_a_request_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
+    store = LeaseStore(tmp_path)
+    with pytest.raises(HostError, match=r"requests/web\.json cannot be made: No such file"):
+        store.keep_request(WEB)
+
+
+def test_the_mark_exists_during_the_start_only(store: LeaseStore, tmp_path: Path) -> None:
+    mark = tmp_path / "requests/web.start"
+    with start_mark(WEB, tmp_path):
+        assert json.loads(mark.read_text())["task"] == "web", "access(2) follows it, as ConditionPathExists= does"
+    assert not mark.is_symlink()
+    with pytest.raises(HostError), start_mark(WEB, tmp_path):
+        raise HostError("the start failed.")
+    assert not mark.is_symlink()
+
+
+def test_the_mark_of_a_killed_process_leads_nowhere_and_is_replaced(store: LeaseStore, tmp_path: Path) -> None:
+    mark = tmp_path / "requests/web.start"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES})
+    assert done.returncode == -signal.SIGKILL
+    assert (mark.is_symlink(), mark.exists()) == (True, False)
+    with Path(os.devnull).open() as other:  # a descriptor with that number of a process with that PID
+        mark.unlink()
+        mark.symlink_to(f"/proc/{os.getpid()}/fd/{other.fileno()}/web.json")
+        assert not mark.exists()
+    with start_mark(WEB, tmp_path):
+        assert mark.exists()
+
+
+def test_without_a_request_or_its_directory_there_is_no_mark_and_no_error(store: LeaseStore, tmp_path: Path) -> None:
+    remove_request(WEB, tmp_path)
+    with start_mark(WEB, tmp_path):
+        assert not (tmp_path / "requests/web.start").exists()
+    (tmp_path / "requests").rmdir()
+    with start_mark(WEB, tmp_path):
+        assert list(tmp_path.rglob("*.start")) == []
+    remove_request(WEB, tmp_path)
+
+
+def test_a_request_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "requests").write_text("in the way")
+    with pytest.raises(HostError, match="the request of task web cannot be removed"):
+        remove_request(WEB, tmp_path)

@@ -1,0 +1,308 @@
+"""A service that systemd starts again, with no caller of ours alive, has its network, ports and disk as before."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl, unit_property
+
+IPV4 = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
+PORT = 8600
+NETWORKD = "solo5-networkd.service"
+STATE = Path("/run/solo5/network")
+REFUSED = r"solo5-attach@|cannot be attached: |Call failed: |^(Publish another|Leave it out|Start the task again)"
+"""Lines of a failed attach unit: of PID 1, for the task's unit, and the sentence and the hint of busctl."""
+
+
+def service(name: str) -> str:
+    return f"solo5-task-{name}.service"
+
+
+def network(name: str) -> str:
+    return f"solo5-network@{name}.service"
+
+
+def tap(name: str) -> str:
+    return str(inspect(name)["nics"][0]["tap"])
+
+
+def answers(port: int = PORT) -> bool:
+    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+
+
+def web(run: Runner, name: str = "web", port: int = PORT, options: tuple[str, ...] = ()) -> str:
+    guest = "netdisk.hvt" if options else "net.hvt"
+    task = run(guest, *IPV4, name=name, options=("-p", f"{port}:80", *options))
+    eventually(lambda: answers(port), f"{task} answers")
+    return task
+
+
+@contextmanager
+def drop_in(name: str, text: str) -> Iterator[None]:
+    path = Path(f"/run/systemd/system/{service(name)}.d/test.conf")
+    path.parent.mkdir()
+    path.write_text(text)
+    ok("systemctl", "daemon-reload")
+    try:
+        yield
+    finally:
+        shutil.rmtree(path.parent)
+        ok("systemctl", "daemon-reload")
+
+
+def restart(name: str) -> None:
+    ok("systemctl", "restart", service(name))
+
+
+def restart_twice(name: str) -> None:
+    restart(name)
+    restart(name)
+
+
+def restart_of_the_network_unit(name: str) -> None:
+    ok("systemctl", "restart", network(name))
+
+
+def restart_after_that_of_the_network_unit(name: str) -> None:
+    ok("systemctl", "restart", network(name))
+    restart(name)
+
+
+def restart_policy(name: str) -> None:
+    with drop_in(name, "[Service]\nRestart=always\n"):
+        before = unit_property(service(name), "MainPID")
+        ok("kill", "-KILL", before)
+        eventually(lambda: unit_property(service(name), "MainPID") not in ("0", before), "it is started again")
+
+
+def service_stopped(name: str) -> None:
+    ok("systemctl", "stop", NETWORKD)
+    restart(name)
+
+
+def service_killed(name: str) -> None:
+    ok("kill", "-KILL", unit_property(NETWORKD, "MainPID"))
+    restart(name)
+
+
+def record_removed(name: str) -> None:
+    (STATE / f"tasks/{name}.json").unlink()
+    restart(name)
+
+
+def record_removed_and_service_killed(name: str) -> None:
+    (STATE / f"tasks/{name}.json").unlink()
+    before = unit_property(NETWORKD, "MainPID")
+    ok("kill", "-KILL", before)
+    eventually(lambda: unit_property(NETWORKD, "MainPID") not in ("0", before), "it is started again")
+    restart(name)
+
+
+def tap_removed(name: str) -> None:
+    ok("ip", "link", "delete", tap(name))
+    restart(name)
+
+
+def tap_removed_and_service_stopped(name: str) -> None:
+    ok("systemctl", "stop", NETWORKD)
+    ok("ip", "link", "delete", tap(name))
+    restart(name)
+
+
+def stop_and_start(name: str) -> None:
+    ok("systemctl", "stop", service(name))
+    ok("systemctl", "start", service(name))
+
+
+def start_when_all_has_left(name: str) -> None:
+    ok("systemctl", "stop", service(name))
+    eventually(lambda: unit_property(NETWORKD, "ActiveState") == "inactive", "solo5-networkd has left")
+    assert sh("ip", "link", "show", "solo5-default").returncode != 0
+    ok("systemctl", "start", service(name))
+
+
+def start_by_another_unit(name: str) -> None:
+    ok("systemctl", "stop", service(name))
+    eventually(lambda: unit_property(network(name), "ActiveState") == "inactive", "it is released")
+    needs = (f"--property=Requires={service(name)}", f"--property=After={service(name)}")
+    ok("systemd-run", "--wait", *needs, "true")
+
+
+WITH_DISK = (
+    restart,
+    restart_twice,
+    restart_of_the_network_unit,
+    restart_after_that_of_the_network_unit,
+    restart_policy,
+    service_stopped,
+    service_killed,
+    record_removed,
+    record_removed_and_service_killed,
+)
+"""As long as the unit has not ended, PID 1 has the descriptor of the disk locks (on Debian 12 not with Restart=)."""
+
+WITHOUT_DISK = (
+    tap_removed,  # which ends this guest
+    tap_removed_and_service_stopped,
+    stop_and_start,
+    start_when_all_has_left,
+    start_by_another_unit,
+)
+
+
+@pytest.mark.parametrize("again", [*WITH_DISK, *WITHOUT_DISK], ids=lambda each: each.__name__)
+def test_a_task_that_systemd_starts_again_has_all_that_it_had(
+    machine: Machine, run: Runner, tmp_path: Path, again: Callable[[str], None]
+) -> None:
+    machine.expect("network repaired|killed|Failed with result|removing orphaned taps")
+    disk = tmp_path / "disk.img"
+    disk.write_bytes(b"first sector\0".ljust(4096, b"\0"))
+    shutil.chown(disk, "solo5")
+    has_disk = again in WITH_DISK and not (again is restart_policy and _systemd() < 254)
+    name = web(run, options=("--block", f"storage={disk}") if has_disk else ())
+    before, pid = inspect(name), unit_property(service(name), "MainPID")
+    again(name)
+    eventually(answers, "its port is answered")
+    after = inspect(name)
+    assert unit_property(service(name), "MainPID") not in ("0", pid), "it is another process"
+    assert (after["nics"], after["ports"]) == (before["nics"], before["ports"])
+    assert (STATE / f"tasks/{name}.json").exists()
+    assert unit_property(network(name), "ActiveState") == "active"
+    if has_disk:
+        says(name, "first sector")
+        assert "is in use by another task" in run.fail("--block", f"storage={disk}", "/srv/guests/disk.spt").stderr
+
+
+def _systemd() -> int:
+    return int(systemctl("--version").split()[1])
+
+
+def test_a_port_that_another_task_has_taken_meanwhile_is_named_by_systemctl_status(
+    machine: Machine, run: Runner
+) -> None:
+    machine.expect(REFUSED)
+    name = web(run)
+    ok("systemctl", "stop", service(name))
+    eventually(lambda: not answers(), "it is released")
+    web(run, name="other")
+    assert sh("systemctl", "start", service(name)).returncode != 0
+    sentence = "the network of task web cannot be attached: port 8600/tcp is taken by task other: "
+    eventually(lambda: sentence in sh("systemctl", "status", "--full", service(name)).stdout, "the reason is shown")
+    assert answers(), "the other is not affected"
+    ok("solo5ctl", "rm", "--force", "other")
+    ok("systemctl", "start", service(name))
+    eventually(answers, "its port is answered, now that it is free")
+
+
+def test_an_address_that_another_task_has_taken_meanwhile_is_not_shared(machine: Machine, run: Runner) -> None:
+    machine.expect(REFUSED)
+    name = web(run)
+    address = inspect(name)["nics"][0]["ipv4"].partition("/")[0]
+    beside = web(run, name="beside", port=PORT + 1)  # the network keeps its range
+    ok("systemctl", "stop", service(name))
+    eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
+    run("net.hvt", *IPV4, name="heir", options=("--net", f"service=default,ip={address}"))
+    assert sh("systemctl", "start", service(name)).returncode != 0
+    assert f"address {address} for NIC service is taken by task heir" in ok("journalctl", "-u", service(name))
+    assert inspect(beside)["phase"] == "running"
+
+
+def test_a_start_of_ours_executes_no_process_for_the_attach(run: Runner) -> None:
+    name = web(run, name="prepared")
+    executed = ("journalctl", "--quiet", "--output=cat", f"_SYSTEMD_UNIT=solo5-attach@{name}.service")
+    assert unit_property(f"solo5-attach@{name}.service", "ConditionResult") == "no"
+    assert unit_property(f"solo5-attach@{name}.service", "ExecMainStartTimestampMonotonic") == "0"
+    assert ok(*executed) == ""
+    assert [path.name for path in (STATE / "requests").iterdir()] == [f"{name}.json"], "the mark is gone"
+    restart(name)
+    assert unit_property(f"solo5-attach@{name}.service", "ConditionResult") == "yes"
+
+
+def test_a_mark_of_a_killed_caller_has_no_effect(run: Runner) -> None:
+    name = web(run)
+    mark = STATE / f"requests/{name}.start"
+    ended = unit_property(service(name), "MainPID")
+    mark.symlink_to(f"/proc/{ended}/fd/0/{name}.json")
+    ok("systemctl", "restart", network(name))
+    eventually(answers, "its port is answered")
+    mark.unlink()
+    mark.symlink_to(f"/proc/1/fd/0/{name}.json")  # another process with the number of the caller
+    ok("systemctl", "restart", network(name))
+    eventually(answers, "its port is answered")
+    ok("solo5ctl", "rm", "--force", name)
+    assert list((STATE / "requests").iterdir()) == [], "removed with the task"
+
+
+def test_the_request_lives_as_long_as_the_unit(run: Runner) -> None:
+    name = web(run)
+    request = STATE / f"requests/{name}.json"
+    assert (request.stat().st_mode & 0o777, request.stat().st_uid) == (0o600, 0)
+    assert (STATE.stat().st_mode & 0o777, STATE.stat().st_uid) == (0o700, 0)
+    ok("solo5ctl", "stop", name)
+    eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
+    assert request.exists()
+    ok("solo5ctl", "rm", name)
+    assert not request.exists()
+
+
+def unload(name: str) -> None:
+    ok("systemctl", "stop", service(name))
+    sh("systemctl", "reset-failed", service(name))  # hvt ends a stop with 1
+    ok("systemctl", "stop", f"solo5-outcome@{name}.target")
+    eventually(lambda: unit_property(service(name), "LoadState") == "not-found", "its unit is gone")
+    eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
+
+
+def test_gc_removes_the_request_of_a_unit_that_is_gone(run: Runner) -> None:
+    name = web(run)
+    unload(name)
+    assert (STATE / f"requests/{name}.json").exists()
+    ok("solo5ctl", "gc")
+    assert list((STATE / "requests").iterdir()) == []
+
+
+def test_an_attach_for_a_unit_that_is_gone_or_for_no_task_leaves_nothing(machine: Machine, run: Runner) -> None:
+    """Root only can do it. What is attached without a network unit is released as after a killed start."""
+    machine.expect(f"no network unit|{REFUSED}")
+    name = web(run)
+    unload(name)
+    ok("systemctl", "start", f"solo5-attach@{name}.service")
+    assert json.loads((STATE / f"tasks/{name}.json").read_text())["state"] == "attached"
+    ok("systemctl", "start", network(name))
+    ok("systemctl", "stop", network(name))
+    ok("solo5ctl", "gc")
+    for odd in ("never", r"\x2e\x2e", "..", ".", r"a\x2fb", "-h", "a:b", "x" * 200, r"a\x0ab", r"\x25i", "$HOME"):
+        assert sh("systemctl", "start", f"solo5-attach@{odd}.service").returncode != 0, odd
+    assert list((STATE / "requests").iterdir()) == []
+
+
+@pytest.mark.parametrize("unit", ["attach", "network"])
+def test_a_local_user_cannot_start_them(run: Runner, unit: str) -> None:
+    name = web(run)
+    before = inspect(name)["nics"]
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    for action in ("start", "stop", "restart"):
+        refused = sh(*nobody, "systemctl", "--no-ask-password", action, f"solo5-{unit}@{name}.service")
+        assert refused.returncode != 0
+        assert "ccess denied" in refused.stderr or "authentication required" in refused.stderr, refused.stderr
+    call = ("call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1", "Attach", "s", name)
+    assert "Access denied" in sh(*nobody, "busctl", *call).stderr
+    assert sh(*nobody, "ls", str(STATE / "requests")).returncode != 0
+    assert (inspect(name)["nics"], answers()) == (before, True)
+
+
+def test_a_damaged_request_is_refused(machine: Machine, run: Runner) -> None:
+    machine.expect(f"cannot be read|{REFUSED}")
+    name = web(run)
+    request = STATE / f"requests/{name}.json"
+    for damaged in ("", "{}", "[1, 2]", '{"version": 1}', "\0" * 100, "{" * 5000):
+        ok("systemctl", "stop", service(name))
+        eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
+        request.write_text(damaged)
+        assert sh("systemctl", "start", service(name)).returncode != 0
+    assert f"the network of task {name} cannot be attached: task {name} has no reservation" in ok(
+        "journalctl", "-u", service(name)
+    )
