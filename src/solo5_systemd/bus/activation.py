@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection, RemoteError
-from solo5_systemd.bus.unit_watch import unit_path
+from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
+from solo5_systemd.bus.peers import RemoteError, unit_path
 from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.peers import SYSTEMD
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.sanitize import bounded, is_plain_path, unit_file_syntax
-
-SYSTEMD = "org.freedesktop.systemd1"
 
 _SHOWN = 80
 _DEVICE = re.compile(r"[^\s\"'\\%=]*")

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from solo5_systemd.bus.peers import remote_error
 from solo5_systemd.dbus_api import message_bus
-from solo5_systemd.dbus_api.message_bus import BUS, BUS_PATH, SOCKET, MessageBus, SignalFilter
+from solo5_systemd.dbus_api.message_bus import BUS, BUS_PATH, SOCKET, MessageBus
 from solo5_systemd.dbus_api.messages import Message, MessageType
-from solo5_systemd.errors import BY_DBUS_NAME, HostError
+from solo5_systemd.errors import HostError
 
 MAX_IN_FLIGHT = 24
 """Concurrent calls per peer: dbus-daemon refuses more than 128 of one connection (max_replies_per_connection of
@@ -17,20 +18,6 @@ dbus-daemon(1)), and listing 100 tasks takes 1000 small calls. Per peer, so that
 
 CALL_TIMEOUT_S = 25.0
 """Timeout of one call: that of dbus-daemon for an activation (`service_start_timeout`)."""
-
-
-class RemoteError(Exception):
-    """A D-Bus error that has no class in `errors`.
-
-    Attributes:
-        name: D-Bus error name.
-        text: its message.
-    """
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
-        self.text = text
 
 
 class Connection:
@@ -49,7 +36,6 @@ class Connection:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._listeners: list[Callable[[Message], None]] = []
-        self._filters: list[SignalFilter] = []
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,8 +55,6 @@ class Connection:
                 self.generation += 1
                 for listener in self._listeners:
                     self._bus.add_message_handler(listener)
-                for wanted in self._filters:
-                    self._bus.add_signal_filter(wanted)
             return self._bus
 
     async def close(self) -> None:
@@ -84,12 +68,6 @@ class Connection:
         self._listeners.append(listener)
         if self._bus is not None:
             self._bus.add_message_handler(listener)
-
-    def filter(self, wanted: SignalFilter) -> None:
-        """Drop signals unparsed, also of later connections; see `MessageBus.add_signal_filter`."""
-        self._filters.append(wanted)
-        if self._bus is not None:
-            self._bus.add_signal_filter(wanted)
 
     def ignore(self, listener: Callable[[Message], None]) -> None:
         """Remove a callback of `listen`."""
@@ -163,17 +141,7 @@ class Connection:
 
 def _error(reply: Message) -> Exception:
     name = reply.error_name or ""
-    text = str(reply.body[0]) if reply.body else name
-    error_class = BY_DBUS_NAME.get(name)
-    if error_class is not None:
-        sentence, _, hint = text.partition("\n")  # as daemon/service.py joins them
-        return error_class(sentence, hint)
-    if name in (
-        "org.freedesktop.DBus.Error.AccessDenied",
-        "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
-    ):
-        return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")
-    return RemoteError(name, text)
+    return remote_error(name, str(reply.body[0]) if reply.body else name)
 
 
 @asynccontextmanager

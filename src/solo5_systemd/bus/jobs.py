@@ -1,16 +1,22 @@
 """Jobs of systemd: enqueue one, and wait for its result.
 
-systemd may send JobRemoved of a job before the reply with the job's path. So the signal is subscribed to before the
-call, and results are stored while any call is in progress. Two calls may return the same job: systemd merges jobs.
+systemd may send JobRemoved of a job before the reply with the job's path. So the signal is matched before the call, and
+results are stored while any call is in progress. Two calls may return the same job: systemd merges jobs.
+
+PID 1 sends JobRemoved to the bus for each job with a client on it, and for all jobs while any client of the bus has
+called Subscribe (logind does). This package does not call it, as it would have PID 1 send every change of every unit.
+The match rule lasts while there are jobs, and some seconds longer: jobs of other programs wake an idle process for
+nothing.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from solo5_systemd.bus import checked_call
-from solo5_systemd.bus.checked_call import SYSTEMD
-from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
 from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.errors import HostError
 
@@ -62,12 +68,12 @@ class NameOwner:
             self._changes += 1
 
 
-MANAGER_PATH = "/org/freedesktop/systemd1"
-MANAGER = "org.freedesktop.systemd1.Manager"
-
 JOB_TIMEOUT_S = 60.0
 """Longer than TimeoutStartSec= of a task (30 s) and of its network unit: systemd's own timeout, with its reason, comes
 first."""
+
+LINGER_S = 5.0
+"""Time that the match rule is kept after a job: a busy process does not remove and add it for each."""
 
 _RULE = f"type='signal',sender='{SYSTEMD}',path='{MANAGER_PATH}',interface='{MANAGER}',member='JobRemoved'"
 
@@ -85,8 +91,12 @@ class Jobs:
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
-        self._subscribing = asyncio.Lock()
-        self._subscribed = 0
+        self._running = 0
+        self._matching = asyncio.Lock()
+        self._matched = 0
+        self._followed = 0
+        self._linger: asyncio.TimerHandle | None = None
+        self._unmatching: asyncio.Future[None] | None = None
         connection.listen(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
@@ -96,7 +106,11 @@ class Jobs:
             RemoteError: systemd refused the call.
             HostError: the job timed out, or the connection was lost.
         """
-        generation = await self.subscribe()
+        with self._keeping_rule():
+            return await self._run(member, signature, body, unix_fds)
+
+    async def _run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int]) -> str:
+        generation = await self._match()
         self._dispatching += 1
         try:
             reply = await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
@@ -125,31 +139,52 @@ class Jobs:
             f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
         )
 
-    async def subscribe(self) -> int:
-        """Subscribe to systemd's signals on the current connection. Idempotent.
+    async def _match(self) -> int:
+        """Match JobRemoved on the current connection, and follow its sender. Idempotent.
 
         Returns:
             The connection's generation.
 
         Raises:
-            HostError: systemd is not on this bus, or the connection was lost.
+            HostError: the connection was lost.
         """
-        async with self._subscribing:
+        async with self._matching:
             await self._connection.connect()
             generation = self._connection.generation
-            if self._subscribed == generation:
-                return generation
-            self._waiting.clear()  # their signals were lost with the previous connection
-            await self.owner.follow()
-            await self._connection.match(_RULE)
-            try:
-                await checked_call.call(self._connection, MANAGER_PATH, MANAGER, "Subscribe")
-            except RemoteError as error:
-                # A previous caller may have been cancelled before the reply.
-                if not error.name.endswith(".AlreadySubscribed"):
-                    raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
-            self._subscribed = generation
+            if self._followed != generation:
+                self._waiting.clear()  # their signals were lost with the previous connection
+                await self.owner.follow()
+                self._followed = generation
+            if self._matched != generation:
+                await self._connection.match(_RULE)
+                self._matched = generation
             return generation
+
+    @contextmanager
+    def _keeping_rule(self) -> Iterator[None]:
+        """Keep the match rule for the block, and `LINGER_S` seconds longer."""
+        self._running += 1
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._begin_unmatch)
+
+    def _begin_unmatch(self) -> None:
+        self._linger = None
+        self._unmatching = asyncio.ensure_future(self._unmatch())
+
+    async def _unmatch(self) -> None:
+        async with self._matching:
+            if self._running or self._matched != self._connection.generation or self._connection.lost.done():
+                return  # a new job, or the rule was lost with its connection
+            self._matched = 0
+            with suppress(HostError):
+                await self._connection.unmatch(_RULE)
 
     def _received(self, message: Message) -> None:
         named = (message.interface, message.member, message.signature)

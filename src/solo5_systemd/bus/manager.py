@@ -4,57 +4,56 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from solo5_systemd.bus import checked_call
-from solo5_systemd.bus.connection import Connection, RemoteError
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH, Jobs
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.jobs import Jobs
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, RemoteError, unit_path
 from solo5_systemd.bus.unit_exports import ExportedState
-from solo5_systemd.bus.unit_watch import UNIT, ListedState, UnitWatch, WatchedUnit, unit_path
+from solo5_systemd.bus.unit_listing import ListedUnit
+from solo5_systemd.bus.unit_reader import READ_RETRIES, RETRY_INTERVAL_S, UnitReader
+from solo5_systemd.bus.unit_rows import INTERFACES
+from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
+from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.concurrency.gather import gather
 from solo5_systemd.concurrency.retry import retry
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.names import TASK_PREFIX, TaskName, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.names import (
+    TaskName,
+    UnitKind,
+    network_service,
+    outcome_target,
+    task_scope,
+    task_service,
+)
 from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
+from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import (
-    TYPE_END_PROPERTIES,
-    TYPE_PROPERTIES,
+    OUTCOME_PROPERTIES,
     TYPE_START_PROPERTIES,
-    UNIT_END_PROPERTIES,
-    UNIT_PROPERTIES,
+    UNIT_OUTCOME_PROPERTIES,
     UNIT_START_PROPERTIES,
+    ActiveState,
     Invocation,
     UnitState,
+    after_run,
     invocation,
-    invocation_id,
-    unit_state,
 )
-from solo5_systemd.workload import UnitKind
-
-INTERFACES = {
-    UnitKind.SERVICE: "org.freedesktop.systemd1.Service",
-    UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
-}
-
-PROPERTIES = "org.freedesktop.DBus.Properties"
-STARTED = "ExecMainStartTimestamp"
-
-READ_RETRIES = 25
-RETRY_INTERVAL_S = 0.2
-"""Number and interval of retries of a read while PID 1 is off the bus."""
 
 START_RETRIES = 10
 """Number of retries of a start while a dependency of the unit is being stopped. Bounded: at a shutdown it stays so."""
 
+UNNEEDED_STOP_TIMEOUT_S = 2.0
+"""Time for systemd to stop a unit with StopWhenUnneeded=: some 20 ms, unless its service is busy."""
+
 _ANY = TaskName("*")
 
-T = TypeVar("T")
 
-
-class Manager:
+class Manager(UnitReader):
     """systemd's Manager over one connection; implements `backends.Units`.
 
     Args:
@@ -69,8 +68,9 @@ class Manager:
         self._connection = connection
         self._exports = exports or ExportedState()
         self._marks = marks or ScopeFields()
+        super().__init__(self._exports, self._marks)
         self._jobs = Jobs(connection)
-        self._watch = UnitWatch(connection, self._jobs, self._list_states)
+        self._watch = UnitWatch(self._exports, self._after_run)
         self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
@@ -87,10 +87,11 @@ class Manager:
             result = await self._start_job(body, fds)
         if result != "done":
             raise JobFailedError(unit.name, result)
-        begun = await self._new_run(unit.name)
+        begun = await self._new_run(unit)
         # Only now, since the start job creates the cgroup.
         if unit.marks and begun.control_group:
             self._marks.write(begun.control_group, unit.marks)
+        self._exports.record_start(begun)
         return begun
 
     async def _for_this_release(self, entry: Property) -> Property:
@@ -112,6 +113,11 @@ class Manager:
         # "replace" cancels a start job that is still queued.
         with suppress(NoSuchTaskError), _translated():
             await self._jobs.run("StopUnit", "ss", [unit, "replace"])
+
+    async def stop_unneeded(self, unit: str) -> None:
+        """Wait for the end of a unit that systemd stops by itself; stop it if it does not end."""
+        if not await self._watch.ended(unit, UNNEEDED_STOP_TIMEOUT_S):
+            await self.stop(unit)
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         """Send a signal; without effect if the processes have ended."""
@@ -159,217 +165,89 @@ class Manager:
             self._release = generation, release_of(version)
         return self._release[1]
 
-    async def is_shutting_down(self) -> bool:
-        """Return whether SystemState is `stopping`."""
-        return await self._manager_property("SystemState") == "stopping"
-
-    async def _manager_property(self, name: str) -> str:
-        """Return a property of the Manager."""
-        with _translated():
-            reply = await self._read_only_call(MANAGER_PATH, PROPERTIES, "Get", "ss", [MANAGER, name])
-        return str(reply[0].value)
-
     async def is_taken(self, task: TaskName) -> bool:
         """Return whether the task has a loaded unit."""
-        return bool(await self._named([task_service(task), task_scope(task)]))
+        return bool(await self._list("ListUnitsByNames", (task_service(task), task_scope(task))))
 
     async def is_running(self, task: TaskName) -> bool:
         """Return whether the task has a unit that is not over."""
-        states = (row.state() for row in await self._rows(task))
-        return any(state is not None and not state.over for state in states)
-
-    async def state(self, task: TaskName) -> UnitState | None:
-        """Return the state of a task's service or scope; None if neither is loaded."""
-        states = await self._read_all(await self._rows(task))
-        return states[0] if states else None
-
-    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
-        """Return the states of all tasks' units; without `ended`, of those that are not over."""
-        rows = [row for row in await self._listing() if ended or not row.over]
-        exported = await asyncio.to_thread(self._exported, rows)
-        found = await gather(self._with_start_time(row, exported.get(row.unit)) for row in rows)
-        return [state for state in found if state is not None]
-
-    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
-        """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
-        states = (row.state() for row in await self._listing())
-        return [state.task for state in states if state is not None and (ended or not state.over)]
+        return any(not row.over for row in await self._rows(task))
 
     async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
         """Return the tasks with an active network unit, and those with an active outcome target."""
-        (rows,) = await self._list_call(
-            "ListUnitsByPatterns", "asas", [[], [network_service(_ANY), outcome_target(_ANY)]]
-        )
+        patterns = (network_service(_ANY), outcome_target(_ANY))
+        rows = await self._list_all("ListUnitsByPatterns", (), patterns)
         # Activating and deactivating units count: their task may be starting or stopping.
-        active = [row.unit for row in map(_ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
+        active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
         return _instances(network_service(_ANY), active), _instances(outcome_target(_ANY), active)
 
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`."""
         rows = [row for row in await self._listing() if not row.over]
-        exported = await asyncio.to_thread(self._exported, rows)
-        from_files = [self._unit_state(row, exported[row.unit]) for row in rows if row.unit in exported]
-        from_bus = await self._read_all(row for row in rows if row.unit not in exported)
-        return [*filter(None, from_files), *from_bus]
+        return await self._merged(rows, await self._exported(rows))
 
-    def watched(self, state: UnitState, *, seen: bool = False) -> AbstractAsyncContextManager[WatchedUnit]:
-        """Subscribe to a unit for a block; see `backends.Units`."""
-        return self._watch.subscribed(state.unit, lambda: self._refreshed(state), state if seen else None)
+    def watched(self, state: UnitState) -> AbstractAsyncContextManager[WatchedUnit]:
+        """Watch a run for a block; see `backends.Units`."""
+        return self._watch.watched(state)
 
-    async def _refreshed(self, before: UnitState) -> UnitState | None:
-        """Read a state again: of a running unit only invocation, active state and sub-state."""
-        rows = await self._named([before.unit])
-        now = rows[0].state() if rows else None
-        if now is None or now.over:
-            states = await self._read_all(rows)
-            return states[0] if states else None
-        # A unit that was restarted between two reads shows it by its invocation only.
-        properties = await self._properties(rows[0].path, [(UNIT, "InvocationID")])
-        return replace(before, active=now.active, sub=now.sub, invocation=invocation_id(properties))
+    async def current(self, state: UnitState) -> UnitState | None:
+        """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""
+        if not state.over and state.control_group and self._exports.has_run(state):
+            frozen = self._exports.frozen(state.control_group)
+            if frozen is not None:
+                return replace(state, frozen=frozen)
+        return await self.state(state.task)
 
-    async def _new_run(self, unit: str) -> Invocation:
-        kind = UnitKind(unit.rpartition(".")[2])
-        wanted = [(UNIT, name) for name in UNIT_START_PROPERTIES]
-        wanted += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
-        return invocation(await self._properties(unit_path(unit), wanted))
+    async def active_state(self, unit: str) -> ActiveState:
+        """Return ActiveState= of a unit, with one D-Bus call."""
+        return ActiveState(str((await self._properties(unit_path(unit), [(UNIT, "ActiveState")])).get("ActiveState")))
 
-    async def _rows(self, task: TaskName) -> list["_ListedUnit"]:
-        # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
-        return await self._named([task_service(task)]) or await self._named([task_scope(task)])
+    async def _after_run(self, run: UnitState) -> UnitState | None:
+        """Read the end of a run, as few properties as its outcome needs."""
+        names = [(INTERFACES[run.kind], name) for name in OUTCOME_PROPERTIES[run.kind]]
+        names += [(UNIT, name) for name in UNIT_OUTCOME_PROPERTIES]
+        now = after_run(run, await self._properties(unit_path(run.unit), names))
+        if now is None or not now.over or (now.log_fields and is_plain(now)):
+            return now
+        states = await self._read_all(await self._named(run.unit))
+        return states[0] if states and states[0].invocation == run.invocation else None
 
-    async def _named(self, units: Sequence[str]) -> list["_ListedUnit"]:
-        (rows,) = await self._list_call("ListUnitsByNames", "as", [list(units)])
-        return [row for row in map(_ListedUnit._make, rows) if row.load == "loaded"]
+    async def _new_run(self, unit: TransientUnit) -> Invocation:
+        kind = UnitKind(unit.name.rpartition(".")[2])
+        slices = [str(entry.value) for entry in unit.properties if entry.name == "Slice"]
+        found = self._exports.new_run(unit.name, control_group(slices[0], unit.name)) if slices else {}
+        names = [(UNIT, name) for name in UNIT_START_PROPERTIES]
+        names += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
+        missing = [(interface, name) for interface, name in names if name not in found]
+        return invocation(found | await self._properties(unit_path(unit.name), missing))
 
-    async def _listing(self) -> list["_ListedUnit"]:
-        patterns = [f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope"]
-        (rows,) = await self._list_call("ListUnitsByPatterns", "asas", [[], patterns])
-        return [row for row in map(_ListedUnit._make, rows) if row.load == "loaded"]
+    async def _exported(self, rows: Sequence[ListedUnit]) -> Mapping[str, dict[str, object]]:
+        return await asyncio.to_thread(self._states.exported, rows)
 
-    async def _list_states(self) -> Mapping[str, ListedState]:
-        states = (row.state() for row in await self._listing())
-        return {state.unit: (state.active, state.sub) for state in states if state is not None}
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+        if len(calls) == 1:  # without a task of its own, which takes a tenth of the time of a call
+            return [await self._reply(calls[0])]
+        return await gather(map(self._reply, calls))
 
-    def _exported(self, rows: Sequence["_ListedUnit"]) -> Mapping[str, Mapping[str, object]]:
-        """Return the properties of running units, by unit, if files contain all but the start time."""
-        control_groups = self._exports.control_groups()
-        found: dict[str, Mapping[str, object]] = {}
-        for row in rows:
-            if not row.over and row.unit in control_groups:
-                properties = self._exports.properties(row.unit, control_groups[row.unit])
-                if {name for _, name in row.wanted()} - {STARTED, "LoadState"} <= properties.keys():
-                    found[row.unit] = properties
-        return found
-
-    async def _with_start_time(self, row: "_ListedUnit", exported: Mapping[str, object] | None) -> UnitState | None:
-        """Return the state of a unit, with the start time from D-Bus: no file has it."""
-        if exported is None:
-            return await self._read(row)
-        if row.kind is UnitKind.SCOPE:
-            return self._unit_state(row, exported)  # a scope has no start time
-        started = await self._get(row.path, INTERFACES[row.kind], STARTED)
-        return self._unit_state(row, {**exported, STARTED: started}) if started else await self._read(row)
-
-    async def _read_all(self, rows: Iterable["_ListedUnit"]) -> list[UnitState]:
-        states = await gather(map(self._read, rows))
-        return [state for state in states if state is not None]
-
-    async def _read(self, row: "_ListedUnit") -> UnitState | None:
-        """Read the properties of a unit one by one: for GetAll, PID 1 reads every file of the cgroup.
-
-        PID 1 replies in order: a unit that is over in the listing has its exit status among the properties, and
-        LoadState, read last, shows whether the unit was loaded during all of the reads.
-        """
-        properties = await self._properties(row.path, row.wanted())
-        if properties.pop("LoadState", None) != "loaded":
-            return None  # unloaded meanwhile: PID 1 has properties for any unit name
-        return self._unit_state(row, properties)
-
-    def _unit_state(self, row: "_ListedUnit", properties: Mapping[str, object]) -> UnitState | None:
-        """Return the state of a unit from its properties, and of a scope from its extended attribute."""
-        state = unit_state(row.unit, {**properties, **row.properties()})
-        if state is None or row.kind is not UnitKind.SCOPE or not state.control_group:
-            return state
-        return replace(state, log_fields=self._marks.read(state.control_group))
-
-    async def _properties(self, path: str, wanted: Sequence[tuple[str, str]]) -> dict[str, object]:
-        """Return the properties (interface, name) that exist, by name."""
-        values = await gather(self._get(path, interface, name) for interface, name in wanted)
-        return {name: value for (_, name), value in zip(wanted, values, strict=True) if value is not None}
-
-    async def _get(self, path: str, interface: str, name: str) -> object:
-        try:
-            reply = await self._read_only_call(path, PROPERTIES, "Get", "ss", [interface, name])
-        except RemoteError as error:
-            if error.name.rpartition(".")[2] in _ABSENT:
-                return None  # unloaded meanwhile, or a property of a later systemd
-            raise HostError(f"systemd returned the D-Bus error {error.name}: {error.text}") from error
-        return reply[0].value
-
-    async def _list_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
-        with _translated():
-            return await self._read_only_call(MANAGER_PATH, MANAGER, member, signature, body)
-
-    async def _read_only_call(
-        self, path: str, interface: str, member: str, signature: str, body: Sequence[Any]
-    ) -> list[Any]:
+    async def _reply(self, call: Call) -> list[Any] | Exception:
         """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
-        return await retry(
-            lambda: checked_call.call(self._connection, path, interface, member, signature, body),
-            RemoteError,
-            interval_s=RETRY_INTERVAL_S,
-            attempts=1 + READ_RETRIES,
-            transient=lambda error: error.name in _PEER_LOST,
-        )
+        try:
+            reply = await retry(
+                lambda: checked_call.call(
+                    self._connection, call.path, call.interface, call.member, call.signature, _plain(call.body)
+                ),
+                RemoteError,
+                interval_s=RETRY_INTERVAL_S,
+                attempts=1 + READ_RETRIES,
+                transient=lambda error: error.name in PEER_LOST,
+            )
+        except RemoteError as error:
+            return error
+        return [value.value if isinstance(value, Variant) else value for value in reply]
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
             return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
-
-
-class _ListedUnit(NamedTuple):
-    """A unit in the reply of ListUnits: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
-
-    unit: str
-    description: str
-    load: str
-    active: str
-    sub: str
-    following: str
-    path: str
-    job: int
-    job_type: str
-    job_path: str
-
-    @property
-    def kind(self) -> UnitKind:
-        """Return the type of the unit."""
-        return UnitKind(self.unit.rpartition(".")[2])
-
-    @property
-    def over(self) -> bool:
-        """Return whether the unit is over, or not a task's."""
-        state = self.state()
-        return state is None or state.over
-
-    def wanted(self) -> list[tuple[str, str]]:
-        """Return interface and name of each property to read, LoadState last."""
-        of_type = TYPE_PROPERTIES[self.kind] + (TYPE_END_PROPERTIES[self.kind] if self.over else ())
-        of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if self.over else ())
-        return [(INTERFACES[self.kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
-
-    def state(self) -> UnitState | None:
-        """Return the state as far as it is in the listing; None if it is not a task's unit."""
-        return unit_state(self.unit, self.properties())
-
-    def properties(self) -> Mapping[str, object]:
-        """Return the D-Bus properties that are in the listing."""
-        return {
-            "ActiveState": self.active,
-            "SubState": self.sub,
-            "Description": self.description,
-            "JobType": self.job_type,
-        }
 
 
 def _instances(pattern: str, units: Iterable[str]) -> frozenset[TaskName]:
@@ -383,24 +261,15 @@ def _to_wire(item: Property) -> list[Any]:
     return [item.name, Variant(item.signature, _plain(item.value))]
 
 
-def _plain(value: object) -> object:
+def _plain(value: object) -> Any:
     """Return a value with lists for tuples: the D-Bus libraries marshal structs from lists."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
 
-_PEER_LOST = frozenset(
-    f"org.freedesktop.DBus.Error.{word}"
-    for word in ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
-)
-"""The bus's errors if a peer has left, or its activation failed."""
-
 _DESTRUCTIVE = frozenset({"org.freedesktop.systemd1.TransactionIsDestructive"})
 """systemd's error if a start would cancel a stop job."""
-
-_ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
-"""Last words of the errors that mean that a property does not exist."""
 
 _ERROR_CLASSES: Mapping[str, type[Solo5Error]] = {
     "NoSuchUnit": NoSuchTaskError,

@@ -3,15 +3,24 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
 from solo5_systemd.bus.activation import Service
-from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.lease_reader import read_endpoints
+from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.service_signals import signal_bodies
+from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.names import DeviceName, TaskName, task_name
-from solo5_systemd.network.lease_files import STATE, read_lease_record, read_lease_records
+from solo5_systemd.network.lease_files import (
+    STATE,
+    read_lease_record,
+    read_lease_records,
+    remove_request,
+    start_mark,
+)
 from solo5_systemd.network.model import (
     NIC_SIGNATURE,
     PORT_SIGNATURE,
@@ -75,6 +84,18 @@ class Networkd:
         """Release the leases and ports of a task. Idempotent."""
         await self._call("Release", "s", task)
 
+    def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
+        """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
+        return start_mark(task, self._state)
+
+    async def forget(self, task: TaskName) -> None:
+        """Remove the request of a task, which no start by systemd can attach then. Idempotent.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        remove_request(task, self._state)
+
     async def reservation(self, task: TaskName) -> Reservation | None:
         """Return the reservation of a task from its lease record; None without one."""
         record = await asyncio.to_thread(read_lease_record, task, self._state)
@@ -84,6 +105,10 @@ class Networkd:
         """Return all reservations from their lease records."""
         records = await asyncio.to_thread(read_lease_records, self._state)
         return tuple(record.reservation for record in records)
+
+    async def endpoints(self) -> Mapping[TaskName, Endpoints]:
+        """Return the addresses and ports of all lease records."""
+        return await asyncio.to_thread(read_endpoints, str(self._state / "tasks"))
 
     async def networks(self) -> Sequence[NetworkOverview]:
         """Return all networks, configured or in use."""

@@ -3,17 +3,34 @@
 PID 1 exports a unit's invocation and its extra fields to journald in two files below /run/systemd/units (systemd's
 unit.c, `unit_export_state_files`); the rest is in its cgroup. The files are private to systemd: callers read a property
 that is missing here from D-Bus.
+
+The start time is in none of these files. The process that starts a service writes it to an extended attribute of the
+cgroup, with the invocation: if PID 1 starts the service again, it has another invocation.
 """
 
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
-from solo5_systemd.workload import UnitKind
+from solo5_systemd.names import UnitKind
+
+if TYPE_CHECKING:
+    from solo5_systemd.unit.state import Invocation, UnitState
 
 UNITS = Path("/run/systemd/units")
+
+STARTED = "ExecMainStartTimestamp"
+"""The property with the start time, in microseconds since the epoch."""
+
+ATTRIBUTE = "user.solo5.started"
+"""Invocation and start time of a service, both as text, separated by a blank."""
+
+_TIME_DIGITS = 17
+"""Digits of a time in microseconds before the year 5138: a longer number is no time that can be shown."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -34,32 +51,75 @@ class ExportedState:
         """Return ControlGroup= of every unit below solo5.slice, by unit name."""
         return dict(units(self._root))
 
+    def record_start(self, begun: "Invocation") -> None:
+        """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
+        if begun.started and begun.control_group:
+            with suppress(OSError):  # the cgroup was removed, or the kernel has no such xattrs
+                value = f"{begun.invocation} {begun.started}".encode()
+                os.setxattr(f"{self._root}{begun.control_group}", ATTRIBUTE, value)
+
+    def link(self, unit: str) -> str:
+        """Return the path of the symbolic link to the invocation ID of a unit that is active."""
+        return f"{self._exported}/invocation:{unit}"
+
+    def invocation(self, unit: str) -> str:
+        """Return the invocation ID of a unit in hexadecimal digits; empty if the unit is over."""
+        try:
+            return os.readlink(self.link(unit))  # noqa: PTH115 - for a string
+        except OSError:
+            return ""
+
+    def has_run(self, state: "UnitState") -> bool:
+        """Return whether a run goes on: the link has its invocation."""
+        return bool(state.invocation) and self.invocation(state.unit) == state.invocation
+
+    def frozen(self, control_group: str) -> bool | None:
+        """Return whether a cgroup is frozen; None if it was removed."""
+        text = _read(f"{self._root}{control_group}/cgroup.freeze")
+        return None if text is None else text.strip() == b"1"
+
+    def new_run(self, unit: str, control_group: str) -> dict[str, object]:
+        """Return those properties of a unit that has just been started that files contain."""
+        processes = _read(f"{self._root}{control_group}/cgroup.procs")
+        if processes is None:
+            return {}
+        main = _main_process(processes) if unit.endswith(UnitKind.SERVICE) else {}
+        return {"ControlGroup": control_group, **main, **_invocation(self.invocation(unit))}
+
     def properties(self, unit: str, control_group: str) -> dict[str, object]:
         """Return the D-Bus properties of a unit that the files contain, with the names and values of D-Bus."""
         found: dict[str, object] = {"ControlGroup": control_group}
-        found |= _invocation(self._exported / f"invocation:{unit}")
-        found |= _freezer(_read(f"{self._root}{control_group}/cgroup.freeze"))
+        found |= _invocation(self.invocation(unit))
+        frozen = self.frozen(control_group)
+        found |= {} if frozen is None else {"FreezerState": "frozen" if frozen else "running"}
         if unit.endswith(UnitKind.SERVICE):
             found |= _main_process(_read(f"{self._root}{control_group}/cgroup.procs"))
             found |= _log_fields(_read(f"{self._exported}/log-extra-fields:{unit}"))
+            found |= _started(f"{self._root}{control_group}", found.get("InvocationID"))
         return found
 
 
-def _invocation(link: Path) -> dict[str, object]:
+def _invocation(digits: str) -> dict[str, object]:
     try:
-        return {"InvocationID": bytes.fromhex(os.readlink(link))}  # noqa: PTH115 - for a string
-    except (OSError, ValueError):
+        return {"InvocationID": bytes.fromhex(digits)} if digits else {}
+    except ValueError:
         return {}
-
-
-def _freezer(text: bytes | None) -> dict[str, object]:
-    return {} if text is None else {"FreezerState": "frozen" if text.strip() == b"1" else "running"}
 
 
 def _main_process(text: bytes | None) -> dict[str, object]:
     """Return MainPID= if the cgroup has one process; of several the main one is not in a file."""
     pids = (text or b"").split()
     return {"MainPID": int(pids[0])} if len(pids) == 1 and int(pids[0]) else {}
+
+
+def _started(directory: str, invocation: object) -> dict[str, object]:
+    """Return the start time, if the attribute is of this invocation."""
+    try:
+        of, _, started = os.getxattr(directory, ATTRIBUTE).partition(b" ")
+    except OSError:
+        return {}
+    same = isinstance(invocation, bytes) and of == invocation.hex().encode()
+    return {STARTED: int(started)} if same and started.isdigit() and len(started) <= _TIME_DIGITS else {}
 
 
 def _log_fields(data: bytes | None) -> dict[str, object]:

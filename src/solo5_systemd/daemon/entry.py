@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
-from solo5_systemd.dependencies import EXIT_CONFIG, dependency_error
+from solo5_systemd.dependencies import EXIT_CONFIG, dependency_error, import_asyncio
 
 
 def run(module: str) -> int:
@@ -16,6 +16,7 @@ def run(module: str) -> int:
     A missing dependency is reported by one line in the journal (sd-daemon(3)), by the unit's StatusText=, which clients
     read, and by an exit status of RestartPreventExitStatus=.
     """
+    import_asyncio()
     try:
         main = import_module(module).main
     except ImportError as error:

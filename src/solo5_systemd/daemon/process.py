@@ -8,11 +8,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 
-from pystemd.daemon import notify
-
 from solo5_systemd.dbus_api.message_bus import SOCKET, MessageBus, connect
-from solo5_systemd.dependencies import EXIT_CONFIG, advice
+from solo5_systemd.dependencies import EXIT_CONFIG, advice, without_init
 from solo5_systemd.errors import DependencyError, HostError, Solo5Error
+
+with without_init("pystemd"):  # lxml with libxml2: 6 MB of memory
+    from pystemd.daemon import notify
 
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
@@ -70,6 +71,18 @@ def _log_to_journal() -> None:
     for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
         logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): journald strips it and sets PRIORITY=
     logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
+
+
+def log_about(unit: str, text: str) -> None:
+    """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only)."""
+    with without_init("pystemd"):
+        from pystemd import journal
+    journal.sendv(
+        MESSAGE=text,
+        PRIORITY=3,
+        SYSLOG_IDENTIFIER="solo5-systemd",
+        OBJECT_SYSTEMD_UNIT=unit,
+    )
 
 
 async def connect_system_bus() -> MessageBus:

@@ -38,15 +38,12 @@ _FIXED = 16
 """Bytes of a header before its fields."""
 
 _SIGNAL = 4
-_PATH, _MEMBER, _DESTINATION, _SENDER, _UNIX_FDS = 1, 3, 6, 7, 9
+_DESTINATION, _SENDER, _UNIX_FDS = 6, 7, 9
 _FIELD_TYPES = {1: b"o", 2: b"s", 3: b"s", 4: b"s", 5: b"u", 6: b"s", 7: b"s", 8: b"g", 9: b"u"}
 """The types of header fields by their codes."""
 _REQUEST_NAME_DO_NOT_QUEUE, _PRIMARY_OWNER = 4, 1
 
 Handler = Callable[[Message], object]
-
-SignalFilter = Callable[[str, str], bool]
-"""Returns whether a signal, by its object path and member, has to be parsed."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +78,6 @@ class MessageBus:
         self._serials = count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
         self._handlers: list[Handler] = []
-        self._filters: list[SignalFilter] = []
         self._received = bytearray()
         self._received_fds: deque[int] = deque()
         self._skip = 0
@@ -107,10 +103,6 @@ class MessageBus:
     def remove_message_handler(self, handler: Handler) -> None:
         """Remove a handler."""
         self._handlers.remove(handler)
-
-    def add_signal_filter(self, wanted: SignalFilter) -> None:
-        """Drop signals unparsed for which a filter returns False: a match rule lets more pass than a process needs."""
-        self._filters.append(wanted)
 
     async def call(self, message: Message) -> Message:
         """Send a method call and return the reply, which may be an error.
@@ -289,11 +281,8 @@ class MessageBus:
             yield message
 
     def _is_wanted(self, fields: Mapping[int, str | int]) -> bool:
-        """Return whether a signal is broadcast, or sent by the bus, and passes all filters."""
-        if _DESTINATION in fields and fields.get(_SENDER) != BUS:
-            return False
-        path, member = str(fields.get(_PATH, "")), str(fields.get(_MEMBER, ""))
-        return all(wanted(path, member) for wanted in self._filters)
+        """Return whether a signal is broadcast, or sent by the bus."""
+        return _DESTINATION not in fields or fields.get(_SENDER) == BUS
 
     def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
         """Take the descriptors of a message with these header fields, as many as there are."""

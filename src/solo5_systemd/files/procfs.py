@@ -1,19 +1,24 @@
 """Paths and file descriptors: open with O_PATH below given roots, and resolve by /proc/self/fd."""
 
-import asyncio
 import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+
+if TYPE_CHECKING:
+    import asyncio
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+@cache
 def boot_id() -> str:
-    """Return the ID of this boot (random(4))."""
+    """Return the ID of this boot (random(4)), which no process outlives."""
     return BOOT_ID.read_text(encoding="ascii").strip()
 
 
@@ -28,6 +33,8 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits a
 
 async def open_in_thread(opening: Callable[[], int]) -> int:
     """Return the file descriptor that `opening` returns; it is closed if the caller is cancelled before."""
+    import asyncio  # imported here for startup time: `solo5ctl logs` needs none
+
     opened = asyncio.ensure_future(asyncio.to_thread(opening))
     try:
         return await asyncio.shield(opened)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from solo5_systemd.names import UnitKind
 from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
-from solo5_systemd.workload import UnitKind
 
 
 class Ending(StrEnum):
@@ -116,6 +116,11 @@ def is_unambiguous(state: UnitState) -> bool:
         plain = state.main_status in _STOP_SIGNALS and state.result not in _LIMITS
         return plain or state.main_status == signals.SIGKILL
     return state.main_code == MainCode.NONE
+
+
+def is_plain(state: UnitState) -> bool:
+    """Return whether the outcome follows from `OUTCOME_PROPERTIES`: of an OOM kill, MemoryMax= shows the cause."""
+    return is_unambiguous(state) and state.result != "oom-kill"
 
 
 def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutting_down: bool = False) -> Outcome:

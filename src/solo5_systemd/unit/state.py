@@ -5,13 +5,11 @@ Property names are those of org.freedesktop.systemd1(5). An ActiveState= that th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, task_of_unit, task_scope
+from solo5_systemd.names import TaskName, UnitKind, task_of_unit, task_scope
 from solo5_systemd.unit.log_fields import LOG_NAMESPACE, log_fields
-from solo5_systemd.workload import UnitKind
 
 
 class ActiveState(StrEnum):
@@ -71,6 +69,21 @@ TYPE_END_PROPERTIES = {
 """Properties to read of a unit that is over only: for running units they would double the cost of a listing."""
 
 
+OUTCOME_PROPERTIES = {
+    UnitKind.SERVICE: (
+        "Result",
+        "ExecMainCode",
+        "ExecMainStatus",
+        "ExecMainExitTimestamp",
+        "ExecMainExitTimestampMonotonic",
+        "MemoryPeak",
+    ),
+    UnitKind.SCOPE: ("Result",),
+}
+UNIT_OUTCOME_PROPERTIES = ("ActiveState", "ActiveExitTimestampMonotonic", "InvocationID")
+"""Properties to read at the end of a known run: what an unambiguous outcome is made of. PID 1 replies in order: if
+InvocationID=, the last one, is that of the run, all others are."""
+
 UNIT_START_PROPERTIES = ("InvocationID",)
 TYPE_START_PROPERTIES = {
     UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup"),
@@ -108,7 +121,6 @@ class UnitState:
     task: TaskName
     unit: str
     active: ActiveState
-    sub: str = ""
     invocation: str = ""
     frozen: bool = False
     description: str = ""
@@ -179,7 +191,6 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         task=task,
         unit=unit,
         active=active,
-        sub=_text(properties, "SubState"),
         invocation=invocation_id(properties),
         frozen=_text(properties, "FreezerState") in ("frozen", "freezing"),
         description=_text(properties, "Description"),
@@ -197,6 +208,23 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
         control_group=_text(properties, "ControlGroup"),
         log_fields=log_fields(assignments) if isinstance(assignments, list) else {},
     )
+
+
+def after_run(run: UnitState, properties: Mapping[str, object]) -> UnitState | None:
+    """Return the state of a known run from `OUTCOME_PROPERTIES`, or None if the unit has another run or none."""
+    now = unit_state(run.unit, properties)
+    if now is None or not run.invocation or now.invocation != run.invocation:
+        return None
+    ended = replace(
+        now,
+        frozen=run.frozen,
+        description=run.description,
+        started=run.started,
+        main_start=run.main_start,
+        memory_max=run.memory_max,
+        log_fields=run.log_fields,
+    )
+    return ended if now.over else replace(ended, main_pid=run.main_pid, control_group=run.control_group)
 
 
 def invocation(properties: Mapping[str, object]) -> Invocation:
@@ -233,20 +261,6 @@ def _amount(properties: Mapping[str, object], key: str) -> int | None:
 def _bytes(properties: Mapping[str, object], key: str) -> bytes:
     value = properties.get(key)
     return bytes(value) if isinstance(value, bytes | bytearray | list) else b""
-
-
-def state_of_run(unit: str, invocation: str, pid: int) -> UnitState:
-    """Return the state of a running unit from what a handle stores of it, without a D-Bus call.
-
-    Raises:
-        InvalidRequestError: it is not a task's unit.
-    """
-    task = task_of_unit(unit)
-    if task is None:
-        raise InvalidRequestError(f"{unit!r} is not a task's unit: expected solo5-task-NAME.service or .scope.")
-    return UnitState(
-        task=task, unit=unit, active=ActiveState.ACTIVE, invocation=invocation, main_pid=pid, log_fields={}
-    )
 
 
 def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool, found: UnitState | None) -> UnitState:

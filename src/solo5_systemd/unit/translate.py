@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
-from solo5_systemd.names import SLICE, network_service, outcome_target, task_scope, task_service
+from solo5_systemd.names import (
+    SLICE,
+    UnitKind,
+    attach_service,
+    network_service,
+    outcome_target,
+    task_scope,
+    task_service,
+)
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.unit.confinement import confinement, setpriv_command
@@ -22,7 +30,7 @@ from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, R
 from solo5_systemd.unit.placeholders import expand, placeholders
 from solo5_systemd.unit.properties import Property, TransientUnit, parse_property, scope_lacks, unit_property
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
-from solo5_systemd.workload import STOP_TIMEOUT_S, UnitKind, Workload
+from solo5_systemd.workload import STOP_TIMEOUT_S, Workload
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -146,10 +154,12 @@ def _description(parts: Parts) -> str:
 
 
 def _network_dependency(parts: Parts) -> Iterator[Property]:
+    """Yield the dependency on the network unit, which releases; of a service also on the unit that attaches again."""
     if parts.reservation.leases:
-        network = network_service(parts.workload.name)
-        yield unit_property("Requires", [network])
-        yield unit_property("After", [network])
+        name, is_service = parts.workload.name, parts.workload.kind is UnitKind.SERVICE
+        units = [network_service(name), *([attach_service(name)] if is_service else ())]
+        yield unit_property("Requires", units)
+        yield unit_property("After", units)
 
 
 def _stop_properties() -> Iterator[Property]:

@@ -9,9 +9,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from solo5_systemd.bus.checked_call import SYSTEMD
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
-from solo5_systemd.bus.unit_watch import UNIT, unit_path
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, unit_path
 from solo5_systemd.dbus_api.message_bus import MessageBus, connect
 from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
 
@@ -77,7 +75,6 @@ class FakeSystemd:
         self.on_list = _nothing
         self._jobs = 0
         self._next_call = asyncio.Event()
-        self._subscribers: set[str] = set()
         bus.add_message_handler(self._received)
 
     async def appear(self) -> None:
@@ -92,28 +89,17 @@ class FakeSystemd:
 
     # --- signals ---------------------------------------------------------------------------------------------
 
-    def changed(self, unit: str, **values: Variant) -> None:
-        self._signal(unit_path(unit), PROPERTIES, "PropertiesChanged", "sa{sv}as", [UNIT, values, []])
-
-    def remove(self, unit: str) -> None:
-        del self.units[unit]
-        self._signal(MANAGER_PATH, MANAGER, "UnitRemoved", "so", [unit, unit_path(unit)])
-
     def finish(self, job: str) -> None:
-        self._signal(MANAGER_PATH, MANAGER, "JobRemoved", "uoss", [1, job, "unit", self.result])
-
-    def _signal(self, path: str, interface: str, member: str, signature: str, body: list[Any]) -> None:
-        if self._subscribers:
-            self.bus.send(
-                Message(
-                    message_type=MessageType.SIGNAL,
-                    path=path,
-                    interface=interface,
-                    member=member,
-                    signature=signature,
-                    body=body,
-                )
+        self.bus.send(
+            Message(
+                message_type=MessageType.SIGNAL,
+                path=MANAGER_PATH,
+                interface=MANAGER,
+                member="JobRemoved",
+                signature="uoss",
+                body=[1, job, "unit", self.result],
             )
+        )
 
     # --- calls -----------------------------------------------------------------------------------------------
 
@@ -143,12 +129,6 @@ class FakeSystemd:
     def _done(self, message: Message) -> Message:
         return Message.new_method_return(message)
 
-    def _Subscribe(self, message: Message) -> Message:  # noqa: N802 - D-Bus members, as they are spelt
-        if message.sender in self._subscribers:
-            return Message.new_error(message, "org.freedesktop.systemd1.AlreadySubscribed", "twice")
-        self._subscribers.add(message.sender)
-        return self._done(message)
-
     def _job(self, message: Message) -> Message:
         if not self._jobs or not self.one_job:
             self._jobs += 1
@@ -161,7 +141,7 @@ class FakeSystemd:
 
     _StartTransientUnit = _StartUnit = _StopUnit = _job
 
-    def _ListUnitsByNames(self, message: Message) -> Message:  # noqa: N802
+    def _ListUnitsByNames(self, message: Message) -> Message:  # noqa: N802 - D-Bus members, as they are spelt
         rows = [self.units.get(name, Unit(name, active="inactive", load="not-found")).row() for name in message.body[0]]
         return self._listed(message, rows)
 
@@ -183,7 +163,7 @@ class FakeSystemd:
             return Message.new_method_return(message, "v", [Variant("s", self.about[name])])
         unit = next((unit for unit in self.units.values() if unit_path(unit.name) == message.path), None)
         values = {"LoadState": Variant("s", unit.load if unit else "not-found"), "InvocationID": Variant("ay", b"")}
-        values |= unit.properties if unit else {}
+        values |= {"ActiveState": Variant("s", unit.active), **unit.properties} if unit else {}
         with suppress(KeyError):
             return Message.new_method_return(message, "v", [values[name]])
         return Message.new_error(message, UNKNOWN_PROPERTY, name)

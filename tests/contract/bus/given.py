@@ -1,7 +1,7 @@
 """A task's unit, and calls for it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 
 from tests.contract.bus.fake_systemd import Unit
 from tests.contract.netservice import PrivateBus
@@ -11,7 +11,6 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
-from solo5_systemd.unit.state import UnitState
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"
@@ -46,19 +45,3 @@ async def restarted(bus: PrivateBus, connection: Connection) -> AsyncIterator[No
     finally:
         await connection.close()
         bus.close()
-
-
-async def following(manager: Manager) -> AsyncGenerator[UnitState, None]:
-    state = await manager.state(WEB)
-    assert state is not None
-    async with aclosing(changes(manager, state)) as states:
-        async for now in states:
-            yield now
-
-
-async def changes(manager: Manager, state: UnitState, *, seen: bool = False) -> AsyncGenerator[UnitState, None]:
-    """Yield the state now and after each change, until the unit is unloaded."""
-    async with manager.watched(state, seen=seen) as unit:
-        while unit.state is not None:
-            yield unit.state
-            await unit.changed()

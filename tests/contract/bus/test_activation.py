@@ -12,7 +12,8 @@ from tests.contract.netservice import PrivateBus, until
 
 from solo5_systemd.bus import activation
 from solo5_systemd.bus.activation import Service
-from solo5_systemd.bus.connection import Connection, RemoteError
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.dbus_api.message_bus import connect
 from solo5_systemd.dbus_api.messages import Message
 

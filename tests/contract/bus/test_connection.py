@@ -20,10 +20,9 @@ from tests.contract.bus.given import (
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.bus import connection as connection_module
-from solo5_systemd.bus.checked_call import SYSTEMD
-from solo5_systemd.bus.connection import Connection, RemoteError, system_bus
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
+from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
 from solo5_systemd.dbus_api.messages import LIBRARY, Message
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 
@@ -40,7 +39,6 @@ CALLS: dict[str, Call] = {
     "ThawUnit": lambda manager: manager.thaw(UNIT),
     "ListUnitsByNames": lambda manager: manager.state(WEB),
     "ListUnitsByPatterns": lambda manager: manager.states(),
-    "Subscribe": stop,
 }
 
 
@@ -85,7 +83,7 @@ async def test_what_is_gone_already_needs_no_ending(
     assert len(systemd.called(member)) == 1
 
 
-@pytest.mark.parametrize("member", set(CALLS) - {"Subscribe"})
+@pytest.mark.parametrize("member", set(CALLS))
 async def test_a_bus_without_systemd_is_said_to_be_one(manager: Manager, member: str) -> None:
     with pytest.raises(HostError, match="org.freedesktop.systemd1"):
         await CALLS[member](manager)
@@ -135,9 +133,8 @@ def test_library_in_use_is_the_one_that_this_run_is_for() -> None:
     [
         (stop, {"StopUnit"}, Report.AFTER),
         (stop, set(), Report.NEVER),
-        (stop, {"Subscribe"}, Report.AFTER),
     ],
-    ids=["during a call", "during a job", "while subscribing"],
+    ids=["during a call", "during a job"],
 )
 async def test_a_bus_that_dies_is_told_at_once_and_in_one_sentence(
     systemd: FakeSystemd,
@@ -151,7 +148,7 @@ async def test_a_bus_that_dies_is_told_at_once_and_in_one_sentence(
     systemd.units[UNIT] = service()
     systemd.silent, systemd.report = silent, report
     working = asyncio.ensure_future(work(manager))
-    await systemd.until_called("Subscribe" if "Subscribe" in silent else "StopUnit")
+    await systemd.until_called("StopUnit")
     assert not working.done()
     bus.close()
     began = time.monotonic()
@@ -193,8 +190,7 @@ async def test_the_next_call_finds_the_bus_again(
     async with restarted(bus, connection), pid1(address, systemd.units) as systemd:
         assert await manager.state(WEB) is not None
         async with asyncio.timeout(PROMPT):
-            await manager.stop(UNIT)  # its end is a signal, which must have been subscribed to anew
-        assert len(systemd.called("Subscribe")) == 1
+            await manager.stop(UNIT)  # its end is a signal, which must have been matched anew
 
 
 async def test_many_calls_at_once_connect_once(

@@ -14,11 +14,12 @@ from tests.contract.bus.given import (
     service,
     start,
 )
+from tests.support.fakes.background import yields
 
 from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
 from solo5_systemd.dbus_api.message_bus import connect
 from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
 from solo5_systemd.errors import HostError
@@ -65,7 +66,7 @@ async def test_a_start_tells_what_has_begun_without_a_listing(systemd: FakeSyste
     assert await manager.start(TRANSIENT, NO_FILES) == Invocation(
         invocation="07" * 16, main_pid=42, started=1000, control_group="/solo5.slice/x"
     )
-    assert {member for member, _ in systemd.calls} == {"Subscribe", "StartTransientUnit"}
+    assert [member for member, _ in systemd.calls] == ["StartTransientUnit"]
 
 
 DESTRUCTIVE = "org.freedesktop.systemd1.TransactionIsDestructive"
@@ -90,8 +91,7 @@ async def test_a_start_that_would_cancel_a_shutdown_is_refused(
 
 async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd: FakeSystemd, manager: Manager) -> None:
     await manager.set_properties("solo5-shared.slice", [Property("AllowedCPUs", "ay", b"\x03")])
-    calls = [(member, body) for member, body in systemd.calls if member != "Subscribe"]
-    (start_unit, start_body), (set_properties, (name, runtime, ((key, value),))) = calls
+    (start_unit, start_body), (set_properties, (name, runtime, ((key, value),))) = systemd.calls
     assert (start_unit, start_body) == ("StartUnit", ["solo5-shared.slice", "replace"])
     assert (set_properties, name, runtime) == ("SetUnitProperties", "solo5-shared.slice", True)
     assert (key, value.signature, value.value) == ("AllowedCPUs", "ay", b"\x03")
@@ -141,7 +141,6 @@ async def test_fifty_jobs_at_once_each_get_their_own_end(
     units = [TransientUnit(name=f"solo5-task-t{i}.service", properties=()) for i in range(50)]
     await asyncio.gather(*(manager.start(unit, NO_FILES) for unit in units))
     assert sorted(body[0] for body in systemd.called("StartTransientUnit")) == sorted(unit.name for unit in units)
-    assert len(systemd.called("Subscribe")) == 1
 
 
 @pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
@@ -183,19 +182,50 @@ async def test_who_gives_up_waiting_for_a_job_disturbs_nobody(systemd: FakeSyste
     assert waiting[0].cancelled()
 
 
-async def test_a_first_caller_who_is_cancelled_while_subscribing_blocks_nobody(
-    systemd: FakeSystemd, manager: Manager
+async def test_the_match_rule_lasts_while_there_are_jobs_and_not_much_longer(
+    systemd: FakeSystemd, manager: Manager, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    systemd.silent = {"Subscribe"}
-    first = asyncio.ensure_future(manager.stop(UNIT))
-    await systemd.until_called("Subscribe")
-    first.cancel()
-    systemd.silent = set()
-    systemd.errors = {"Subscribe": "org.freedesktop.systemd1.AlreadySubscribed"}
-    systemd._subscribers.add("the first")
+    monkeypatch.setattr(jobs_module, "LINGER_S", 0.3)
+    before = await match_rules(connection)
+    await manager.stop(UNIT)
+    assert await match_rules(connection) == before + 2  # JobRemoved, and NameOwnerChanged of PID 1
+    await asyncio.sleep(0.2)
+    await manager.stop(UNIT)
+    await asyncio.sleep(0.2)
+    assert await match_rules(connection) == before + 2
     async with asyncio.timeout(PROMPT):
-        await manager.stop(UNIT)
-    assert [len(systemd.called(member)) for member in ("Subscribe", "StopUnit")] == [2, 1]
+        while True:
+            if await match_rules(connection) == before + 1:
+                break
+            await asyncio.sleep(0.05)
+    await start(manager)
+    assert await match_rules(connection) == before + 2
+
+
+async def match_rules(connection: Connection) -> int:
+    """Return the number of match rules of this connection (org.freedesktop.DBus.Debug.Stats)."""
+    (stats,) = await connection.call(
+        "org.freedesktop.DBus",
+        "/org/freedesktop/DBus",
+        "org.freedesktop.DBus.Debug.Stats",
+        "GetConnectionStats",
+        "s",
+        [(await connection.connect()).unique_name],
+    )
+    return int(stats["MatchRules"].value)
+
+
+async def test_a_job_during_the_removal_of_the_match_rule_gets_its_result(
+    systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "LINGER_S", 0)
+    async with asyncio.timeout(5 * PROMPT):
+        for _ in range(50):
+            await manager.stop(UNIT)
+            await yields(1)
+        await manager.names()
+        await manager.names()  # the reply to the last RemoveMatch comes before
+    assert len(systemd.called("StopUnit")) == 50
 
 
 async def test_a_signal_of_another_shape_is_nobodys_job(

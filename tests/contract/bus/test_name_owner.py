@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
-from tests.contract.bus.given import PROMPT, UNIT, following, service, stop
+from tests.contract.bus.given import PROMPT, UNIT, service, stop
 
-from solo5_systemd.bus.checked_call import SYSTEMD
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.jobs import MANAGER, MANAGER_PATH
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_watch import unit_path
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus_api.message_bus import MessageBus, connect
 from solo5_systemd.dbus_api.messages import Message, MessageType
 
@@ -66,28 +64,9 @@ async def test_the_later_owner_of_the_name_counts_and_the_earlier_does_not(
     await systemd.until_called("StopUnit")
     await systemd.bus.release_name(SYSTEMD)
     async with pid1(address, systemd.units) as later:
-        later._subscribers.add("ours")
         await forge(systemd.bus, "JobRemoved", "uoss", [1, JOB, UNIT, "failed"])
         await manager.states()
         assert not stopping.done()
         later.finish(JOB)
         async with asyncio.timeout(PROMPT):
             await stopping
-
-
-async def test_a_strangers_removal_of_a_unit_wakes_no_watch(
-    systemd: FakeSystemd, manager: Manager, connection: Connection, stranger: MessageBus
-) -> None:
-    systemd.units[UNIT] = service()
-    await connection.match(WIDE)
-    states = following(manager)
-    await anext(states)
-    waiting = asyncio.ensure_future(anext(states))
-    systemd.read.clear()
-    await forge(stranger, "UnitRemoved", "so", [UNIT, unit_path(UNIT)])
-    await manager.names()
-    assert systemd.read == []
-    systemd.remove(UNIT)
-    with pytest.raises(StopAsyncIteration):
-        async with asyncio.timeout(PROMPT):
-            await waiting

@@ -1,15 +1,12 @@
 """Properties of many units are read from PID 1's files; those that are missing there, from D-Bus."""
 
-import asyncio
 import struct
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
-from tests.contract.bus.given import PROMPT, SCOPE, UNIT, WEB, changes, service
+from tests.contract.bus.given import SCOPE, UNIT, WEB, service
 
-from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.scope_xattrs import ScopeFields
 from solo5_systemd.dbus_api.messages import Variant
@@ -44,7 +41,7 @@ def write(machine: Path, unit: str) -> None:
 
 async def test_a_run_is_known_without_a_question(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
     (state,) = await manager.running_states()
-    assert (state.task, state.active, state.sub) == (WEB, ActiveState.ACTIVE, "sub")
+    assert (state.task, state.active) == (WEB, ActiveState.ACTIVE)
     assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
     assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
     assert systemd.read == []
@@ -114,7 +111,7 @@ async def test_the_end_of_a_unit_is_never_read_from_files(
     (state,) = await manager.states()
     assert (state.invocation, state.frozen) == ("01" * 16, False)
     assert await manager.running_states() == []
-    assert await manager.states(ended=False) == []
+    assert await manager.states(ended=False) == ()
 
 
 async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manager: Manager) -> None:
@@ -122,54 +119,3 @@ async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manag
     systemd.units[UNIT].job = "start"
     (state,) = await manager.running_states()
     assert state.active is ActiveState.ACTIVATING
-
-
-# --- watching those that were seen -----------------------------------------------------------------------------
-
-
-async def test_the_watch_over_a_run_that_was_seen_begins_without_a_question(
-    systemd: FakeSystemd, manager: Manager, written: Path
-) -> None:
-    (run,) = await manager.running_states()
-    systemd.calls.clear()
-    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
-        assert await anext(states) == run
-    assert {member for member, _ in systemd.calls} <= {"Subscribe"}
-
-
-async def test_a_run_that_was_seen_and_has_ended_since_is_found_out_by_one_listing_for_all(
-    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
-    (run,) = await manager.running_states()
-    systemd.units[UNIT].active = "failed"
-    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
-        assert await anext(states) == run
-        assert (await anext(states)).active is ActiveState.FAILED
-    assert len(systemd.called("ListUnitsByPatterns")) == 2
-
-
-async def test_a_change_of_a_run_that_was_seen_is_told_at_once(
-    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 60)
-    (run,) = await manager.running_states()
-    async with asyncio.timeout(PROMPT), aclosing(changes(manager, run, seen=True)) as states:
-        await anext(states)
-        systemd.units[UNIT].active = "failed"
-        systemd.changed(UNIT)
-        assert (await anext(states)).active is ActiveState.FAILED
-
-
-async def test_newcomers_share_a_listing(
-    systemd: FakeSystemd, manager: Manager, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch_module, "FIRST_POLL_DELAY_S", 0.05)
-    (run,) = await manager.running_states()
-    watches = [changes(manager, run, seen=True) for _ in range(50)]
-    for watch in watches:
-        await anext(watch)
-    await asyncio.sleep(0.3)
-    assert len(systemd.called("ListUnitsByPatterns")) == 2
-    for watch in watches:
-        await watch.aclose()

@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from tests.support.fakes.background import Background, yields
@@ -292,23 +291,6 @@ async def test_what_was_sent_before_a_disconnect_arrives(pair: tuple[MessageBus,
     connection.send(signal(["last"], "s"))
     connection.disconnect()
     assert (await bus.read()).body == ["last"]
-
-
-async def test_a_filtered_signal_is_not_parsed(
-    pair: tuple[MessageBus, FakeBus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection, bus = pair
-    messages = heard(connection)
-    connection.add_signal_filter(lambda path, member: (path, member) != ("/a", "C"))
-    parse = Mock(wraps=decode)
-    monkeypatch.setattr(message_bus, "decode", parse)
-    other = signal(["wanted"], "s")
-    other.member = "D"
-    for each in (signal(["x"], "s"), other, signal(["x"], "s")):
-        bus.send(each)
-    await yields()
-    assert [message.body for message in messages] == [["wanted"]]
-    assert parse.call_count == 1
 
 
 async def test_a_call_is_answered_by_the_first_handler_or_by_an_error(pair: tuple[MessageBus, FakeBus]) -> None:

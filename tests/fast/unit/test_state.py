@@ -1,9 +1,7 @@
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName
-from solo5_systemd.unit.state import ActiveState, Invocation, UnitState, invocation, state_of_run, unit_state
-from solo5_systemd.workload import UnitKind
+from solo5_systemd.names import TaskName, UnitKind
+from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState, after_run, invocation, unit_state
 
 SERVICE = "solo5-task-web.service"
 
@@ -37,7 +35,6 @@ def test_a_service_is_read_from_what_systemd_sends() -> None:
         task=TaskName("web"),
         unit=SERVICE,
         active=ActiveState.ACTIVE,
-        sub="running",
         invocation="000102030405060708090a0b0c0d0e0f",
         description="a unikernel",
         main_pid=7,
@@ -116,7 +113,34 @@ def test_a_run_that_has_just_begun_is_read() -> None:
     assert run == Invocation(invocation="00" * 16, main_pid=7, started=10, control_group="/solo5.slice/x")
 
 
-def test_a_stored_unit_that_is_not_a_tasks_is_refused() -> None:
-    assert state_of_run(SERVICE, "00" * 16, 7).task == "web"
-    with pytest.raises(InvalidRequestError, match=r"'ssh\.service' is not a task's unit"):
-        state_of_run("ssh.service", "00" * 16, 7)
+RUN = read(InvocationID=bytes(16), MainPID=7, ControlGroup="/x", LogExtraFields=[b"SOLO5_TENDER=hvt"])
+ENDED = {
+    "InvocationID": bytes(16), "ActiveState": "failed", "Result": "exit-code", "ExecMainCode": 1, "ExecMainStatus": 7,
+    "ExecMainExitTimestamp": 20, "ExecMainExitTimestampMonotonic": 2, "ActiveExitTimestampMonotonic": 1,
+    "MemoryPeak": 4096,
+}  # fmt: skip
+
+
+def test_the_end_of_a_known_run_is_read_from_what_its_outcome_needs() -> None:
+    ended = after_run(RUN, ENDED)
+    assert ended is not None
+    assert (ended.active, ended.result, ended.main_code, ended.main_status) == (
+        ActiveState.FAILED, "exit-code", MainCode.EXITED, 7,
+    )  # fmt: skip
+    assert (ended.ended, ended.main_exit, ended.active_exit, ended.memory_peak) == (20, 2, 1, 4096)
+    assert (ended.main_pid, ended.control_group, ended.tender) == (0, "", "hvt")
+
+
+def test_a_run_that_goes_on_keeps_its_process() -> None:
+    now = after_run(RUN, {"InvocationID": bytes(16), "ActiveState": "deactivating"})
+    assert now is not None
+    assert (now.over, now.main_pid, now.control_group) == (False, 7, "/x")
+
+
+@pytest.mark.parametrize("other", [b"", b"1" * 16])
+def test_another_run_or_none_is_not_the_known_one(other: bytes) -> None:
+    assert after_run(RUN, ENDED | {"InvocationID": other}) is None
+
+
+def test_a_run_without_an_invocation_is_never_known() -> None:
+    assert after_run(read(), ENDED | {"InvocationID": b""}) is None

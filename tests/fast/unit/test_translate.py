@@ -7,13 +7,13 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
-from solo5_systemd.workload import MIB, UnitKind, Workload
+from solo5_systemd.workload import MIB, Workload
 
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)
@@ -82,8 +82,8 @@ def test_a_service_says_once_what_it_says() -> None:
         "Type": "exec",
         "Description": "Solo5 unikernel web app.hvt (hvt)",
         "Wants": ["solo5-outcome@web.target"],
-        "Requires": ["solo5-network@web.service"],
-        "After": ["solo5-network@web.service"],
+        "Requires": ["solo5-network@web.service", "solo5-attach@web.service"],
+        "After": ["solo5-network@web.service", "solo5-attach@web.service"],
         "KillSignal": 15,
         "TimeoutStopUSec": 10_000_000,
         "IgnoreSIGPIPE": False,

@@ -1,0 +1,79 @@
+"""The names of PID 1 on the system bus, calls, and D-Bus errors of a peer as exceptions; without a D-Bus library."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from solo5_systemd.errors import BY_DBUS_NAME, HostError
+from solo5_systemd.names import TASK_PREFIX
+
+SYSTEMD = "org.freedesktop.systemd1"
+MANAGER_PATH = "/org/freedesktop/systemd1"
+MANAGER = f"{SYSTEMD}.Manager"
+UNIT = f"{SYSTEMD}.Unit"
+PROPERTIES = "org.freedesktop.DBus.Properties"
+
+TASK_PATTERNS = (f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope")
+"""The units of tasks, as patterns of ListUnitsByPatterns."""
+
+_ALNUM = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+_DENIED = (
+    "org.freedesktop.DBus.Error.AccessDenied",
+    "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
+)
+
+PEER_LOST = frozenset(
+    f"org.freedesktop.DBus.Error.{word}"
+    for word in ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
+)
+"""The bus's errors if a peer has left, or its activation failed."""
+
+ABSENT = frozenset({"NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty"})
+"""Last words of the errors that mean that a property does not exist."""
+
+
+def unit_path(unit: str) -> str:
+    """Return a unit's D-Bus object path: all but letters and digits escaped as `_` and two hexadecimal digits."""
+    escaped = "".join(
+        c if c in _ALNUM and not (i == 0 and c.isdigit()) else f"_{ord(c):02x}" for i, c in enumerate(unit)
+    )
+    return f"{MANAGER_PATH}/unit/{escaped}"
+
+
+class Call(NamedTuple):
+    """A method call; its arguments are strings (`s`) and lists of strings (`as`)."""
+
+    path: str
+    interface: str
+    member: str
+    body: Sequence[str | Sequence[str]] = ()
+
+    @property
+    def signature(self) -> str:
+        """Return the D-Bus type string of the arguments."""
+        return "".join("s" if isinstance(argument, str) else "as" for argument in self.body)
+
+
+class RemoteError(Exception):
+    """A D-Bus error that has no class in `errors`.
+
+    Attributes:
+        name: D-Bus error name.
+        text: its message.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+        self.text = text
+
+
+def remote_error(name: str, text: str) -> Exception:
+    """Return the exception for a peer's error: one of `errors` where it has a class there, else `RemoteError`."""
+    error_class = BY_DBUS_NAME.get(name)
+    if error_class is not None:
+        sentence, _, hint = text.partition("\n")  # as daemon/service.py joins them
+        return error_class(sentence, hint)
+    if name in _DENIED:
+        return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")
+    return RemoteError(name, text)

@@ -1,0 +1,217 @@
+"""The states of tasks' units, read from PID 1."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from solo5_systemd.bus.peers import (
+    ABSENT,
+    MANAGER,
+    MANAGER_PATH,
+    PEER_LOST,
+    PROPERTIES,
+    SYSTEMD,
+    TASK_PATTERNS,
+    Call,
+    RemoteError,
+)
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName, task_scope, task_service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from solo5_systemd.bus.blocking import BlockingBus
+    from solo5_systemd.bus.unit_exports import ExportedState
+    from solo5_systemd.bus.unit_listing import ListedUnit
+    from solo5_systemd.bus.unit_rows import UnitStates
+    from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+    from solo5_systemd.unit.state import UnitState
+
+READ_RETRIES = 25
+RETRY_INTERVAL_S = 0.2
+"""Number and interval of retries of a read while PID 1 is off the bus."""
+
+
+class UnitReader(ABC):
+    """The units of tasks, read from PID 1; implements `backends.UnitQueries`.
+
+    It awaits `_call_all` and `_exported` only. The modules of a unit's state are imported once there is a unit: they
+    are half of the imports of `solo5ctl ps`.
+
+    Args:
+        exports: properties of units in files; None: those of this host.
+        marks: fields of scopes; None: those of this host.
+    """
+
+    def __init__(self, exports: "ExportedState | None" = None, marks: "ScopeFields | None" = None) -> None:
+        self._given_exports = exports
+        self._given_marks = marks
+
+    @abstractmethod
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+        """Call methods of PID 1 that only read, in this order, and again while it is off the bus.
+
+        Returns:
+            the replies, variants as their values, or `RemoteError`s.
+        """
+
+    async def _exported(self, rows: "Sequence[ListedUnit]") -> "Mapping[str, dict[str, object]]":
+        return self._states.exported(rows)
+
+    @cached_property
+    def _states(self) -> "UnitStates":
+        from solo5_systemd.bus.unit_exports import ExportedState
+        from solo5_systemd.bus.unit_rows import UnitStates
+        from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+
+        return UnitStates(self._given_exports or ExportedState(), self._given_marks or ScopeFields())
+
+    async def is_shutting_down(self) -> bool:
+        """Return whether SystemState is `stopping`."""
+        return await self._manager_property("SystemState") == "stopping"
+
+    async def _manager_property(self, name: str) -> str:
+        """Return a property of the Manager."""
+        return str((await self._properties(MANAGER_PATH, [(MANAGER, name)])).get(name))
+
+    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
+        rows = await self._listing()
+        if not rows:
+            return ()
+        from solo5_systemd.bus.unit_listing import task_names
+
+        return task_names(rows, ended=ended)
+
+    async def state(self, task: TaskName) -> "UnitState | None":
+        """Return the state of a task's service or scope; None if neither is loaded."""
+        states = await self._read_all(await self._rows(task))
+        return states[0] if states else None
+
+    async def states(self, *, ended: bool = True) -> "Sequence[UnitState]":
+        """Return the states of all tasks' units; without `ended`, of those that are not over."""
+        rows = [row for row in await self._listing() if ended or not row.over]
+        if not rows:
+            return ()
+        from solo5_systemd.bus.unit_exports import STARTED
+        from solo5_systemd.bus.unit_rows import INTERFACES, needs_start_time
+
+        exported = dict(await self._exported(rows))
+        unknown = [row for row in rows if row.unit in exported and needs_start_time(row, exported[row.unit])]
+        times = await self._read([(row.path, INTERFACES[row.kind], STARTED) for row in unknown])
+        for row, started in zip(unknown, times, strict=True):
+            if started:
+                exported[row.unit][STARTED] = started
+            else:
+                del exported[row.unit]  # the unit has ended meanwhile
+        return await self._merged(rows, exported)
+
+    async def _merged(
+        self, rows: "Sequence[ListedUnit]", exported: "Mapping[str, Mapping[str, object]]"
+    ) -> "list[UnitState]":
+        """Return the states of units from properties in files where there are any, else from PID 1."""
+        from_files = (self._states.state(row, exported[row.unit]) for row in rows if row.unit in exported)
+        from_bus = await self._read_all([row for row in rows if row.unit not in exported])
+        return [*filter(None, from_files), *from_bus]
+
+    async def _listing(self) -> "list[ListedUnit]":
+        return await self._list("ListUnitsByPatterns", (), TASK_PATTERNS)
+
+    async def _rows(self, task: TaskName) -> "list[ListedUnit]":
+        # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
+        return await self._named(task_service(task)) or await self._named(task_scope(task))
+
+    async def _named(self, unit: str) -> "list[ListedUnit]":
+        return await self._list("ListUnitsByNames", (unit,))
+
+    async def _list(self, member: str, *body: Sequence[str]) -> "list[ListedUnit]":
+        """Return the loaded units of a listing."""
+        rows = await self._list_all(member, *body)
+        if not rows:
+            return []
+        from solo5_systemd.bus.unit_listing import loaded
+
+        return loaded(rows)
+
+    async def _list_all(self, member: str, *body: Sequence[str]) -> "list[Any]":
+        """Return the rows of a listing, also of units that are not loaded."""
+        (reply,) = await self._call_all([Call(MANAGER_PATH, MANAGER, member, body)])
+        if isinstance(reply, Exception):
+            raise _translated(reply)
+        (rows,) = reply
+        return list(rows)
+
+    async def _read_all(self, rows: "Sequence[ListedUnit]") -> "list[UnitState]":
+        """Read the properties of units one by one: for GetAll, PID 1 reads every file of the cgroup.
+
+        PID 1 replies in order: a unit that is over in the listing has its exit status among the properties, and
+        LoadState, read last, shows whether the unit was loaded during all of the reads.
+        """
+        if not rows:
+            return []
+        from solo5_systemd.bus.unit_rows import wanted
+
+        properties_of = [(row, wanted(row)) for row in rows]
+        values = iter(await self._read([(row.path, *each) for row, names in properties_of for each in names]))
+        states = []
+        for row, names in properties_of:
+            found = {name: next(values) for _, name in names}
+            properties = {name: value for name, value in found.items() if value is not None}
+            states.append(self._states.read(row, properties))
+        return [state for state in states if state is not None]
+
+    async def _properties(self, path: str, names: Sequence[tuple[str, str]]) -> dict[str, object]:
+        """Return the properties (interface, name) that exist, by name."""
+        values = await self._read([(path, *each) for each in names])
+        return {name: value for (_, name), value in zip(names, values, strict=True) if value is not None}
+
+    async def _read(self, wanted: Sequence[tuple[str, str, str]]) -> list[Any]:
+        """Return the values of properties (path, interface, name).
+
+        None for one that does not exist: its unit was unloaded meanwhile, or it is of a later systemd.
+        """
+        values: list[Any] = []
+        for reply in await self._call_all([Call(path, PROPERTIES, "Get", names) for path, *names in wanted]):
+            if not isinstance(reply, Exception):
+                values.append(reply[0])
+            elif isinstance(reply, RemoteError) and reply.name.rpartition(".")[2] in ABSENT:
+                values.append(None)
+            else:
+                raise _translated(reply)
+        return values
+
+
+class BlockingReader(UnitReader):
+    """The units of tasks, read without an event loop.
+
+    Args:
+        bus: returns the connection to the system bus.
+        exports: as of `UnitReader`.
+        marks: as of `UnitReader`.
+    """
+
+    def __init__(
+        self,
+        bus: "Callable[[], BlockingBus]",
+        exports: "ExportedState | None" = None,
+        marks: "ScopeFields | None" = None,
+    ) -> None:
+        super().__init__(exports, marks)
+        self._bus = bus
+
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+        for _ in range(READ_RETRIES):
+            replies = self._bus().call_all(SYSTEMD, calls)
+            if not any(isinstance(reply, RemoteError) and reply.name in PEER_LOST for reply in replies):
+                return replies
+            time.sleep(RETRY_INTERVAL_S)  # noqa: ASYNC251 - nothing else runs meanwhile
+        return self._bus().call_all(SYSTEMD, calls)
+
+
+def _translated(error: Exception) -> Exception:
+    if isinstance(error, RemoteError):
+        return HostError(f"systemd returned the D-Bus error {error.name}: {error.text}")
+    return error

@@ -1,0 +1,264 @@
+"""Reads without an event loop return what the other client of PID 1 returns, and its errors."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.contract.bus.fake_systemd import FakeSystemd, Unit
+from tests.contract.bus.given import SCOPE, TRANSIENT, UNIT, WEB, service
+from tests.contract.bus.test_unit_exports import RUN, write
+from tests.contract.netservice import PrivateBus
+
+from solo5_systemd.bus import unit_reader as reader_module
+from solo5_systemd.bus.blocking import BlockingBus
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.peers import SYSTEMD, Call, RemoteError
+from solo5_systemd.bus.unit_exports import ExportedState
+from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
+from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.cli.context import finished
+from solo5_systemd.dbus_api.messages import Message, Variant
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.properties import UnitFiles
+
+STARTED = Variant("t", 9)
+
+T = TypeVar("T")
+Read = Callable[[Callable[[UnitReader], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+def read(exports: ExportedState, marks: ScopeFields, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """Return a function that calls a reader in a thread, as this one has the fake PID 1's event loop."""
+    monkeypatch.setattr(reader_module, "RETRY_INTERVAL_S", 0.01)
+
+    def reading(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
+        with closing(BlockingBus()) as bus:
+            return finished(work(BlockingReader(lambda: bus, exports, marks)))
+
+    async def read(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
+        return await asyncio.to_thread(reading, work)
+
+    return read
+
+
+@pytest.fixture
+def units(systemd: FakeSystemd, marks: ScopeFields, tmp_path: Path) -> None:
+    """Add a service with files, one without, one that has ended, and a scope."""
+    systemd.units[UNIT] = service(ExecMainStartTimestamp=STARTED)
+    write(tmp_path, UNIT)
+    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", f"/solo5.slice/{SCOPE}")})
+    for name, active in (("asked", "active"), ("over", "failed"), ("starting", "inactive")):
+        unit = service(
+            active,
+            MainPID=Variant("u", 7),
+            LogExtraFields=Variant("aay", [b"SOLO5_TASK=x", b"NOTE=two\nlines"]),
+            ControlGroup=Variant("s", "/asked"),
+            MemoryPeak=Variant("t", (1 << 64) - 1),
+            ExecMainCode=Variant("i", 1),
+            ExecMainStatus=Variant("i", 3),
+            ExecMainStartTimestamp=STARTED,
+        )
+        unit.name, unit.job = f"solo5-task-{name}.service", "start" if name == "starting" else ""
+        systemd.units[unit.name] = unit
+    systemd.units["solo5-task-gone.service"] = Unit("solo5-task-gone.service", load="not-found")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_both_clients_read_the_same(
+    systemd: FakeSystemd, manager: Manager, read: Read, units: None, ended: bool
+) -> None:
+    expected = sorted(await manager.states(ended=ended), key=lambda state: state.unit)
+    assert len(expected) == 4 + ended
+    assert sorted(await read(lambda reader: reader.states(ended=ended)), key=lambda state: state.unit) == expected
+    assert await read(lambda reader: reader.names(ended=ended)) == await manager.names(ended=ended)
+    for name in ("web", "asked", "over", "nothing"):
+        task = TaskName(name)
+        assert await read(partial(UnitReader.state, task=task)) == await manager.state(task)
+
+
+async def test_nothing_is_read_without_units(systemd: FakeSystemd, read: Read) -> None:
+    assert await read(lambda reader: reader.states()) == await read(lambda reader: reader.names()) == ()
+    assert await read(lambda reader: reader.state(WEB)) is None
+    assert systemd.read == []
+
+
+async def test_units_that_vanish_after_the_listing_are_left_out(
+    systemd: FakeSystemd, manager: Manager, read: Read, units: None
+) -> None:
+    units_before = dict(systemd.units)
+    systemd.on_list = systemd.units.clear
+    for states in (lambda: read(lambda reader: reader.states()), manager.states):
+        systemd.units |= units_before
+        assert list(await states()) == []
+
+
+async def test_the_state_of_the_system(systemd: FakeSystemd, manager: Manager, read: Read) -> None:
+    for state in ("running", "stopping"):
+        systemd.about["SystemState"] = state
+        assert await read(lambda reader: reader.is_shutting_down()) is (state == "stopping")
+        assert await manager.is_shutting_down() is (state == "stopping")
+
+
+# --- start times ----------------------------------------------------------------------------------------------
+
+
+def attribute(tmp_path: Path) -> str:
+    return f"{tmp_path}/cgroup/solo5.slice/solo5-shared.slice/{UNIT}"
+
+
+@pytest.fixture
+def web(systemd: FakeSystemd, tmp_path: Path) -> None:
+    systemd.units[UNIT] = service(ExecMainStartTimestamp=STARTED)
+    write(tmp_path, UNIT)
+
+
+async def test_a_start_that_was_recorded_takes_no_property(
+    systemd: FakeSystemd, manager: Manager, read: Read, web: None, tmp_path: Path
+) -> None:
+    os.setxattr(attribute(tmp_path), "user.solo5.started", f"{RUN} 1234".encode())
+    for states in (await read(lambda reader: reader.states()), await manager.states()):
+        assert [state.started for state in states] == [1234]
+    assert systemd.read == []
+
+
+@pytest.mark.parametrize(
+    "value", [f"{'cd' * 16} 1234", f"{RUN} soon", f"{RUN} -5", f"{RUN} {'9' * 18}", f"{RUN} {'9' * 5000}", RUN, ""]
+)
+async def test_a_start_of_another_run_or_a_damaged_one_is_read_from_pid_1(
+    systemd: FakeSystemd, manager: Manager, read: Read, web: None, tmp_path: Path, value: str
+) -> None:
+    os.setxattr(attribute(tmp_path), "user.solo5.started", value.encode())
+    for states in (await read(lambda reader: reader.states()), await manager.states()):
+        assert [(state.started, state.invocation) for state in states] == [(9, RUN)]
+    assert systemd.read == ["ExecMainStartTimestamp"] * 2
+
+
+async def test_a_start_is_recorded(systemd: FakeSystemd, manager: Manager, web: None, tmp_path: Path) -> None:
+    group = attribute(tmp_path).removeprefix(f"{tmp_path}/cgroup")
+    systemd.units[UNIT].properties |= {
+        "ControlGroup": Variant("s", group),
+        "InvocationID": Variant("ay", bytes.fromhex(RUN)),
+    }
+    await manager.start(TRANSIENT, UnitFiles())
+    assert os.getxattr(attribute(tmp_path), "user.solo5.started") == f"{RUN} 9".encode()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_read_is_repeated_while_pid_1_is_off_the_bus(systemd: FakeSystemd, read: Read, units: None) -> None:
+    systemd.errors["ListUnitsByPatterns"] = "org.freedesktop.DBus.Error.NoReply"
+    systemd.passing = {"ListUnitsByPatterns"}
+    assert len(await read(lambda reader: reader.names())) == 5
+    assert len(systemd.called("ListUnitsByPatterns")) == 2
+
+
+async def test_a_bus_without_systemd_is_an_error_at_last(
+    address: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "READ_RETRIES", 2)
+    with pytest.raises(HostError, match="systemd returned the D-Bus error org.freedesktop.DBus.Error.ServiceUnknown"):
+        await read(lambda reader: reader.names())
+
+
+@pytest.mark.parametrize("member, name", [("ListUnitsByPatterns", "x.New"), ("Get", "x.New")])
+async def test_an_error_of_systemd_is_one_sentence(
+    systemd: FakeSystemd, read: Read, units: None, member: str, name: str
+) -> None:
+    systemd.errors[member] = name
+    with pytest.raises(HostError, match=f"systemd returned the D-Bus error {name}: the reason"):
+        await read(lambda reader: reader.states())
+
+
+async def test_no_permission_is_said(systemd: FakeSystemd, read: Read) -> None:
+    systemd.errors["ListUnitsByPatterns"] = "org.freedesktop.DBus.Error.AccessDenied"
+    with pytest.raises(HostError, match="the system bus refuses: the reason.*Run it as root"):
+        await read(lambda reader: reader.names())
+
+
+def test_a_bus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
+    with pytest.raises(HostError, match="the system bus cannot be reached: .*No such file or directory.*dbus.socket"):
+        BlockingBus()
+
+
+async def test_a_call_without_a_reply_is_given_up(systemd: FakeSystemd) -> None:
+    systemd.silent = {"ListUnits"}
+
+    def call() -> None:
+        with closing(BlockingBus()) as bus:
+            bus.call(SYSTEMD, Call("/x", "org.freedesktop.systemd1.Manager", "ListUnits"), timeout_s=0.05)
+
+    with pytest.raises(HostError, match="org.freedesktop.systemd1 did not answer ListUnits within 0 seconds"):
+        await asyncio.to_thread(call)
+
+
+async def test_a_bus_that_dies_during_a_call(systemd: FakeSystemd, bus: PrivateBus) -> None:
+    systemd.silent = {"ListUnits"}
+
+    def call() -> None:
+        with closing(BlockingBus()) as connection:
+            connection.call(SYSTEMD, Call("/x", "org.freedesktop.systemd1.Manager", "ListUnits"))
+
+    calling = asyncio.ensure_future(asyncio.to_thread(call))
+    await systemd.until_called("ListUnits")
+    bus.close()
+    with pytest.raises(HostError, match="the connection to the system bus broke during ListUnits"):
+        await calling
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+async def test_every_kind_of_value_and_the_errors_of_our_services(systemd: FakeSystemd) -> None:
+    value = [
+        "text",
+        1,
+        True,
+        -2,
+        b"\0\xff",
+        [["a", 1], ["b", 2]],
+        [b"x", b""],
+        [],
+        {"k": Variant("v", Variant("t", 5))},
+    ]
+
+    def reply(message: Message) -> Message | bool:
+        if message.member == "Values":
+            return Message.new_method_return(message, "sqbxaya(st)aayasa{sv}", value)
+        return message.member == "Ours" and Message.new_error(message, "org.solo5.Error.Taken", "it is taken.\nWait.")
+
+    systemd.bus.add_message_handler(reply)
+
+    def call() -> list[Any]:
+        with closing(BlockingBus()) as bus:
+            ours, theirs = bus.call_all(SYSTEMD, [Call("/x", "org.x", "Ours"), Call("/x", "org.x", "Theirs")])
+            assert isinstance(ours, TakenError)
+            assert (ours.sentence, ours.hint) == ("it is taken.", "Wait.")
+            assert isinstance(theirs, RemoteError)
+            with pytest.raises(TakenError):
+                bus.call(SYSTEMD, Call("/x", "org.x", "Ours"))
+            return bus.call(SYSTEMD, Call("/x", "org.x", "Values"))
+
+    found = await asyncio.to_thread(call)
+    assert found == [*value[:-1], [["k", 5]]]
+    assert found[2] is True
+
+
+async def test_more_calls_than_are_sent_at_once(
+    systemd: FakeSystemd, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.bus.blocking.MAX_IN_FLIGHT", 2)
+    for number in range(5):
+        unit = service(MainPID=Variant("u", number + 1))
+        unit.name = f"solo5-task-t{number}.service"
+        systemd.units[unit.name] = unit
+    states = await read(lambda reader: reader.states())
+    assert [(state.task, state.main_pid) for state in states] == [(f"t{number}", number + 1) for number in range(5)]

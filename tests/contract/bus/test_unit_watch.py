@@ -1,0 +1,324 @@
+"""The end of a run: PID 1's link below /run/systemd/units, and what is read over a real bus after it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
+from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
+from tests.contract.netservice import PrivateBus
+from tests.support.fakes.background import yields
+
+from solo5_systemd.bus import unit_watch as watch_module
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.dbus_api.messages import Variant
+from solo5_systemd.files import removals as removals_module
+from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.unit.state import ActiveState, UnitState
+
+RUN = "01" * 16
+"""The invocation of `service()`."""
+
+
+class Links:
+    """PID 1's links."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def begin(self, unit: str, invocation: str = RUN) -> None:
+        """Make a link as PID 1 does: with rename(2), over one that is there."""
+        new = self._directory / ".new"
+        new.symlink_to(invocation)
+        new.rename(self._directory / f"invocation:{unit}")
+
+    def end(self, unit: str) -> None:
+        (self._directory / f"invocation:{unit}").unlink()
+
+
+@pytest.fixture
+def links(tmp_path: Path, manager: Manager) -> Links:
+    return Links(tmp_path / "units")
+
+
+def a_run(unit: str = UNIT, **fields: object) -> UnitState:
+    name = TaskName(unit.removeprefix("solo5-task-").removesuffix(".service"))
+    known = UnitState(
+        task=name,
+        unit=unit,
+        active=ActiveState.ACTIVE,
+        invocation=RUN,
+        main_pid=42,
+        log_fields={"SOLO5_TENDER": "hvt"},
+    )
+    return replace(known, **fields)  # type: ignore[arg-type]
+
+
+def stopped() -> Unit:
+    """Return a unit that has exited with 0."""
+    values = {"ExecMainCode": Variant("i", 1), "ExecMainStatus": Variant("i", 0), "Result": Variant("s", "success")}
+    return replace(service("inactive"), properties=service("inactive").properties | values)
+
+
+async def settled(manager: Manager, links: Links) -> None:
+    """Wait until all events so far have been read: the kernel keeps their order."""
+    last = "last.service"
+    links.begin(last)
+    ending = asyncio.ensure_future(manager.stop_unneeded(last))
+    await yields()
+    links.end(last)
+    await ending
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no interval pass, so that only inotify can report an end."""
+    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 600)
+    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 600)
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_run_costs_no_message_until_its_end_and_then_what_its_outcome_needs(
+    systemd: FakeSystemd, manager: Manager, links: Links
+) -> None:
+    links.begin(UNIT)
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        await unit.changed(0.2)
+        assert unit.state == a_run()
+        assert (systemd.calls, systemd.read) == ([], [])
+        systemd.units[UNIT] = stopped()
+        links.end(UNIT)
+        await unit.changed()
+        assert unit.state is not None
+        assert (unit.state.active, unit.state.main_code, unit.state.main_pid) == (ActiveState.INACTIVE, 1, 0)
+    assert systemd.calls == []
+    assert systemd.read[-1] == "InvocationID", "the last one proves whose all the others are"
+    assert len(systemd.read) == 9
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("result, stopped_at", [("signal", 0), ("oom-kill", 1)], ids=["ambiguous", "OOM kill"])
+async def test_an_end_whose_outcome_needs_more_is_read_whole(
+    systemd: FakeSystemd, manager: Manager, links: Links, result: str, stopped_at: int
+) -> None:
+    links.begin(UNIT)
+    killed = {
+        "ExecMainCode": Variant("i", 2),
+        "ExecMainStatus": Variant("i", 9),
+        "Result": Variant("s", result),
+        "ActiveExitTimestampMonotonic": Variant("t", stopped_at),
+        "ExecMainExitTimestampMonotonic": Variant("t", 2),
+        "MemoryMax": Variant("t", 1 << 20),
+    }
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        systemd.units[UNIT] = replace(service("failed"), properties=service().properties | killed)
+        links.end(UNIT)
+        await unit.changed()
+        assert unit.state is not None
+        assert (unit.state.active, unit.state.main_status, unit.state.memory_max) == (ActiveState.FAILED, 9, 1 << 20)
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_run_that_ended_before_its_watch_is_read_at_once(
+    systemd: FakeSystemd, manager: Manager, links: Links
+) -> None:
+    systemd.units[UNIT] = stopped()
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        assert unit.state is not None
+        assert unit.state.over
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("removed", [True, False], ids=["unloaded", "started again"])
+async def test_a_unit_that_is_gone_or_has_another_run_has_no_state(
+    systemd: FakeSystemd, manager: Manager, links: Links, removed: bool
+) -> None:
+    links.begin(UNIT)
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        if removed:
+            links.end(UNIT)
+        else:
+            systemd.units[UNIT] = service(invocation=2)
+            links.begin(UNIT, "02" * 16)
+        await unit.changed()
+        assert unit.state is None
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_link_that_is_made_again_for_the_same_run_is_no_end(
+    systemd: FakeSystemd, manager: Manager, links: Links
+) -> None:
+    links.begin(UNIT)
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        waiting = asyncio.ensure_future(unit.changed())
+        for _ in range(3):
+            links.begin(UNIT)
+            await settled(manager, links)
+        assert (waiting.done(), systemd.read) == (False, [])
+        systemd.units[UNIT] = stopped()
+        links.end(UNIT)
+        await waiting
+        assert unit.state is not None
+        assert unit.state.over
+
+
+async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
+    systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.1)
+    systemd.units[UNIT] = service()
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        await unit.changed()
+        assert unit.state is not None
+        assert not unit.state.over
+        assert systemd.read.count("InvocationID") == 2, "it is not read in a loop without a pause"
+        systemd.units[UNIT] = stopped()
+        await unit.changed()
+        assert unit.state is not None
+        assert unit.state.over
+
+
+async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
+    systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(removals_module.Removals, "watch", full)
+    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.05)
+    links.begin(UNIT)
+    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+        await unit.changed(0.2)
+        assert systemd.read == []
+        systemd.units[UNIT] = stopped()
+        links.end(UNIT)
+        await unit.changed()
+        assert unit.state is not None
+        assert unit.state.over
+
+
+@asynccontextmanager
+async def watching(manager: Manager, units: Sequence[str]) -> AsyncIterator[list[watch_module.WatchedUnit]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(manager.watched(a_run(unit))) for unit in units]
+
+
+async def test_an_end_wakes_those_who_watch_that_run_and_nobody_else(
+    systemd: FakeSystemd, manager: Manager, links: Links
+) -> None:
+    names = [task_service(TaskName(f"t{number}")) for number in range(100)]
+    for name in names:
+        links.begin(name)
+    async with asyncio.timeout(5 * PROMPT), watching(manager, [*names, names[7]]) as units:
+        waiting = [asyncio.ensure_future(unit.changed()) for unit in units]
+        await settled(manager, links)
+        links.begin("ssh.service")
+        links.end("ssh.service")
+        systemd.units[names[7]] = replace(stopped(), name=names[7])
+        links.end(names[7])
+        await asyncio.gather(waiting[7], waiting[100])
+        assert [unit for unit, wait in zip(units, waiting, strict=True) if wait.done()] == [units[7], units[100]]
+        for wait in waiting:
+            wait.cancel()
+    assert len(systemd.read) == 18
+
+
+async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
+    systemd: FakeSystemd,
+    manager: Manager,
+    connection: Connection,
+    bus: PrivateBus,
+    address: str,
+    links: Links,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
+    links.begin(UNIT)
+    systemd.units[UNIT] = service()
+    assert await manager.state(WEB) is not None
+    async with asyncio.timeout(5 * PROMPT), manager.watched(a_run()) as unit:
+        bus.close()
+        units = {UNIT: stopped()}
+        links.end(UNIT)
+        for _ in range(3):
+            await unit.changed()
+            assert unit.state == a_run()
+        async with restarted(bus, connection), pid1(address, units):
+            while unit.state is not None and not unit.state.over:
+                await unit.changed()
+            assert unit.state is not None
+
+
+@pytest.mark.parametrize("error", ["org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.ServiceUnknown"])
+async def test_a_property_without_a_reply_is_no_end(
+    systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
+    links.begin(UNIT)
+    systemd.units[UNIT] = stopped()
+    async with asyncio.timeout(10 * PROMPT), manager.watched(a_run()) as unit:
+        systemd.errors["Get"] = error
+        links.end(UNIT)
+        await unit.changed()
+        assert unit.state == a_run()
+        del systemd.errors["Get"]
+        await unit.changed()
+        assert unit.state is not None
+        assert unit.state.over
+
+
+# --- a run now ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_goes_on_is_known_without_a_message(
+    systemd: FakeSystemd, manager: Manager, links: Links, tmp_path: Path
+) -> None:
+    links.begin(UNIT)
+    freezer = tmp_path / "cgroup/x/cgroup.freeze"
+    freezer.parent.mkdir()
+    for frozen in (False, True):
+        freezer.write_text(f"{int(frozen)}\n")
+        run = a_run(control_group="/x")
+        assert await manager.current(run) == replace(run, frozen=frozen)
+    assert (systemd.calls, systemd.read) == ([], [])
+
+
+async def test_of_a_run_that_is_over_the_unit_is_read(systemd: FakeSystemd, manager: Manager, links: Links) -> None:
+    assert await manager.current(a_run(control_group="/x")) is None
+    systemd.units[UNIT] = service(invocation=2)
+    links.begin(UNIT, "02" * 16)
+    now = await manager.current(a_run(control_group="/x"))
+    assert now is not None
+    assert now.invocation == "02" * 16
+
+
+# --- units that systemd stops by itself ---------------------------------------------------------------------------
+
+NETWORK = "solo5-network@web.service"
+
+
+async def test_a_unit_that_ends_by_itself_is_waited_for_without_a_message(
+    systemd: FakeSystemd, manager: Manager, links: Links
+) -> None:
+    await manager.stop_unneeded(NETWORK)  # it is over already
+    links.begin(NETWORK)
+    stopping = asyncio.ensure_future(manager.stop_unneeded(NETWORK))
+    await settled(manager, links)
+    assert not stopping.done()
+    links.end(NETWORK)
+    async with asyncio.timeout(PROMPT):
+        await stopping
+    assert systemd.calls == []
+
+
+async def test_a_unit_that_does_not_end_by_itself_is_stopped(
+    systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.bus.manager.UNNEEDED_STOP_TIMEOUT_S", 0.05)
+    links.begin(NETWORK)
+    await manager.stop_unneeded(NETWORK)
+    assert systemd.called("StopUnit") == [[NETWORK, "replace"]]

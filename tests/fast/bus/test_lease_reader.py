@@ -1,0 +1,62 @@
+"""Addresses and ports of lease records, as a list of tasks shows them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.fakes.tasks import LEASE, PORTS, endpoints
+
+from solo5_systemd.bus.lease_reader import DIRECTORY, read_endpoints
+from solo5_systemd.engine.task import Endpoints
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.lease_files import STATE
+from solo5_systemd.network.lease_json import lease_record_document
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+
+WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, replace(LEASE, tap="s5-2")), ports=PORTS)
+BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
+
+
+def document(reservation: Reservation) -> dict[str, object]:
+    return lease_record_document(LeaseRecord(reservation=reservation, nics=(), state=LeaseState.ATTACHED, expires=0))
+
+
+def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
+    for each in (WEB, BARE):
+        (tmp_path / f"{each.task}.json").write_text(json.dumps(document(each)))
+    (tmp_path / "other.json.damaged").write_text(json.dumps(document(BARE)))
+    assert read_endpoints(str(tmp_path)) == {each.task: endpoints(each) for each in (WEB, BARE)}
+
+
+def test_the_records_are_those_of_the_network_service() -> None:
+    assert str(STATE / "tasks") == DIRECTORY
+
+
+def test_without_a_network_there_are_none(tmp_path: Path) -> None:
+    assert read_endpoints(str(tmp_path / "none")) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2}, {"leases": None}, {"leases": [[]]}, {"leases": [["x"] * 4 + [1] * 4]}, {"leases": ["x" * 8]},
+        {"ports": None}, {"ports": [["x", "", "80", 80, "tcp"]]}, {"ports": [{}]},
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_skipped(tmp_path: Path, change: dict[str, object]) -> None:
+    (tmp_path / "bare.json").write_text(json.dumps(document(BARE)))
+    (tmp_path / "web.1.json").write_text(json.dumps(document(WEB) | change))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_what_is_no_record_is_skipped(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "web.json").write_bytes(content)
+    (tmp_path / "directory.json").mkdir()
+    assert read_endpoints(str(tmp_path)) == {}
+
+
+def test_a_task_without_a_nic_has_no_endpoints(tmp_path: Path) -> None:
+    (tmp_path / "bare.json").write_text(json.dumps(document(replace(BARE, leases=()))))
+    assert read_endpoints(str(tmp_path)) == {"bare": Endpoints()}

@@ -1,0 +1,47 @@
+"""Calls, and D-Bus errors of a peer as exceptions."""
+
+import pytest
+
+from solo5_systemd.bus import blocking, connection
+from solo5_systemd.bus.peers import Call, RemoteError, remote_error, unit_path
+from solo5_systemd.dbus_api import message_bus
+from solo5_systemd.errors import HostError, TakenError
+
+
+def test_an_error_of_ours_is_its_class_with_sentence_and_hint() -> None:
+    error = remote_error("org.solo5.Error.Taken", "it is taken.\nWait.")
+    assert isinstance(error, TakenError)
+    assert (error.sentence, error.hint) == ("it is taken.", "Wait.")
+
+
+@pytest.mark.parametrize("word", ["AccessDenied", "InteractiveAuthorizationRequired"])
+def test_a_refusal_is_one_sentence(word: str) -> None:
+    error = remote_error(f"org.freedesktop.DBus.Error.{word}", "no.")
+    assert isinstance(error, HostError)
+    assert str(error) == "the system bus refuses: no. Run it as root."
+
+
+def test_any_other_error_keeps_its_name() -> None:
+    error = remote_error("org.x.Error", "text")
+    assert isinstance(error, RemoteError)
+    assert (error.name, error.text, str(error)) == ("org.x.Error", "text", "org.x.Error: text")
+
+
+def test_the_signature_of_a_call_is_that_of_its_arguments() -> None:
+    assert Call("/x", "org.x", "X").signature == ""
+    assert Call("/x", "org.x", "X", ("text", ("a", "b"), ())).signature == "sasas"
+
+
+def test_both_connections_have_the_same_socket_and_timeout() -> None:
+    assert (blocking.SOCKET, blocking.CALL_TIMEOUT_S) == (message_bus.SOCKET, connection.CALL_TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    "unit, path",
+    [
+        ("a.service", "/org/freedesktop/systemd1/unit/a_2eservice"),
+        ("0a@-.scope", "/org/freedesktop/systemd1/unit/_30a_40_2d_2escope"),
+    ],
+)
+def test_a_units_path_is_escaped_as_systemd_does(unit: str, path: str) -> None:
+    assert unit_path(unit) == path
