@@ -6,8 +6,13 @@ what the code imports, loads, executes and connects to.
 """
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 
 from solo5_systemd.errors import DependencyError
 
@@ -72,10 +77,13 @@ EXIT_CONFIG = 78
 NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
 
 STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
-TASKS = (
-    *("ps", "inspect", "logs", "stop", "kill", "rm", "wait", "stats", "metrics", "freeze", "thaw", "network", "gc"),
-    *STARTS,
-)
+READS = ("ps", "inspect", "logs", "stats", "metrics")
+"""Verbs that call systemd through libsystemd, without an event loop."""
+
+CALLS = ("ps --all", "stop", "kill", "rm", "wait", "freeze", "thaw", "network", "gc", *STARTS)
+"""Verbs that call systemd or a service in an event loop."""
+
+TASKS = (*READS, *CALLS)
 """Verbs that call systemd."""
 
 
@@ -86,7 +94,7 @@ DEPENDENCIES = (
         debian="python3-dbus-next",
         pip="dbus-next",
         preferred="dbus_fast",
-        needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
+        needed_by=(*CALLS, NETWORKD, RELAY, DRIVER),
     ),
     Dependency(
         kind=Kind.MODULE,
@@ -125,9 +133,14 @@ DEPENDENCIES = (
         kind=Kind.LIBRARY,
         name="libsystemd.so.0",
         debian="libsystemd0",
-        needed_by=("logs", "run", NETWORKD, RELAY, DRIVER),
+        needed_by=(*READS, "run", NETWORKD, RELAY, DRIVER),
     ),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/busctl", debian="systemd", needed_by=("solo5-network@.service",)),
+    Dependency(
+        kind=Kind.PROGRAM,
+        name="/usr/bin/busctl",
+        debian="systemd",
+        needed_by=("solo5-network@.service", "solo5-attach@.service"),
+    ),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
@@ -167,6 +180,33 @@ DEPENDENCIES = (
 def advice(name: str) -> str:
     """Return what to do if a program or socket is missing; empty if it is not in the list."""
     return next((each.advice for each in DEPENDENCIES if each.name == name), "")
+
+
+@contextmanager
+def without_init(package: str) -> Iterator[None]:
+    """Import submodules of a library, in the block, without its __init__.py, which imports the whole library.
+
+    A later import of the library executes its __init__.py, but does not make these submodules its attributes.
+    """
+    spec = None if package in sys.modules else find_spec(package)
+    if spec is not None:
+        sys.modules[package] = module_from_spec(spec)  # not executed; submodules are found by its __path__
+    try:
+        yield
+    finally:
+        if spec is not None:
+            del sys.modules[package]  # so that a later import of the library itself executes it
+
+
+def import_asyncio() -> None:
+    """Import asyncio without TLS, as in a Python without OpenSSL; a library that needs `ssl` still imports it."""
+    if "asyncio" in sys.modules or "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # its import fails: 1 MB of memory
+    try:
+        import_module("asyncio")
+    finally:
+        del sys.modules["ssl"]
 
 
 def dependency_error(error: ImportError | OSError) -> DependencyError:

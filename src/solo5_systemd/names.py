@@ -5,6 +5,7 @@ so that stop, inspect and gc need no stored state.
 """
 
 import re
+from enum import StrEnum
 from typing import NewType
 
 from solo5_systemd.errors import InvalidRequestError
@@ -19,13 +20,22 @@ DeviceName = NewType("DeviceName", str)
 NetworkName = NewType("NetworkName", str)
 """A network of the host: as a task name, with at most 32 characters."""
 
+
+class UnitKind(StrEnum):
+    """The type of a task's unit, as the suffix of its name."""
+
+    SERVICE = "service"
+    SCOPE = "scope"
+
+
 TASK_PREFIX = "solo5-task-"
 SLICE = "solo5.slice"
 
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_DEVICE = re.compile(r"[A-Za-z0-9]{1,67}", re.ASCII)
-_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
-_LOG_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+# These are compiled at their first use, for startup time.
+_DEVICE = r"[A-Za-z0-9]{1,67}"
+_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
+_LOG_NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
 
 def task_name(text: str) -> TaskName:
@@ -48,7 +58,7 @@ def device_name(text: str) -> DeviceName:
     Raises:
         InvalidRequestError: the tender's option parser would not accept it.
     """
-    if not _DEVICE.fullmatch(text):
+    if not re.fullmatch(_DEVICE, text, re.ASCII):
         raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
     return DeviceName(text)
 
@@ -59,7 +69,7 @@ def network_name(text: str) -> NetworkName:
     Raises:
         InvalidRequestError: it is malformed.
     """
-    if not _NETWORK.fullmatch(text):
+    if not re.fullmatch(_NETWORK, text, re.ASCII):
         raise InvalidRequestError(
             f"network name {text!r} is not usable: expected 1 to 32 letters, digits, '_', '.' or '-', "
             "the first a letter or digit."
@@ -73,7 +83,7 @@ def log_namespace(text: str) -> str:
     Raises:
         InvalidRequestError: it is malformed.
     """
-    if not _LOG_NAMESPACE.fullmatch(text):
+    if not re.fullmatch(_LOG_NAMESPACE, text, re.ASCII):
         raise InvalidRequestError(
             f"journal namespace {text!r} is not usable: expected 1 to 64 letters, digits, '_' or '-', "
             "the first a letter or digit."
@@ -99,6 +109,11 @@ def task_scope(task: TaskName) -> str:
 def network_service(task: TaskName) -> str:
     """Return the task's network unit, a oneshot service."""
     return f"solo5-network@{task}.service"
+
+
+def attach_service(task: TaskName) -> str:
+    """Return the unit that attaches the task's network before a start by systemd alone."""
+    return f"solo5-attach@{task}.service"
 
 
 def outcome_target(task: TaskName) -> str:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 
@@ -14,13 +14,6 @@ MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
 STOP_TIMEOUT_S = 10.0
 """Time between the stop signal and SIGKILL. A tender ends within milliseconds of the signal, or never."""
-
-
-class UnitKind(StrEnum):
-    """The type of a task's unit, as the suffix of its name."""
-
-    SERVICE = "service"
-    SCOPE = "scope"
 
 
 class StopSignal(StrEnum):

@@ -34,7 +34,8 @@ def service(namespace: None, bus: PrivateBus, tmp_path: Path) -> Iterator[Servic
     if service.is_alive:
         service.end()
     assert host_state() == before
-    assert [path for path in service.state.rglob("*") if path.is_file()] == []
+    # A request has the life of its task's unit, which has none here.
+    assert [path for path in service.state.rglob("*") if path.is_file() and path.parent.name != "requests"] == []
     assert "Traceback" not in service.log.read_text()
 
 

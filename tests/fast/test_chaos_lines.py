@@ -1,7 +1,7 @@
 """A console of numbered lines, and what is told of a copy in which one is missing, repeated, misplaced or torn."""
 
 import pytest
-from tests.machine.chaos.lines import broken, faults, numbers
+from tests.machine.chaos.lines import broken, faults, last_run, numbers
 
 WHOLE = "service: mac 02:f5:40:ca:3c:98 mtu 1500\nserving\ncount 1\ncount 2\ncount 3\ncount 4\n"
 
@@ -27,3 +27,18 @@ def test_a_line_that_is_not_where_it_belongs_is_told(was: str, now: str, fault: 
 @pytest.mark.parametrize("torn", ["coun", "t 3", "count 3count 4", "nt 2\0"])
 def test_a_torn_line_is_told(torn: str) -> None:
     assert broken(WHOLE + torn + "\n") == [torn]
+
+
+@pytest.mark.parametrize(
+    ("entries", "console"),
+    [
+        ([("b", "count 1"), ("b", "count 2"), ("", "the end")], "count 1\ncount 2\nthe end\n"),
+        ([("a", "count 1"), ("", "count 2"), ("b", "count 1"), ("", "the end")], "count 1\nthe end\n"),
+        ([("a", "count 1"), ("a", "count 2"), ("", "count 1")], "count 1\n"),
+        ([("", "count 1")], "count 1\n"),
+        ([], ""),
+    ],
+    ids=["one run", "a start that was repeated", "no line of the last run has an invocation", "none has", "no line"],
+)
+def test_the_last_run_of_a_unit_is_one_console(entries: list[tuple[str, str]], console: str) -> None:
+    assert last_run(entries, "b") == console

@@ -5,10 +5,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from solo5_systemd import dependencies
 from solo5_systemd.cli.parser import VERBS
 from solo5_systemd.dependencies import (
     DEPENDENCIES,
@@ -20,6 +22,8 @@ from solo5_systemd.dependencies import (
     Kind,
     advice,
     dependency_error,
+    import_asyncio,
+    without_init,
 )
 from solo5_systemd.errors import DependencyError
 
@@ -183,7 +187,7 @@ def test_every_socket_of_another_program_is_listed() -> None:
 
 def test_each_verb_has_its_needs_declared() -> None:
     commands = {name for each in DEPENDENCIES for name in each.needed_by}
-    programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service"}
+    programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service", "solo5-attach@.service"}
     assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor"}
     assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "image"}
 
@@ -237,6 +241,34 @@ def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSE
     assert raised.value is error
 
 
+def test_a_submodule_is_imported_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wholelib").mkdir()
+    (tmp_path / "wholelib/__init__.py").write_text("WHOLE = True\n")
+    (tmp_path / "wholelib/part.py").write_text("NAME = __name__\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with without_init("wholelib"):
+        part = import_module("wholelib.part")
+        assert not hasattr(sys.modules["wholelib"], "WHOLE")
+    assert "wholelib" not in sys.modules
+    with pytest.raises(ModuleNotFoundError, match=r"wholelib\.other"), without_init("wholelib"):
+        import_module("wholelib.other")
+    assert "wholelib" not in sys.modules
+
+    whole = import_module("wholelib")
+    assert whole.WHOLE
+    with without_init("wholelib"):  # it is there already
+        assert import_module("wholelib.part") is part
+    assert sys.modules["wholelib"] is whole
+    del sys.modules["wholelib"], sys.modules["wholelib.part"]
+
+
+def test_a_library_that_is_missing_is_the_error_of_its_import() -> None:
+    with pytest.raises(ModuleNotFoundError) as missing, without_init("nosuchlib"):
+        import_module("nosuchlib.part")
+    assert missing.value.name == "nosuchlib"
+
+
 def test_program_that_is_not_listed_has_no_advice() -> None:
     assert advice("/usr/bin/true") == ""
     assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
@@ -261,3 +293,15 @@ def test_manual_has_the_list() -> None:
         f"| {words(each.needed_by)} |"
         for each in DEPENDENCIES
     ]
+
+
+def test_asyncio_is_imported_without_tls_unless_either_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[tuple[str, bool]] = []
+    monkeypatch.setattr(dependencies, "import_module", lambda name: imported.append((name, sys.modules["ssl"] is None)))
+    for name in ("asyncio", "ssl"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import_asyncio()
+    assert (imported, "ssl" in sys.modules) == ([("asyncio", True)], False)
+    monkeypatch.setitem(sys.modules, "ssl", sys)
+    import_asyncio()
+    assert len(imported) == 1

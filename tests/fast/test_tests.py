@@ -16,9 +16,10 @@ SKIP_MARKS = ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail")
 SLEEPS = ("time.sleep", "asyncio.sleep")
 
 MEASURED = {
-    "contract/bus/test_unit_exports.py::test_newcomers_share_a_listing": "a poll for each would come within it",
+    "contract/bus/test_jobs.py::test_the_match_rule_lasts_while_there_are_jobs_and_not_much_longer": "LINGER_S itself",
     "contract/test_network_idle_exit.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
+    "machine/test_bus_messages.py::test_tasks_of_other_programs_cost_no_message": "LINGER_S, which is over then",
     "guests/test_guests.py::test_sleeper_costs_no_processor_time": "what half a second costs",
     "guests/test_tender.py::test_tap_deleted_under_the_guest": "it lives on",
     "guests/test_tender.py::test_console_failure_leaves_a_zombie_leader": "a signal does not end it",

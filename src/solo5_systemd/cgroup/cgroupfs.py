@@ -1,13 +1,19 @@
 """Resource usage of units, from their cgroups, which may be removed at any moment."""
 
 import time
-from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.cgroup.hierarchy import MOUNT, read, unified, units
-from solo5_systemd.cgroup.meter import Meter
-from solo5_systemd.cgroup.usage import ALL, Usage, usage
 from solo5_systemd.names import TaskName, task_of_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from solo5_systemd.cgroup.meter import Meter
+    from solo5_systemd.cgroup.usage import Usage
+
+# The parsers of samples are imported where they are used, for startup time: a list of tasks takes none.
 
 
 class CgroupFs:
@@ -18,17 +24,21 @@ class CgroupFs:
         self._proc = proc
         self._blocks = sys / "dev/block"
 
-    def meter(self, control_group: str) -> Meter:
+    def meter(self, control_group: str) -> "Meter":
         """Return a meter of memory and CPU time of a cgroup; an empty path gives a meter without samples."""
+        from solo5_systemd.cgroup.meter import Meter
+
         return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else None)
 
-    async def usages(self) -> Mapping[TaskName, Usage]:
+    async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
         tasks = ((task_of_unit(unit), group) for unit, group in units(self._root))
         found = ((task, self._usage(self._root + group)) for task, group in tasks if task is not None)
         return {task: sample for task, sample in found if sample is not None}
 
-    def _usage(self, directory: str) -> Usage | None:
+    def _usage(self, directory: str) -> "Usage | None":
+        from solo5_systemd.cgroup.usage import ALL, usage
+
         files = {name: data for name in ALL if (data := read(f"{directory}/{name}")) is not None}
         return usage(files, time.monotonic(), self._device) if files else None
 
@@ -46,7 +56,7 @@ class CgroupFs:
         """
         return (read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
 
-    async def controllers(self) -> Collection[str]:
+    async def controllers(self) -> "Collection[str]":
         """Return the controllers of the unified hierarchy; none on a legacy or hybrid one."""
         return (read(f"{self._root}/cgroup.controllers") or b"").decode("ascii", "replace").split()
 

@@ -45,6 +45,13 @@ def unified(mount: Path = MOUNT) -> str:
     return str(mount if (mount / "cgroup.procs").exists() else mount / "unified")
 
 
+def control_group(slice_unit: str, unit: str) -> str:
+    """Return ControlGroup= of a unit in a slice; each `-` in a slice's name is a level (systemd.slice(5))."""
+    words = slice_unit.removesuffix(".slice").split("-")
+    levels = ["-".join(words[: count + 1]) for count in range(len(words))] if slice_unit != "-.slice" else []
+    return "".join(f"/{level}.slice" for level in levels) + f"/{unit}"
+
+
 def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, str]]:
     """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
 

@@ -4,38 +4,68 @@ import os
 import time
 
 from solo5_systemd.cgroup.hierarchy import READ_SIZE, VANISHED, open_file
-from solo5_systemd.cgroup.usage import CPU, MEMORY, Cpu, Memory, Usage, cpu, memory
+from solo5_systemd.cgroup.usage import CPU, MEMORY, MEMORY_COUNTERS, Cpu, Memory, Usage, cpu, memory
+
+SETTLE_S = 5.0
+"""Seconds after a change of memory for which all its files are read: the kernel updates memory.stat every 2 s."""
+
+RETRY_INTERVAL_S = 10.0
+"""Seconds until a file that does not exist is looked for again: its controller may be enabled later."""
 
 
 class Meter:
-    """A meter of a cgroup's memory and CPU time, with one pread(2) for each file and sample.
+    """A meter of a cgroup's memory and CPU time.
 
-    Files with unchanged content are not parsed again: those of memory seldom change, those of an idle guest never.
+    A sample of an idle guest is three calls of pread(2): `MEMORY_COUNTERS` show whether its memory has changed, and the
+    other files of memory are read only then.
 
     Args:
         directory: the cgroup's directory; None: without samples.
     """
 
+    __slots__ = (
+        "_counters", "_cpu", "_cpu_file", "_descriptors", "_directory", "_memory", "_missing", "_retry", "_settled",
+    )  # fmt: skip
+
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
         self._descriptors: dict[str, int] = {}
-        self._memory_files: list[bytes | None] = []
+        self._missing: frozenset[str] = frozenset()
+        self._retry = self._settled = 0.0
+        self._counters: tuple[bytes | None, ...] = ()
         self._cpu_file: bytes | None = None
         self._memory, self._cpu = Memory(), Cpu()
 
     def sample(self) -> Usage | None:
-        """Return the present usage; None where the cgroup was removed."""
+        """Return the present usage; None where the cgroup was removed.
+
+        What has not changed since the previous sample is the same object.
+        """
         if self._directory is None:
             return None
-        memory_files = [self._read(name) for name in MEMORY]
+        now = time.monotonic()
         cpu_file = self._read(CPU)
-        if memory_files != self._memory_files:
-            self._memory_files = memory_files
-            self._memory = memory({name: data for name, data in zip(MEMORY, memory_files, strict=True) if data})
+        if cpu_file is None or now >= self._retry:
+            self._missing, self._retry = frozenset(), now + RETRY_INTERVAL_S
+        if cpu_file is None:  # every cgroup has this file
+            self.close()
+            return None
+        counters = tuple(map(self._read, MEMORY_COUNTERS))
+        if counters != self._counters:
+            self._counters, self._settled = counters, now + SETTLE_S
+        if now < self._settled:
+            self._read_memory(counters)
         if cpu_file != self._cpu_file:
             self._cpu_file = cpu_file
-            self._cpu = cpu({CPU: cpu_file} if cpu_file else {})
-        return Usage(time=time.monotonic(), memory=self._memory, cpu=self._cpu) if self._descriptors else None
+            self._cpu = cpu({CPU: cpu_file})
+        return Usage(time=now, memory=self._memory, cpu=self._cpu)
+
+    def _read_memory(self, counters: tuple[bytes | None, ...]) -> None:
+        files = dict(zip(MEMORY_COUNTERS, counters, strict=True))
+        files |= {name: self._read(name) for name in MEMORY if name not in files}
+        found = memory({name: data for name, data in files.items() if data})
+        if found != self._memory:
+            self._memory = found
 
     def close(self) -> None:
         """Close all files."""
@@ -44,6 +74,8 @@ class Meter:
         self._descriptors.clear()
 
     def _read(self, name: str) -> bytes | None:
+        if name in self._missing:
+            return None
         known = name in self._descriptors
         try:
             if not known:
@@ -54,5 +86,7 @@ class Meter:
                 raise
         if name in self._descriptors:
             os.close(self._descriptors.pop(name))
-        # A restarted unit has a new cgroup of the same name: open its file once more.
-        return self._read(name) if known else None
+        if known:  # a restarted unit has a new cgroup of the same name: open its file once more
+            return self._read(name)
+        self._missing |= {name}
+        return None

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 Files = Mapping[str, bytes]
 """The contents of a cgroup's files, by file name, without missing files."""
 
-MEMORY = ("memory.current", "memory.peak", "memory.swap.current", "memory.stat")
+MEMORY_COUNTERS = ("memory.current", "memory.peak")
+"""The files of memory of which one changes with any of the others; each is one number."""
+
+MEMORY = (*MEMORY_COUNTERS, "memory.swap.current", "memory.stat")
 CPU = "cpu.stat"
 BASIC = (*MEMORY, CPU)
 """The files of memory and CPU time, which are sampled most often."""

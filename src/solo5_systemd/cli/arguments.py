@@ -6,22 +6,18 @@ Each raises InvalidRequestError with one sentence that has the option, the text 
 import re
 import signal as signals
 from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
-from solo5_systemd.network.model import (
-    NicRequest,
-    Protocol,
-    ipv4_address,
-    mac_address,
-    port_number,
-    port_protocol,
-)
 from solo5_systemd.unit.log_fields import label
-from solo5_systemd.unit.properties import parse_property
-from solo5_systemd.workload import Publish, StopSignal
+
+if TYPE_CHECKING:
+    from solo5_systemd.block.model import DiskRequest
+    from solo5_systemd.network.model import NicRequest
+    from solo5_systemd.workload import Publish, StopSignal
+
+# Types of values are imported where a value is parsed, for startup time: `--help` takes none.
 
 T = TypeVar("T")
 
@@ -104,12 +100,14 @@ def interval(text: str) -> float:
     return float(text)
 
 
-def stop_signal(text: str) -> StopSignal:
+def stop_signal(text: str) -> "StopSignal":
     """Return the stop signal (KillSignal=) of a tender.
 
     Raises:
         InvalidRequestError: neither INT nor TERM.
     """
+    from solo5_systemd.workload import StopSignal
+
     number = _signal(text)
     if number not in (signals.SIGINT, signals.SIGTERM):
         raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
@@ -132,12 +130,14 @@ def kill_signal(text: str) -> int:
     return number
 
 
-def nic(text: str) -> NicRequest:
+def nic(text: str) -> "NicRequest":
     """Parse NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS].
 
     Raises:
         InvalidRequestError: malformed.
     """
+    from solo5_systemd.network.model import NicRequest, ipv4_address, mac_address
+
     name, equals, rest = text.partition("=")
     network, *options = rest.split(",")
     if not equals or not network:
@@ -153,12 +153,15 @@ def nic(text: str) -> NicRequest:
     )
 
 
-def publish(text: str) -> Publish:
+def publish(text: str) -> "Publish":
     """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp].
 
     Raises:
         InvalidRequestError: malformed.
     """
+    from solo5_systemd.network.model import Protocol, ipv4_address, port_protocol
+    from solo5_systemd.workload import Publish
+
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = ports.split(":") if ":" in ports else ("", "", "", "")
     # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
@@ -179,12 +182,14 @@ def publish(text: str) -> Publish:
     )
 
 
-def disk(text: str) -> DiskRequest:
+def disk(text: str) -> "DiskRequest":
     """Parse NAME=FILE[,sector-size=N]; FILE may contain commas and blanks.
 
     Raises:
         InvalidRequestError: malformed.
     """
+    from solo5_systemd.block.model import DiskRequest
+
     name, equals, rest = text.partition("=")
     path, comma, size = rest.rpartition(_SECTOR_SIZE) if _SECTOR_SIZE in rest else (rest, "", "")
     if not equals or not path:
@@ -204,6 +209,8 @@ def unit_property(text: str) -> tuple[str, str]:
     Raises:
         InvalidRequestError: malformed, or not settable.
     """
+    from solo5_systemd.unit.properties import parse_property
+
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"--property {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
@@ -260,7 +267,7 @@ def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tupl
     return tuple(seen.values())
 
 
-def host_endpoint(port: Publish) -> str:
+def host_endpoint(port: "Publish") -> str:
     """Return `ADDRESS:PORT/PROTOCOL` of the host's side, which no other published port may have."""
     return f"{port.host_ip or '0.0.0.0'}:{port.host_port}/{port.protocol}"  # noqa: S104 - shown, never bound
 
@@ -286,6 +293,8 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 
 
 def _port(text: str, whole: str) -> int:
+    from solo5_systemd.network.model import port_number
+
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
         raise InvalidRequestError(f"--publish {whole!r}: {text!r} is not a port: expected 1 to 65535.")
     return port_number(int(text))

@@ -1,17 +1,12 @@
 """Copies a task's console to the screen: its stdout to stdout, its stderr to stderr."""
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.render import moment
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.engine.task import Task
 from solo5_systemd.journal.lines import Line, Stream
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
 
 Write = Callable[[Line, Screen], None]
 
@@ -33,24 +28,10 @@ def write_json(line: Line, screen: Screen) -> None:
     screen.write(json.dumps(fields) + "\n")
 
 
-async def copy_console(
-    engine: "Runtime", task: Task, screen: Screen, write: Write, *, follow: bool, last: int | None = None
-) -> int:
-    """Write the console to the screen.
-
-    Args:
-        engine: a connected engine.
-        task: the task.
-        screen: the output.
-        write: the format of a line.
-        follow: go on until the task has ended.
-        last: start with this many last lines; None: with the first.
-
-    Returns:
-        the number of lines.
-    """
+async def copy_console(console: AsyncGenerator[Line, None], screen: Screen, write: Write) -> int:
+    """Write the lines of a console to the screen, and return their number."""
     count = 0
-    async with aclosing(engine.console(task, follow=follow, last=last)) as lines:
+    async with aclosing(console) as lines:
         async for line in lines:
             write(line, screen)
             count += 1

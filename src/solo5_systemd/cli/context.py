@@ -3,20 +3,24 @@
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
+    from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.workload import Workload
 
 Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
 EngineCommand = Callable[["Runtime"], Coroutine[Any, Any, int]]
+Query = Callable[["Queries"], Coroutine[Any, Any, int]]
 
 EXIT_SIGTERM = 128 + 15
+
+T = TypeVar("T")
 
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
@@ -40,11 +44,12 @@ class CommandContext:
 
     Args:
         screen: the output.
-        connect: returns a context manager that connects to the engine.
+        connect: returns a context manager that connects to the engine; None: to this host's, where reads take no
+            event loop.
         root: the process has the effective UID 0; None: determine it.
     """
 
-    def __init__(self, screen: Screen, *, connect: Connect = connect, root: bool | None = None) -> None:
+    def __init__(self, screen: Screen, *, connect: Connect | None = None, root: bool | None = None) -> None:
         self.screen = screen
         self._connect = connect
         self.root = os.geteuid() == 0 if root is None else root
@@ -67,8 +72,21 @@ class CommandContext:
         except BaseExceptionGroup as group:
             raise _root_cause(group) from group
 
+    def query(self, command: Query) -> int:
+        """Run a command that only reads, without an event loop, and return its exit status.
+
+        Raises:
+            Solo5Error: raised by the command.
+        """
+        if self._connect is not None:
+            return self.run(command, needs_root=False)
+        from solo5_systemd.query_wiring import queries
+
+        with queries() as engine:
+            return finished(command(engine))
+
     async def _run_connected(self, command: EngineCommand) -> int:
-        async with self._connect() as engine:
+        async with (self._connect or connect)() as engine:
             return await command(engine)
 
     async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
@@ -99,6 +117,17 @@ class CommandContext:
             return 0
 
         return max(await asyncio.gather(*map(attempt, dict.fromkeys(names))))
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that awaits nothing but coroutines, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("the coroutine waits for an event loop")
 
 
 def _root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from solo5_systemd import __version__
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.cli.openmetrics import Family, Kind, Labels
-from solo5_systemd.engine.task import Phase, Sample, Task
+from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.network.tap_counters import Counters, Traffic
@@ -19,7 +19,10 @@ Values = Iterable[tuple[Labels, float | None]]
 
 
 def families(
-    tasks: Sequence[Task], samples: Mapping[TaskName, Sample], networks: Sequence[NetworkOverview]
+    tasks: Sequence[Task],
+    endpoints: Mapping[TaskName, Endpoints],
+    samples: Mapping[TaskName, Sample],
+    networks: Sequence[NetworkOverview],
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
     yield Family(
@@ -28,7 +31,7 @@ def families(
         help="Version of solo5-systemd; always 1.",
         values=[({"version": __version__}, 1)],
     )
-    yield from _task_families(tasks)
+    yield from _task_families(tasks, endpoints)
     for name, kind, text, read in _SAMPLE_METRICS:
         found = (({"task": task, **labels}, value) for task, now in samples.items() for labels, value in read(now))
         known = [(labels, value) for labels, value in found if value is not None]
@@ -36,7 +39,7 @@ def families(
     yield from _network_families(networks)
 
 
-def _task_families(tasks: Sequence[Task]) -> Iterator[Family]:
+def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints]) -> Iterator[Family]:
     phases = Counter(task.phase for task in tasks)
     yield Family(
         name="solo5_tasks",
@@ -60,7 +63,7 @@ def _task_families(tasks: Sequence[Task]) -> Iterator[Family]:
         name="solo5_task_nic_info",
         kind=Kind.GAUGE,
         help="Labels of a NIC's lease; always 1.",
-        values=[labelled for task in tasks for labelled in _nic_labels(task)],
+        values=[labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))],
     )
 
 
@@ -80,13 +83,9 @@ def _info_labels(task: Task) -> Labels:
     }
 
 
-def _nic_labels(task: Task) -> Iterator[tuple[Labels, float]]:
-    for lease in task.reservation.leases if task.reservation else ():
-        address = str(lease.ipv4.ip)
-        yield (
-            {"task": task.name, "nic": lease.nic, "network": lease.network, "ipv4": address, "tap": lease.tap},
-            1,
-        )
+def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[Labels, float]]:
+    for nic, network, address, tap in endpoints.nics if endpoints else ():
+        yield {"task": task, "nic": nic, "network": network, "ipv4": address, "tap": tap}, 1
 
 
 def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:

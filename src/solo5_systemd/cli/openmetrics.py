@@ -7,6 +7,7 @@ is no UNIT and no EOF, and an unknown type such as `info` makes the parser rejec
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 Labels = Mapping[str, str]
 
@@ -62,15 +63,17 @@ def _prometheus(family: Family) -> str:
 
 
 def _lines(family: Family) -> Iterator[str]:
+    name = _sample_name(family)
     for labels, value in family.values:
-        pairs = ",".join(f'{label}="{_quoted(text)}"' for label, text in labels.items() if text)
-        yield f"{_sample_name(family)}{{{pairs}}} {value}\n" if pairs else f"{_sample_name(family)} {value}\n"
+        pairs = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items() if text])
+        yield f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
 
 
 def _sample_name(family: Family) -> str:
     return f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
 
 
+@cache
 def _quoted(text: str) -> str:
     """Return text escaped for double quotes; lone surrogates are replaced, as parsers reject invalid UTF-8."""
     whole = text.encode("utf-8", "replace").decode()

@@ -53,7 +53,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
-                await copy_console(engine, task, screen, write_plain, follow=True)
+                await copy_console(engine.console(task, follow=True), screen, write_plain)
             except DependencyError:  # without libsystemd the task would run unseen
                 await remove_existing(engine, task.name)
                 raise

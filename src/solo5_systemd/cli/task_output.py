@@ -1,31 +1,35 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.render import moment, size, span
-from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.network.model import Lease, PortRequest, Reservation
-from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.engine.task import Endpoints, Phase, Task
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.model import Lease, PortRequest, Reservation
+    from solo5_systemd.unit.outcome import Outcome
 
 SECOND = 1_000_000
 
 _ENDINGS = {
-    Ending.EXITED: "Exited",
-    Ending.ABORTED: "Aborted",
-    Ending.TRAPPED: "Trapped",
-    Ending.GUEST_OUT_OF_MEMORY: "Guest out of memory",
-    Ending.STOPPED: "Stopped",
-    Ending.HOST_SHUTDOWN: "Host shutdown",
-    Ending.KILLED: "Killed",
-    Ending.STALLED: "Hung and killed",
-    Ending.OUT_OF_MEMORY: "Out of memory",
-    Ending.FORBIDDEN_CALL: "Forbidden call",
-    Ending.TENDER_REFUSED: "Refused",
-    Ending.TENDER_FAILED: "Tender failed",
-    Ending.NOT_STARTED: "Not started",
-    Ending.TIMED_OUT: "Timed out",
-    Ending.UNKNOWN: "Ended",
+    "exited": "Exited",
+    "aborted": "Aborted",
+    "trapped": "Trapped",
+    "guest-out-of-memory": "Guest out of memory",
+    "stopped": "Stopped",
+    "host-shutdown": "Host shutdown",
+    "killed": "Killed",
+    "stalled": "Hung and killed",
+    "out-of-memory": "Out of memory",
+    "forbidden-system-call": "Forbidden call",
+    "tender-refused": "Refused",
+    "tender-failed": "Tender failed",
+    "not-started": "Not started",
+    "timed-out": "Timed out",
+    "unknown": "Ended",
 }
+"""The column STATUS of each `unit.outcome.Ending`, which a list of running tasks does not import."""
 
 
 def status(task: Task, now: int) -> str:
@@ -49,25 +53,28 @@ def _ended(task: Task, now: int) -> str:
     word = "Ended"
     if task.outcome is not None:
         word = _ENDINGS[task.outcome.ending]
-        if task.outcome.ending is Ending.EXITED:
+        if task.outcome.ending == "exited":
             word = f"{word} ({task.outcome.exit_code})"
     return f"{word} {span((now - task.ended) / SECOND)} ago" if task.ended else word
 
 
-def ports(reservation: Reservation | None) -> str:
+def ports(endpoints: Endpoints | None) -> str:
     """Return the column PORTS, in podman's format."""
-    return ", ".join(port(each) for each in reservation.ports) if reservation else ""
+    return ", ".join(_port(*each) for each in endpoints.ports) if endpoints else ""
 
 
-def port(request: PortRequest) -> str:
-    """Return a published port as `HOSTIP:HOSTPORT->PORT/PROTOCOL`."""
-    host = request.host_ip or "0.0.0.0"  # noqa: S104 - shown, never bound
-    return f"{host}:{request.host_port}->{request.port}/{request.protocol}"
-
-
-def addresses(reservation: Reservation | None) -> str:
+def addresses(endpoints: Endpoints | None) -> str:
     """Return the column ADDRESS: the IPv4 addresses of all leases."""
-    return ", ".join(str(lease.ipv4.ip) for lease in reservation.leases) if reservation else ""
+    return ", ".join(nic.address for nic in endpoints.nics) if endpoints else ""
+
+
+def port(request: "PortRequest") -> str:
+    """Return a published port as `HOSTIP:HOSTPORT->PORT/PROTOCOL`."""
+    return _port(str(request.host_ip or ""), request.host_port, request.port, request.protocol)
+
+
+def _port(host_ip: str, host_port: int, port: int, protocol: str) -> str:
+    return f"{host_ip or '0.0.0.0'}:{host_port}->{port}/{protocol}"  # noqa: S104 - shown, never bound
 
 
 def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
@@ -96,7 +103,7 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
         yield "Port", f"{port(request)} ({request.nic})"
 
 
-def _outcome_fields(outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
     yield "Outcome", outcome.sentence
     if not outcome.clean:
         yield "Retry", "can help" if outcome.retry else f"cannot help: {outcome.futile}"
@@ -104,7 +111,7 @@ def _outcome_fields(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "Memory peak", size(outcome.memory_peak)
 
 
-def lease_text(lease: Lease) -> str:
+def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
     return (
         f"on {lease.network}: {lease.ipv4}, gateway {lease.gateway4}, MAC {lease.mac}, "
@@ -141,7 +148,7 @@ def _user_fields(task: Task) -> dict[str, str]:
     return {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
 
 
-def outcome_json(outcome: Outcome) -> dict[str, object]:
+def outcome_json(outcome: "Outcome") -> dict[str, object]:
     """Return an outcome as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "ending": outcome.ending.value,
@@ -157,14 +164,14 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def reservation_json(reservation: Reservation | None) -> dict[str, object]:
+def reservation_json(reservation: "Reservation | None") -> dict[str, object]:
     """Return the keys `nics` and `ports`; both are empty lists without a reservation."""
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
     return {"nics": [_lease_json(each) for each in leases], "ports": [_port_json(each) for each in published]}
 
 
-def _lease_json(lease: Lease) -> dict[str, object]:
+def _lease_json(lease: "Lease") -> dict[str, object]:
     return {
         "nic": lease.nic,
         "network": lease.network,
@@ -177,7 +184,7 @@ def _lease_json(lease: Lease) -> dict[str, object]:
     }
 
 
-def _port_json(request: PortRequest) -> dict[str, object]:
+def _port_json(request: "PortRequest") -> dict[str, object]:
     return {
         "nic": request.nic,
         "host_ip": str(request.host_ip or "0.0.0.0"),  # noqa: S104 - shown, never bound

@@ -5,11 +5,12 @@
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
+from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import DroppedLines, Line
 from solo5_systemd.names import DeviceName, TaskName
@@ -25,7 +26,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
-from solo5_systemd.unit.state import Invocation, UnitState
+from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
 
@@ -135,7 +136,26 @@ class Users(Protocol):
         """Reclaim disks from users without a task; return one sentence for each disk that could not be reclaimed."""
 
 
-class Networks(Protocol):
+class NetworkQueries(Protocol):
+    """The networks of solo5-networkd, its state on disk, and the kernel's counters."""
+
+    async def reservation(self, task: TaskName) -> Reservation | None:
+        """Return the reservation of a task from its lease record, without a D-Bus call; None without one."""
+
+    async def reservations(self) -> Sequence[Reservation]:
+        """Return all reservations from their lease records, without a D-Bus call."""
+
+    async def endpoints(self) -> Mapping[TaskName, Endpoints]:
+        """Return the addresses and ports of all lease records, without a D-Bus call; faster than `reservations`."""
+
+    async def networks(self) -> Sequence[NetworkOverview]:
+        """Return all networks, configured or in use."""
+
+    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
+        """Return the kernel's counters of every tap by task and NIC, without a D-Bus call."""
+
+
+class Networks(NetworkQueries, Protocol):
     """solo5-networkd, and its state on disk."""
 
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
@@ -150,17 +170,11 @@ class Networks(Protocol):
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""
 
-    async def reservation(self, task: TaskName) -> Reservation | None:
-        """Return the reservation of a task from its lease record, without a D-Bus call; None without one."""
+    def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
+        """Mark a start whose caller has attached the network, so that PID 1 executes nothing for that purpose."""
 
-    async def reservations(self) -> Sequence[Reservation]:
-        """Return all reservations from their lease records, without a D-Bus call."""
-
-    async def networks(self) -> Sequence[NetworkOverview]:
-        """Return all networks, configured or in use."""
-
-    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
-        """Return the kernel's counters of every tap by task and NIC, without a D-Bus call."""
+    async def forget(self, task: TaskName) -> None:
+        """Remove what a later start of the task by systemd would attach. Idempotent."""
 
     async def expired(self) -> Sequence[LeaseRecord]:
         """Return the lease records that are older than a start may take, without a D-Bus call."""
@@ -183,13 +197,26 @@ class WatchedUnit(Protocol):
         """The state as it was last read; None: the unit is not loaded."""
 
     async def changed(self, timeout_s: float | None = None) -> None:
-        """Wait until the state may have changed, and read it; return after `timeout_s` without a change.
-
-        Of a unit that runs, only active state, sub-state and invocation are read again.
-        """
+        """Wait until the run may be over, and read the state; return after `timeout_s` anyway."""
 
 
-class Units(Protocol):
+class UnitQueries(Protocol):
+    """The states of tasks' units in PID 1."""
+
+    async def is_shutting_down(self) -> bool:
+        """Return whether the host is shutting down (SystemState is `stopping`)."""
+
+    async def state(self, task: TaskName) -> UnitState | None:
+        """Return the state of a task's service or scope; None if neither is loaded."""
+
+    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
+        """Return the states of all tasks' units; without `ended`, of those that are not over."""
+
+    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
+        """Return the names of all tasks with a loaded unit; without `ended`, of those that are not over."""
+
+
+class Units(UnitQueries, Protocol):
     """PID 1, for the units of tasks."""
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
@@ -202,6 +229,9 @@ class Units(Protocol):
 
     async def stop(self, unit: str) -> None:
         """Stop a unit and wait for the job. Without effect if the unit is not loaded."""
+
+    async def stop_unneeded(self, unit: str) -> None:
+        """Wait for the end of a unit that systemd stops by itself (StopWhenUnneeded=); stop it if it does not end."""
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         """Send a signal to the main process, or to every process of the unit's cgroup."""
@@ -231,23 +261,11 @@ class Units(Protocol):
     async def release(self) -> int:
         """Return systemd's release, such as 257."""
 
-    async def is_shutting_down(self) -> bool:
-        """Return whether the host is shutting down (SystemState is `stopping`)."""
-
     async def is_taken(self, task: TaskName) -> bool:
         """Return whether the task has a loaded unit, with one D-Bus call."""
 
     async def is_running(self, task: TaskName) -> bool:
         """Return whether the task has a unit that is not over, with one D-Bus call."""
-
-    async def state(self, task: TaskName) -> UnitState | None:
-        """Return the state of a task's service or scope; None if neither is loaded."""
-
-    async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
-        """Return the states of all tasks' units; without `ended`, of those that are not over."""
-
-    async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
-        """Return the names of all tasks with a loaded unit; without `ended`, of those that are not over."""
 
     async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
         """Return the tasks with an active network unit, and those with an active outcome target."""
@@ -255,19 +273,42 @@ class Units(Protocol):
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""
 
-    def watched(self, state: UnitState, *, seen: bool = False) -> AbstractAsyncContextManager[WatchedUnit]:
-        """Subscribe to a unit for a block; its state is read at the beginning.
+    def watched(self, state: UnitState) -> AbstractAsyncContextManager[WatchedUnit]:
+        """Watch a run for a block, without a D-Bus call before its end.
 
-        A lost signal delays a change until the next poll. An outage of PID 1 or the bus is not a change; after it the
-        state is read again.
+        An outage of PID 1 or the bus is not an end; after it the state is read again.
 
         Args:
-            state: of the unit.
-            seen: `state` has just been read; there is no D-Bus call for it.
+            state: the run, as it was last read.
+
+        Raises:
+            HostError: the run may be over already, and could not be read.
         """
 
+    async def current(self, state: UnitState) -> UnitState | None:
+        """Return the state of a run now, or of its task's unit if it is over; None without a unit.
 
-class Console(Protocol):
+        There is no D-Bus call while the run goes on.
+        """
+
+    async def active_state(self, unit: str) -> ActiveState:
+        """Return ActiveState= of a unit, with one D-Bus call."""
+
+
+class ConsoleQueries(Protocol):
+    """The journal of tasks that are over, and lines that are in it."""
+
+    def lines(self, state: UnitState, *, last: int | None = None) -> AsyncGenerator[Line, None]:
+        """Yield the console lines of one invocation that are in the journal; with `last`, begin with the last N."""
+
+    async def exit_messages(self, state: UnitState) -> ExitMessages:
+        """Return the last messages of a run; empty if the caller may not read the journal."""
+
+    async def sync(self, task: TaskName, namespace: str) -> None:
+        """Wait until journald has written all lines that the task has sent."""
+
+
+class Console(ConsoleQueries, Protocol):
     """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal."""
 
     def namespace(self) -> str:
@@ -293,14 +334,8 @@ class Console(Protocol):
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         """Return what the unit's processes and PID 1 logged about a failed start, newest last."""
 
-    async def exit_messages(self, state: UnitState) -> ExitMessages:
-        """Return the last messages of a run; empty if the caller may not read the journal."""
-
     async def log_hung(self, state: UnitState) -> None:
         """Log that the tender is killed because it hangs, which `exit_messages` reads back."""
-
-    async def sync(self, task: TaskName, namespace: str) -> None:
-        """Wait until journald has written all lines that the task has sent."""
 
 
 class Relay(Protocol):
@@ -346,7 +381,10 @@ class Meter(Protocol):
     """The usage of one cgroup, read repeatedly from open files."""
 
     def sample(self) -> Usage | None:
-        """Return memory and CPU time; None if the cgroup has been removed."""
+        """Return memory and CPU time; None if the cgroup has been removed.
+
+        What has not changed since the previous sample is the same object.
+        """
 
     def close(self) -> None:
         """Close the files."""
@@ -379,6 +417,26 @@ class Directories(Protocol):
 
     async def removed(self, directories: Iterable[str]) -> frozenset[str]:
         """Return those that do not exist, while their parent directory does."""
+
+
+class QueryBackends(Protocol):
+    """The backends of reads; each may be created at its first use."""
+
+    @property
+    def networks(self) -> NetworkQueries:
+        """The network service."""
+
+    @property
+    def units(self) -> UnitQueries:
+        """PID 1."""
+
+    @property
+    def console(self) -> ConsoleQueries:
+        """The journal."""
+
+    @property
+    def usages(self) -> Usages:
+        """The cgroup hierarchy."""
 
 
 class Backends(Protocol):

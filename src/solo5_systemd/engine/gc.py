@@ -55,7 +55,13 @@ class Collector:
     async def users(self) -> Sequence[TaskName]:
         """Free the users of tasks without a unit, and remove stale disk locks; return these tasks."""
         await self._backends.disks.remove_stale_locks()
-        return await self._backends.users.collect(self._backends.units.names)
+        return await self._collect_users()
+
+    async def _collect_users(self) -> Sequence[TaskName]:
+        freed = await self._backends.users.collect(self._backends.units.names)
+        for task in freed:  # a request has the same life as its task's user
+            await self._backends.networks.forget(task)
+        return freed
 
     async def images(self, *, min_age: float, dry_run: bool = False) -> Sequence[str]:
         """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
@@ -98,7 +104,7 @@ class Collector:
         if any(orphan.kind in (Kind.LEASE, Kind.STRAY) for orphan in found):
             await self._backends.networks.collect(dry_run=False)
         if any(orphan.kind is Kind.USER for orphan in found):
-            await self._backends.users.collect(self._backends.units.names)
+            await self._collect_users()
 
     async def _images_in_use(self) -> frozenset[str]:
         states = await self._backends.units.states()

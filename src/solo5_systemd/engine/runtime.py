@@ -13,13 +13,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.concurrency.gather import gather
+from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import NoCallbacks, Sample, SpawnProcess, StartCallbacks, Started, Task, phase
+from solo5_systemd.engine.task import NoCallbacks, SpawnProcess, StartCallbacks, Started, Task, phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.unit.outcome import Outcome, is_unambiguous, outcome
+from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.properties import parse_property, unit_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
@@ -33,15 +34,17 @@ IMAGE_MIN_AGE_S = 60.0
 """Age below which an unused image is kept: its start may be in progress."""
 
 
-class Runtime:
+class Runtime(Queries):
     """The engine.
 
     Attributes:
         backends: of the host.
     """
 
+    backends: "Backends"
+
     def __init__(self, backends: "Backends") -> None:
-        self.backends = backends
+        super().__init__(backends)
         self._units = backends.units
         self._stopper = Stopper(backends)
 
@@ -123,22 +126,6 @@ class Runtime:
 
     # --- inspect ------------------------------------------------------------------------------------------------
 
-    async def task(self, name: TaskName) -> Task:
-        """Return one task.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
-        """
-        reservation = await self.backends.networks.reservation(name)
-        return await self._view(await self._state(name), reservation)
-
-    async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
-        """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower."""
-        states = await self._units.states(ended=ended)
-        held = await self._held() if states else {}
-        views = await gather(self._view(state, held.get(state.task)) for state in states)
-        return tuple(sorted(views, key=lambda task: task.name))
-
     async def running(self) -> dict[TaskName, Task]:
         """Return the running tasks by name, with few D-Bus calls: without start time and the phase HUNG."""
         states = await self._units.running_states()
@@ -148,42 +135,10 @@ class Runtime:
             for state in states
         }
 
-    async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
-        """Return the names of all tasks, sorted; without `ended`, of those that are not over."""
-        return tuple(sorted(await self._units.names(ended=ended)))
+    async def _views(self, states: Sequence[tuple[UnitState, Reservation | None]]) -> Sequence[Task]:
+        return await gather(self._view(state, reservation) for state, reservation in states)
 
-    async def _held(self) -> dict[TaskName, Reservation]:
-        return {each.task: each for each in await self.backends.networks.reservations()}
-
-    async def _state(self, name: TaskName) -> UnitState:
-        state = await self._units.state(name)
-        if state is None:
-            raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
-        return state
-
-    async def _view(self, state: UnitState, reservation: Reservation | None = None) -> Task:
-        return Task(
-            state=state,
-            phase=phase(state, hung=await self._stopper.is_hung(state)),
-            outcome=await self._outcome(state) if state.over else None,
-            reservation=reservation,
-        )
-
-    async def _outcome(self, state: UnitState) -> Outcome:
-        """Return the outcome; the journal is read only if the unit alone is ambiguous."""
-        shutting_down = state.stop_requested and await self._units.is_shutting_down()
-        if is_unambiguous(state):
-            return outcome(state, shutting_down=shutting_down)
-        await self.backends.console.sync(state.task, state.log_namespace)
-        return outcome(state, await self.backends.console.exit_messages(state), shutting_down=shutting_down)
-
-    async def samples(self) -> Mapping[TaskName, Sample]:
-        """Return the resource usage of each running task, without a D-Bus call."""
-        usages = await self.backends.usages.usages()
-        traffic = await self.backends.networks.traffic()
-        return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
-
-    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Line, None]:
+    async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
         written = asyncio.ensure_future(self._last_line_written(task.state)) if follow else None
         try:
@@ -212,17 +167,16 @@ class Runtime:
         """
         return await self.wait_for_run(await self._state(name))
 
-    async def wait_for_run(self, state: UnitState, *, seen: bool = False) -> Task:
+    async def wait_for_run(self, state: UnitState) -> Task:
         """Wait until one run of a unit has ended, and return the task.
 
         Args:
-            state: the run; `unit.state.state_of_run` makes it from an InvocationID=.
-            seen: `state` has just been read: there is no D-Bus call before its first change.
+            state: the run, as it was last read. There is no D-Bus call before its end.
 
         Raises:
             NoSuchTaskError: the task was removed, or its unit has another run.
         """
-        ended = await self._stopper.wait_until_over(state, seen=seen)
+        ended = await self._stopper.wait_until_over(state)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
         return await self._view(ended)
@@ -243,13 +197,23 @@ class Runtime:
         await self._stopper.stop(state, signal, timeout_s)
         return await self._settled(state)
 
-    async def stop_only(self, name: TaskName, *, signal: StopSignal, timeout_s: float) -> None:
+    async def stop_only(
+        self, name: TaskName, *, signal: StopSignal, timeout_s: float, run: UnitState | None = None
+    ) -> None:
         """Stop a task like `stop`, without reading its outcome: for callers that wait for the task anyway.
+
+        Args:
+            name: of the task.
+            signal: the stop signal.
+            timeout_s: seconds until the cgroup is killed.
+            run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
 
         Raises:
             NoSuchTaskError: there is none of this name.
         """
-        state = await self._state(name)
+        state = await (self._state(name) if run is None else self._units.current(run))
+        if state is None:
+            raise NoSuchTaskError(f"no task is named {name!r}.")
         if not state.over:
             await self._stopper.stop(state, signal, timeout_s)
 
@@ -316,20 +280,21 @@ class Runtime:
             await self.stop(name)
         await self._starter.discard(name)
 
-    async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False) -> None:
+    async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
         """Remove a task with all its resources; stop it if it is running. Idempotent.
 
         Args:
             name: of the task, which need not exist.
             over: it is known to have ended, so that PID 1 need not be called for its state.
             keep: keep the outcome of an ended service, until `remove`.
+            unit: its service or scope, to save a D-Bus call; empty: either.
         """
         # One call for most tasks, which have ended, instead of one for each property.
         if not over and await self._units.is_running(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        await self._starter.discard(name, keep=keep)
+        await self._starter.discard(name, keep=keep, unit=unit)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.

@@ -7,7 +7,7 @@ After a failure each step is undone. If this process dies in between, systemd an
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, matc
 from solo5_systemd.names import (
     DeviceName,
     TaskName,
+    UnitKind,
+    attach_service,
     journald_of,
     network_service,
     outcome_target,
@@ -30,11 +32,11 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.unit.state import Invocation
+from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
 from solo5_systemd.unit.tender import Tender, sandbox_path
-from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
-from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
+from solo5_systemd.workload import MIB, Publish, Workload
 
 SERVICE = DeviceName("service")
 """MirageOS' name for a unikernel's first NIC."""
@@ -119,14 +121,17 @@ class Plan:
     def started(self, unit: str, begun: Invocation) -> Started:
         """Return the started task."""
         return Started(
-            name=self.name,
-            unit=unit,
-            invocation=begun.invocation,
-            pid=begun.main_pid,
-            started=begun.started,
-            control_group=begun.control_group,
+            state=UnitState(
+                task=self.name,
+                unit=unit,
+                active=ActiveState.ACTIVE,
+                invocation=begun.invocation,
+                main_pid=begun.main_pid,
+                started=begun.started,
+                control_group=begun.control_group,
+                log_fields=log_fields(self.parts),
+            ),
             reservation=self.reservation if self.reservation.leases else None,
-            log_namespace=self.log_namespace,
         )
 
 
@@ -253,7 +258,8 @@ class Starter:
         try:
             return await self._users.acquire(name)
         except RangeUsedUpError:
-            await self._users.collect(self._units.names)
+            for freed in await self._users.collect(self._units.names):
+                await self._networks.forget(freed)
             await self._users.reclaim()
             return await self._users.acquire(name)
 
@@ -325,22 +331,25 @@ class Starter:
         for disk in disks:
             await self._disks.change_owner(disk, user)
 
-    async def discard(self, name: TaskName, *, keep: bool = False) -> None:
+    async def discard(self, name: TaskName, *, keep: bool = False, unit: str = "") -> None:
         """Remove the outcome, the network and the user of a task that is not running.
 
         Args:
             name: of the task.
             keep: keep the outcome and the user.
+            unit: its service or scope; empty: either.
         """
-        # The network unit stops by itself too; waiting for it keeps its release from a later reservation of this name.
-        network = network_service(name)
-        outcome = () if keep else (outcome_target(name),)
-        await asyncio.gather(*(self._units.stop(each) for each in (network, *outcome)))
-        await self._units.reset_failed([network] if keep else [task_service(name), task_scope(name), network])
+        # Waiting for the network unit keeps its release from a later reservation of this name.
+        stops = [self._units.stop_unneeded(network_service(name))]
+        stops += [] if keep else [self._units.stop(outcome_target(name))]
+        await asyncio.gather(*stops)
+        if not keep:  # a network unit that failed is unloaded with the task's unit: CollectMode=
+            await self._units.reset_failed([unit] if unit else [task_service(name), task_scope(name)])
         # A reservation without a network unit is left. The lease record is read first: the call activates the service.
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
         if not keep:  # a retained service can be started again by systemctl
+            await self._networks.forget(name)
             await self._users.release(name)
 
     async def _check(self, workload: Workload, find_image: FindImage) -> Plan:
@@ -439,19 +448,23 @@ class Starter:
         try:
             reservation = await self._networks.reserve(name, plan.nics, plan.ports)
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
-            await _undo(self._networks.release(name))
+            await _undo(self._unreserve(name))
             raise
         try:
             yield reservation
         except _NameTakenError:  # the reservation belongs to the other start
             raise
         except BaseException:
-            await _undo(self._networks.release(name))
+            await _undo(self._unreserve(name))
             raise
+
+    async def _unreserve(self, name: TaskName) -> None:
+        await self._networks.release(name)
+        await self._networks.forget(name)
 
     @asynccontextmanager
     async def _attached(self, reservation: Reservation) -> AsyncGenerator[None, None]:
-        """Attach before StartTransientUnit: solo5-network@.service then needs no ExecStart=. `_reserved` undoes it."""
+        """Attach before StartTransientUnit, without a process of solo5-attach@.service. `_reserved` undoes it."""
         if reservation.leases:
             await self._networks.attach(reservation.task)
         yield
@@ -498,7 +511,8 @@ class Starter:
     async def _start(self, plan: Plan, unit: TransientUnit, files: UnitFiles) -> Invocation:
         name = plan.name
         try:
-            return await self._units.start(unit, files)
+            with self._networks.start_mark(name) if plan.reservation.leases else nullcontext():
+                return await self._units.start(unit, files)
         except TakenError as error:
             raise _NameTakenError(
                 f"task name {name!r} has just been taken: expected a name that no task has.",
@@ -517,7 +531,7 @@ class Starter:
         name = plan.name
         part, unit, namespace = ("tender", error.unit, plan.log_namespace)
         if error.result == "dependency":
-            part, unit, namespace = ("network", network_service(name), "")
+            part, unit, namespace = ("network", attach_service(name), "")
         messages = await self._console.failure_messages(unit, namespace)
         quoted = messages[-1] if messages else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")

@@ -4,9 +4,11 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.queries import is_hung
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, UnitKind
+from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -16,6 +18,9 @@ SIGKILL = 9
 STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
+
+STOP_JOB_POLL_S = 0.02
+"""Interval of the reads of a unit until its stop job has begun."""
 
 HUNG_CHECK_INTERVAL_S = 5.0
 """Interval of the check for a hung tender: no signal reports that a main thread has ended before the others."""
@@ -28,30 +33,22 @@ class Stopper:
         self._backends = backends
         self._units = backends.units
 
-    async def wait_until_over(self, state: UnitState, *, seen: bool = False) -> UnitState | None:
+    async def wait_until_over(self, state: UnitState) -> UnitState | None:
         """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
 
-        A lost signal delays the end until the next poll of units; while the bus or PID 1 restarts, the wait goes on.
-        A hung tender (`is_hung`), which PID 1 does not report, would never end by itself; it is killed.
-
-        Args:
-            state: the run to wait for.
-            seen: `state` has just been read.
+        While the bus or PID 1 restarts, the wait goes on. A hung tender (`is_hung`), which PID 1 does not report, would
+        never end by itself; it is killed.
         """
-        async with self._units.watched(state, seen=seen) as unit:
+        async with self._units.watched(state) as unit:
             while (now := unit.state) is not None and now.invocation == state.invocation:
                 if now.over:
                     return now
-                if await self.is_hung(now):
+                if await is_hung(now, self._backends.usages):
                     with suppress(HostError):  # without the note, the outcome is `killed`
                         await self._backends.console.log_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
                 await unit.changed(HUNG_CHECK_INTERVAL_S)
         return None
-
-    async def is_hung(self, state: UnitState) -> bool:
-        """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
-        return bool(state.main_pid) and not state.over and await self._backends.usages.stalled(state.main_pid)
 
     async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
         """Send the stop signal, wait at most `timeout_s` seconds, then kill the whole cgroup."""
@@ -60,7 +57,7 @@ class Stopper:
             await self._units.thaw(state.unit)
         try:
             # A hung tender reacts to SIGKILL only.
-            async with asyncio.timeout(0 if await self.is_hung(state) else timeout_s):
+            async with asyncio.timeout(0 if await is_hung(state, self._backends.usages) else timeout_s):
                 await self._request_stop(state, signal, timeout_s)
         except TimeoutError:
             await self._kill(state)
@@ -78,10 +75,12 @@ class Stopper:
         stopping = asyncio.ensure_future(self._units.stop(state.unit))
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_JOB_TIMEOUT_S), self._units.watched(state) as unit:
+                async with asyncio.timeout(STOP_JOB_TIMEOUT_S):
                     # Once the stop job has begun, `UnitState.stop_requested` is true at the end.
-                    while unit.state is not None and unit.state.active is ActiveState.ACTIVE:
-                        await unit.changed()
+                    while True:
+                        if await self._units.active_state(state.unit) is not ActiveState.ACTIVE:
+                            break
+                        await asyncio.sleep(STOP_JOB_POLL_S)
             await self._units.kill(state.unit, SIGKILL, everyone=True)
             await stopping
         finally:

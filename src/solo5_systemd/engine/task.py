@@ -4,19 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from solo5_systemd.cgroup.usage import Usage
-from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.model import Lease, Reservation
-from solo5_systemd.network.tap_counters import Traffic
-from solo5_systemd.unit.outcome import Outcome
+from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import UnitKind
 
 if TYPE_CHECKING:
+    from solo5_systemd.cgroup.usage import Usage
     from solo5_systemd.image.manifest import Manifest
+    from solo5_systemd.network.model import Lease, Reservation
+    from solo5_systemd.network.tap_counters import Traffic
+    from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.unit.tender import Tender
+
+
+_MEMORY_DIGITS = 20
+"""Digits of the longest number of bytes."""
 
 
 class Phase(StrEnum):
@@ -31,20 +34,14 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One task.
+class _OfUnit:
+    """A task by the state of its unit.
 
     Attributes:
-        state: of its unit.
-        phase: of the task.
-        outcome: None until it has ended.
-        reservation: its leases and ports; None without any.
+        state: of the unit.
     """
 
     state: UnitState
-    phase: Phase
-    outcome: Outcome | None = None
-    reservation: Reservation | None = None
 
     @property
     def name(self) -> TaskName:
@@ -76,6 +73,22 @@ class Task:
         """Return the start of the tender in microseconds since the epoch; 0 for never."""
         return self.state.started
 
+
+@dataclass(frozen=True, kw_only=True)
+class Task(_OfUnit):
+    """One task.
+
+    Attributes:
+        state: of its unit.
+        phase: of the task.
+        outcome: None until it has ended.
+        reservation: its leases and ports; None without any.
+    """
+
+    phase: Phase
+    outcome: "Outcome | None" = None
+    reservation: "Reservation | None" = None
+
     @property
     def ended(self) -> int:
         """Return the end of the tender in microseconds since the epoch; 0 for never."""
@@ -105,7 +118,28 @@ class Task:
     def memory(self) -> int:
         """Return the task's memory in bytes; 0 if unknown."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= _MEMORY_DIGITS else 0
+
+
+class LeasedNic(NamedTuple):
+    """What a list shows of a lease, as text; `address`: IPv4, without prefix length."""
+
+    nic: str
+    network: str
+    address: str
+    tap: str
+
+
+class Endpoints(NamedTuple):
+    """The leased NICs and published ports of one task as text, in the order of its lease record.
+
+    Attributes:
+        nics: one for each lease.
+        ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
+    """
+
+    nics: tuple[LeasedNic, ...] = ()
+    ports: tuple[tuple[str, int, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,33 +151,20 @@ class Sample:
         nics: counters of each attached NIC.
     """
 
-    usage: Usage
-    nics: Mapping[DeviceName, Traffic]
+    usage: "Usage"
+    nics: "Mapping[DeviceName, Traffic]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
-    """A task that has just been started, read with few D-Bus calls.
+class Started(_OfUnit):
+    """A task that has just been started.
 
     Attributes:
-        name: of the task.
-        unit: its unit.
-        invocation: InvocationID=, in hexadecimal digits; each start has another.
-        pid: of the tender; 0 if it has ended already, and for a scope.
-        started: microseconds since the epoch; 0 for a scope.
-        control_group: ControlGroup=, below the root of the hierarchy; empty if it has been removed already.
+        state: its unit, as far as it is known without a D-Bus call: a scope has neither PID nor start time.
         reservation: its leases and ports; None without any.
-        log_namespace: the journal namespace of its console; empty: the host's journal.
     """
 
-    name: TaskName
-    unit: str
-    invocation: str
-    pid: int
-    started: int
-    control_group: str
-    reservation: Reservation | None
-    log_namespace: str = ""
+    reservation: "Reservation | None"
 
 
 SpawnProcess = Callable[[Sequence[str], Sequence[int], str], AbstractAsyncContextManager[int]]
@@ -185,7 +206,7 @@ class StartCallbacks(Protocol):
     def on_preflight(self, preflight: Preflight) -> None:
         """Called after preflight, before anything is created; an error raised here fails the start."""
 
-    def on_leases(self, leases: Sequence[Lease]) -> None:
+    def on_leases(self, leases: "Sequence[Lease]") -> None:
         """Called when addresses are reserved."""
 
 
@@ -198,7 +219,7 @@ class NoCallbacks:
     def on_preflight(self, preflight: Preflight) -> None:
         """See `StartCallbacks`."""
 
-    def on_leases(self, leases: Sequence[Lease]) -> None:
+    def on_leases(self, leases: "Sequence[Lease]") -> None:
         """See `StartCallbacks`."""
 
 

@@ -44,8 +44,9 @@ def service_handler(descriptor: ServiceDescriptor, implementation: object, to_fa
     """Return a handler that serves the methods of *descriptor* by those of *implementation*, in snake_case.
 
     A method takes the request, or an asynchronous iterator of requests. It is a coroutine that returns the response, or
-    returns an asynchronous iterator of responses. An exception becomes the status that *to_failure* returns, or else is
-    logged, with the status UNKNOWN. A call is cancelled when its caller disconnects.
+    returns an asynchronous iterator of responses; a response may be serialised already. An exception becomes the status
+    that *to_failure* returns, or else is logged, with the status UNKNOWN. A call is cancelled when its caller
+    disconnects.
 
     Raises:
         AttributeError: *implementation* lacks a method.
@@ -66,8 +67,12 @@ def _method_handler(
     return make(
         _with_error_status(call, descriptor.name, to_failure),
         request_deserializer=_message_class(descriptor.input_type).FromString,
-        response_serializer=_message_class(descriptor.output_type).SerializeToString,
+        response_serializer=_serialized,
     )
+
+
+def _serialized(response: Message | bytes) -> bytes:
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _unary(method: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:

@@ -48,24 +48,16 @@ class Journal:
     async def lines(
         self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
     ) -> AsyncGenerator["Line", None]:
-        """Yield the console lines of one run, oldest first; without PID 1's messages about the unit.
-
-        They are selected by the unit and the run's start, not by _SYSTEMD_INVOCATION_ID=: journald looks that up when
-        it processes a line, and the last lines of a unit that has just ended may be without it.
-        """
+        """Yield the console lines of one run, oldest first; without PID 1's messages about the unit."""
         from solo5_systemd.journal.follow import batches
-        from solo5_systemd.journal.reader import JournalReader
+        from solo5_systemd.journal.run_lines import run_reader, seek
 
-        matches = (f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout")
-        with closing(JournalReader(matches, state.log_namespace)) as journal:
+        with closing(run_reader(state)) as journal:
             if until is not None:
                 journal.watch()
                 if os.geteuid() != 0 and not journal.has_files:
                     return  # no permission: there is nothing to wait for
-            if last is None:
-                journal.seek_realtime(state.started)
-            else:
-                journal.seek_last(last)
+            seek(journal, state, last)
             async with aclosing(batches(journal, BATCH_LINES, until)) as found:
                 async for batch in found:
                     for line in batch:

@@ -18,6 +18,9 @@ a second.
 IDLE_INTERVAL_S = 0.25
 """The same after a while without new lines: no longer than journald's signal takes at most."""
 
+SILENT_AFTER_POLLS = 40
+"""Polls without a new line, some ten seconds, after which a timer with a `silent_interval_s` relies on the signal."""
+
 
 class PollTimer:
     """The wait between two polls of journals: doubled with each poll that found no line, up to a limit.
@@ -25,18 +28,26 @@ class PollTimer:
     Args:
         poll_interval_s: seconds of the first wait.
         idle_interval_s: seconds of the longest one.
+        silent_interval_s: seconds of a wait after `SILENT_AFTER_POLLS`; None: the same.
     """
 
-    def __init__(self, poll_interval_s: float = POLL_INTERVAL_S, idle_interval_s: float = IDLE_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        idle_interval_s: float = IDLE_INTERVAL_S,
+        silent_interval_s: float | None = None,
+    ) -> None:
         self._shortest_s, self._longest_s = poll_interval_s, idle_interval_s
+        self._silent_s = silent_interval_s or idle_interval_s
         self._next_s = poll_interval_s
+        self._polls = 0
         self._long_wait: asyncio.Future[None] | None = None
 
     def restart(self) -> None:
         """Begin with the shortest wait again, after a line or for a new console; a longer wait ends now."""
         if self._long_wait is not None:
             _wake(self._long_wait)
-        self._next_s = self._shortest_s
+        self._next_s, self._polls = self._shortest_s, 0
 
     async def wait(self, fds: Collection[int]) -> None:
         """Return when journald has signalled a change by one of these descriptors, or after the interval.
@@ -51,7 +62,9 @@ class PollTimer:
         woken: asyncio.Future[None] = loop.create_future()
         self._long_wait = woken if self._next_s > self._shortest_s else None
         timer = loop.call_later(self._next_s, _wake, woken)
-        self._next_s = min(self._next_s * 2, self._longest_s)
+        self._polls += 1
+        is_silent = self._polls >= SILENT_AFTER_POLLS
+        self._next_s = self._silent_s if is_silent else min(self._next_s * 2, self._longest_s)
         for fd in fds:
             loop.add_reader(fd, _wake, woken)
         try:

@@ -10,6 +10,7 @@ from solo5_systemd.settings.model import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.settings.files import CachedSettings
 
 
 class EngineSession:
@@ -28,6 +29,7 @@ class EngineSession:
         self._resources = AsyncExitStack()
         self._connecting = asyncio.Lock()
         self._engine: Runtime | None = None
+        self._host_settings: CachedSettings | None = None
 
     def configure(self, config: PluginConfig) -> None:
         """Set the plugin configuration that `settings` applies."""
@@ -39,9 +41,11 @@ class EngineSession:
         Raises:
             SettingsError: a settings file is wrong.
         """
-        from solo5_systemd.settings.files import read_settings
+        if self._host_settings is None:
+            from solo5_systemd.settings.files import CachedSettings
 
-        settings = read_settings()
+            self._host_settings = CachedSettings()
+        settings = self._host_settings()
         return replace(
             settings,
             tender_paths=self._config.tender_paths or settings.tender_paths,

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.names import TaskName, log_namespace, task_name
+from solo5_systemd.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.values import Logging, choice
-from solo5_systemd.workload import UnitKind
 
 VERSION = 2
 """Version 1 had no `ready`."""

@@ -10,7 +10,7 @@ from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.errors import to_failure
-from solo5_systemd.nomad.process import raise_nofile_limit
+from solo5_systemd.nomad.process import raise_nofile_limit, use_one_arena
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.service import BasePlugin, DriverService
 
@@ -29,6 +29,7 @@ THREADS = 64
 
 def main() -> None:
     """Run the plugin until Nomad shuts it down."""
+    use_one_arena()  # before the first thread
     raise_nofile_limit()
     asyncio.run(_main())
 

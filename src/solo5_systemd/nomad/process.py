@@ -3,6 +3,7 @@
 import os
 import resource
 from contextlib import suppress
+from ctypes import CDLL
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,19 @@ def agent_id() -> str:
     except OSError:
         return ""
     return f"{pid}.{fields[19]}" if pid > 1 else ""
+
+
+M_ARENA_MAX = -8
+"""mallopt(3)."""
+
+
+def use_one_arena() -> None:
+    """Let all threads allocate memory from one arena, where the C library is glibc.
+
+    With an arena for each, the threads for file I/O keep several MB that the others cannot use.
+    """
+    with suppress(AttributeError):
+        CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)

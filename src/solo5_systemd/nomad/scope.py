@@ -79,7 +79,7 @@ class ScopeChildren:
         waiting = _WaitingChild(lambda namespace: engine.open_console(task_scope(workload.name), namespace))
         async with engine.start_scope(workload, waiting.spawn, progress) as started:
             self.children[workload.name] = waiting.execute()
-        return replace(started, started=since)
+        return replace(started, state=replace(started.state, started=since))
 
     async def wait(self, name: TaskName) -> int | None:
         """Wait for a child, and return its exit status, negative for a signal; None: the task has no child here."""

@@ -92,7 +92,7 @@ class DriverService:
     async def start_task(self, request: wire.StartTaskRequest) -> wire.StartTaskResponse:
         """Start a task, and return its handle and its guest's address."""
         entry = await self._driver.start(request.task)
-        response = wire.StartTaskResponse(handle=_handle(entry))
+        response = wire.StartTaskResponse(handle=_handle(request.task, entry))
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
         return response
@@ -136,8 +136,11 @@ class DriverService:
             response.network_override.CopyFrom(entry.network)
         return response
 
-    def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[wire.TaskStatsResponse]:
-        """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer."""
+    def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[bytes]:
+        """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer.
+
+        Each response is a serialised TaskStatsResponse.
+        """
         entry = self._driver.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
         interval = max(requested, self._driver.config.stats_interval)
@@ -177,10 +180,10 @@ class DriverService:
         return wire.DestroyNetworkResponse()
 
 
-def _handle(entry: TaskEntry) -> wire.TaskHandle:
+def _handle(config: wire.TaskConfig, entry: TaskEntry) -> wire.TaskHandle:
     return wire.TaskHandle(
         version=about.HANDLE_VERSION,
-        config=entry.config,
+        config=config,
         state=wire.RUNNING,
         driver_state=encode(entry.state),
     )
@@ -199,7 +202,8 @@ def _status(entry: TaskEntry) -> wire.TaskStatus:
 
 
 def _driver_status(entry: TaskEntry) -> wire.TaskDriverStatus:
-    attributes = {"unit": entry.state.unit, "invocation": entry.state.invocation, "control_group": entry.control_group}
+    run = entry.run
+    attributes = {"unit": run.unit, "invocation": run.invocation, "control_group": run.control_group}
     return wire.TaskDriverStatus(attributes=attributes)
 
 

@@ -7,14 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.concurrency.retry import retry
-from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.unit.state import state_of_run
+from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -57,26 +56,22 @@ class ExitWaiter:
         self._stop_requested.discard(name)
         self._scopes.forget(name)
 
-    async def wait(self, state: DriverState, pid: int, *, seen: Task | None = None) -> TaskEnd:
+    async def wait(self, state: DriverState, run: UnitState) -> TaskEnd:
         """Wait for a task's end, through any outage of PID 1 or the bus.
 
         Args:
-            state: the task's handle, which names the invocation.
-            pid: the tender's.
-            seen: the task as just listed with others, to save a call; None: it is queried.
+            state: the task's handle.
+            run: its unit as it was last read.
         """
-
-        async def attempt() -> TaskEnd:
-            nonlocal seen
-            known, seen = seen, None  # after an outage, it is no longer the task of a moment ago
-            return await self._wait(state, pid, known)
-
         # Every error: an exception in the group's task would end the plugin.
         return await retry(
-            attempt, Exception, interval_s=RETRY_INTERVAL_S, on_failure=partial(self._log_failure, state.task)
+            lambda: self._wait(state, run),
+            Exception,
+            interval_s=RETRY_INTERVAL_S,
+            on_failure=partial(self._log_failure, state.task),
         )
 
-    async def _wait(self, state: DriverState, pid: int, seen: Task | None) -> TaskEnd:
+    async def _wait(self, state: DriverState, run: UnitState) -> TaskEnd:
         """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
         try:
             engine = await self._session.engine()
@@ -84,8 +79,7 @@ class ExitWaiter:
             status = await self._scopes.wait(state.task)
             if status is not None:
                 return await self._child_end(engine, state, status)
-            run = state_of_run(state.unit, state.invocation, pid)
-            task = await engine.wait_for_run(seen.state if seen else run, seen=seen is not None and not seen.state.over)
+            task = await engine.wait_for_run(run)
             return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.ended or _now())
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=_now())

@@ -28,6 +28,8 @@ class StagingPipe:
     One descriptor is both ends; the owner of this object closes it. All calls are non-blocking.
     """
 
+    __slots__ = ("fd",)
+
     def __init__(self, fd: int | None = None) -> None:
         self.fd = _open_pipe() if fd is None else fd
 
@@ -83,6 +85,10 @@ class FifoWriter:
     Attributes:
         queue: the lines after the staged bytes.
     """
+
+    __slots__ = (
+        "_confirmed", "_fd", "_loop", "_retry", "_save", "_staged_bytes", "_staging", "_watching", "queue",
+    )  # fmt: skip
 
     def __init__(
         self,

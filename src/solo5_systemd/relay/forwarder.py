@@ -26,6 +26,10 @@ from solo5_systemd.relay.task_console import TaskConsole
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
 """Between two checks for consoles whose FIFOs were unlinked without a Drain."""
 
+SILENT_INTERVAL_S = 2.0
+"""Between two polls of the journals while no guest writes: libsystemd's own limit for a signal that does not come
+(sd_journal_wait(3))."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +49,7 @@ class Forwarder:
         self, state_files: StateFiles, open_journal: OpenJournal = JournalReader, timer: PollTimer | None = None
     ) -> None:
         self._open_journal = open_journal
-        self._timer = timer or PollTimer()
+        self._timer = timer or PollTimer(silent_interval_s=SILENT_INTERVAL_S)
         self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
         self._state_files = state_files
         self._consoles: dict[TaskName, TaskConsole] = {}

@@ -1,6 +1,7 @@
 """The console of one task: a FIFO writer and a catch-up reader for each stream."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
@@ -26,6 +27,11 @@ class TaskConsole:
         writers: the FIFO writer of each stream.
     """
 
+    __slots__ = (
+        "_catchups", "_open_any_journal", "ended", "namespace", "number", "since", "since_monotonic", "task", "unit",
+        "writers",
+    )  # fmt: skip
+
     def __init__(
         self,
         state: ConsoleState,
@@ -40,15 +46,11 @@ class TaskConsole:
         self._open_any_journal = open_journal
         self.writers = {
             stream: self._create_writer(
-                stream, delivery, catch_up_to, stored.take_staging_pipe(self.number, stream), lambda: save(self)
+                stream, delivery, catch_up_to, stored.take_staging_pipe(self.number, stream), partial(save, self)
             )
             for stream, delivery in state.streams.items()
         }
-        since = (self.since, self.since_monotonic)
-        self._catchups = [
-            (writer, JournalCatchup(writer.queue, matches(self.unit, stream), since, self._open_journal))
-            for stream, writer in self.writers.items()
-        ]
+        self._catchups: dict[Stream, JournalCatchup] = {}
 
     @property
     def state(self) -> ConsoleState:
@@ -106,12 +108,25 @@ class TaskConsole:
     def catch_up(self) -> bool:
         """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""
         busy = False
-        for writer, catchup in self._catchups:
-            if writer.has_reader and catchup.step():
+        for stream, writer in self.writers.items():
+            if writer.has_reader and self._catchup(stream).step():
                 writer.pump()
                 busy = True
         self._append_removed_notices()
+        if not self.is_catching_up:
+            self._close_catchups()
         return busy
+
+    def _catchup(self, stream: Stream) -> JournalCatchup:
+        if stream not in self._catchups:
+            since = (self.since, self.since_monotonic)
+            queue = self.writers[stream].queue
+            self._catchups[stream] = JournalCatchup(queue, matches(self.unit, stream), since, self._open_journal)
+        return self._catchups[stream]
+
+    def _close_catchups(self) -> None:
+        while self._catchups:
+            self._catchups.popitem()[1].close()
 
     def _append_removed_notices(self) -> None:
         stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
@@ -138,6 +153,6 @@ class TaskConsole:
 
     def close(self) -> None:
         """Close the FIFOs, the staging pipes and the journal."""
-        for writer, catchup in self._catchups:
-            catchup.close()
+        self._close_catchups()
+        for writer in self.writers.values():
             writer.close()

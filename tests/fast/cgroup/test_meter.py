@@ -1,5 +1,6 @@
 import errno
 import os
+import time
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from shutil import rmtree
@@ -7,7 +8,8 @@ from shutil import rmtree
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.cgroup.meter import Meter
+from solo5_systemd.cgroup.hierarchy import open_file
+from solo5_systemd.cgroup.meter import RETRY_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 
 
@@ -16,6 +18,40 @@ def group(tmp_path: Path) -> Path:
     (tmp_path / "cpu.stat").write_text("usage_usec 7\n")
     (tmp_path / "memory.current").write_text("4096\n")
     return tmp_path
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the meter, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The descriptors of all calls of pread(2)."""
+    found, pread = list[int](), os.pread
+
+    def counted(fd: int, size: int, offset: int) -> bytes:
+        found.append(fd)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    return found
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of all files that are opened."""
+    found = list[str]()
+
+    def counted(path: str) -> int:
+        found.append(path)
+        return open_file(path)
+
+    monkeypatch.setattr("solo5_systemd.cgroup.meter.open_file", counted)
+    return found
 
 
 def meter_of(group: Path) -> AbstractContextManager[Meter]:
@@ -66,11 +102,53 @@ def test_files_are_opened_once_and_closed_in_the_end(group: Path) -> None:
     assert descriptors(group) == {}
 
 
-def test_a_file_that_comes_later_is_read_then(group: Path) -> None:
+def test_a_missing_file_is_looked_for_every_ten_seconds(group: Path, clock: list[float], opened: list[str]) -> None:
     with meter_of(group) as meter:
         assert sample(meter).memory.peak is None
         (group / "memory.peak").write_text("8192\n")
+        opened.clear()
+        assert sample(meter).memory.peak is None
+        assert opened == []
+        clock[0] += RETRY_INTERVAL_S
         assert sample(meter).memory.peak == 8192
+
+
+def test_a_sample_of_an_idle_guest_reads_three_files(group: Path, clock: list[float], reads: list[int]) -> None:
+    for name in ("memory.peak", "memory.swap.current"):
+        (group / name).write_text("4096\n")
+    (group / "memory.stat").write_text("anon 4096\nshmem 0\n")
+    with meter_of(group) as meter:
+        for passed, files in ((0, 5), (1, 5), (SETTLE_S, 3), (1, 3)):
+            clock[0] += passed
+            reads.clear()
+            assert sample(meter).memory.rss == 4096
+            assert len(reads) == files
+        (group / "memory.current").write_text("8192\n")
+        reads.clear()
+        sample(meter)
+        assert len(reads) == 5
+
+
+def test_memory_stat_is_read_for_a_while_after_a_change(group: Path, clock: list[float]) -> None:
+    (group / "memory.stat").write_text("anon 4096\nshmem 0\n")
+    with meter_of(group) as meter:
+        sample(meter)
+        clock[0] += SETTLE_S - 1
+        (group / "memory.stat").write_text("anon 8192\nshmem 0\n")  # the kernel updates its counters later
+        assert sample(meter).memory.rss == 8192
+
+
+def test_a_cgroup_of_the_same_name_is_read_at_once(group: Path) -> None:
+    with meter_of(group) as meter:
+        sample(meter)
+        rmtree(group)
+        assert meter.sample() is not None, "a removed file is still open"
+        meter.close()
+        assert meter.sample() is None
+        group.mkdir()
+        (group / "cpu.stat").write_text("usage_usec 1\n")
+        (group / "memory.current").write_text("1\n")
+        assert (sample(meter).cpu.total, sample(meter).memory.current) == (1, 1)
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])

@@ -14,7 +14,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.kernel import failing
-from tests.support.fakes.tasks import NETWORK, running
+from tests.support.fakes.tasks import NETWORK, endpoints, running
 
 from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus
@@ -167,8 +167,10 @@ def test_help_and_labels_are_escaped_for_each_format() -> None:
 
 def test_every_metric_is_documented() -> None:
     documented = DOCUMENT.read_text()
+    web = running(networked=True)
+    assert web.reservation is not None
     names = {
         f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
-        for family in families([running(networked=True)], {WEB: FULL}, [NETWORK])
+        for family in families([web], {WEB: endpoints(web.reservation)}, {WEB: FULL}, [NETWORK])
     }
     assert [name for name in sorted(names) if f"`{name}`" not in documented] == []

@@ -12,8 +12,9 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.names import UnitKind
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import StopSignal, UnitKind, Workload
+from solo5_systemd.workload import StopSignal, Workload
 
 
 def started(solo5ctl: Solo5ctl) -> Workload:

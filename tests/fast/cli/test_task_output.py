@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, running
+from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, running
 
 from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Phase
+from solo5_systemd.names import UnitKind
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import UnitKind
 
 MINUTE = 60_000_000
 NOW = STARTED + 3 * MINUTE
@@ -55,8 +55,10 @@ def test_unknown_times_are_left_out() -> None:
 
 def test_ports_and_addresses_have_podmans_format() -> None:
     task = running(networked=True)
-    assert task_output.ports(task.reservation) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
-    assert task_output.addresses(task.reservation) == "10.89.0.2"
+    assert task.reservation is not None
+    shown = endpoints(task.reservation)
+    assert task_output.ports(shown) == "0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp"
+    assert task_output.addresses(shown) == "10.89.0.2"
     assert task_output.ports(None) == task_output.addresses(None) == ""
 
 

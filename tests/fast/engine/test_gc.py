@@ -113,3 +113,14 @@ async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
     await runtime.gc.collect(dry_run=True)
     assert machine.images.collected == frozenset({running().sha256})
+
+
+async def test_a_request_is_removed_with_the_user_of_a_task_that_is_gone(machine: Machine, runtime: Runtime) -> None:
+    machine.users.held = {TaskName("gone"): 61200}
+    assert await runtime.gc.users() == ["gone"]
+    assert machine.networks.forgotten == ["gone"]
+    machine.users.held = {TaskName("lost"): 61201}
+    await runtime.gc.collect(dry_run=True)
+    assert machine.networks.forgotten == ["gone"]
+    await runtime.gc.collect(dry_run=False)
+    assert machine.networks.forgotten == ["gone", "lost"]

@@ -7,9 +7,8 @@ from tests.support.fakes.tasks import LEASE, ended, running
 
 from solo5_systemd.engine.orphans import Snapshot, orphans
 from solo5_systemd.engine.task import Task
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
-from solo5_systemd.workload import UnitKind
 
 WEB = TaskName("web")
 ALLOCATION = "/var/lib/nomad/alloc/3fa85f64"

@@ -234,7 +234,7 @@ async def test_following_ends_where_the_task_is_removed(machine: Machine, runtim
 
 
 async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.steps.errors["changes"] = HostError("the bus broke.")
+    machine.steps.errors["watch"] = HostError("the bus broke.")
     with pytest.raises(HostError, match="the bus broke"):
         await read(runtime, web, follow=True)
 

@@ -28,12 +28,12 @@ from solo5_systemd.errors import (
 )
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.unit.state import ActiveState, MainCode, state_of_run
-from solo5_systemd.workload import MIB, Publish, UnitKind, Workload
+from solo5_systemd.unit.state import ActiveState, MainCode
+from solo5_systemd.workload import MIB, Publish, Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"
@@ -79,7 +79,7 @@ async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_befor
     assert properties["LogNamespace"] == "guests"
     machine.console.log_namespace = "of later tasks"
     task = await runtime.task(WEB)
-    assert (started.log_namespace, task.state.log_namespace) == ("guests", "guests")
+    assert (started.state.log_namespace, task.state.log_namespace) == ("guests", "guests")
 
 
 async def test_a_namespace_whose_journald_does_not_start_is_told_and_nothing_is_left(
@@ -374,7 +374,7 @@ async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_noth
         ("failed", UNIT, [], "task web did not start: its tender failed: job result 'failed'"),
         (
             "dependency",
-            "solo5-network@web.service",
+            "solo5-attach@web.service",
             ["port 80 is taken."],
             "task web did not start: its network failed: port 80 is taken.",
         ),
@@ -389,7 +389,7 @@ async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_n
         await runtime.start(WORKLOAD)
     assert str(caught.value) == f"{words} See: journalctl -u {unit}"
     assert machine.holds == NOTHING
-    assert "solo5-network@web.service" in machine.units.forgotten
+    assert "solo5-task-web.service" in machine.units.forgotten
 
 
 @pytest.mark.parametrize("ended", [(MainCode.EXITED, 1), (MainCode.KILLED, 11)])
@@ -398,8 +398,8 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
 ) -> None:
     machine.units.job_result, machine.units.ended_at_once = "failed", ended
     started = await runtime.start(WORKLOAD)
-    assert (started.pid, started.control_group) == (0, "")
-    task = await runtime.wait_for_run(state_of_run(started.unit, started.invocation, started.pid))
+    assert (started.pid, started.state.control_group) == (0, "")
+    task = await runtime.wait_for_run(started.state)
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
 
 
@@ -460,12 +460,52 @@ async def test_a_start_that_comes_second_undoes_nothing_of_the_first(
     assert machine.units.loaded[UNIT].active is ActiveState.ACTIVE
 
 
+async def test_pid_1_sees_the_mark_of_a_start_whose_network_is_attached(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.hang_on = "start unit"
+    starting = asyncio.ensure_future(runtime.start(WORKLOAD))
+    await machine.steps.hanging.wait()
+    assert (machine.networks.marked, machine.steps.taken[-2:]) == ({WEB}, ["attach", "start unit"])
+    machine.steps.go_on.set()
+    await starting
+    assert machine.networks.marked == set()
+
+
+async def test_a_task_without_nics_has_no_mark(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.hang_on = "start unit"
+    starting = asyncio.ensure_future(runtime.start(Workload(name=WEB, image="/srv/plain")))
+    await machine.steps.hanging.wait()
+    assert machine.networks.marked == set()
+    machine.steps.go_on.set()
+    await starting
+
+
+@pytest.mark.parametrize("fault", ["reserve", "attach", "start unit"])
+async def test_the_request_of_a_start_that_failed_is_removed_after_its_release(
+    machine: Machine, runtime: Runtime, fault: str
+) -> None:
+    machine.steps.errors[fault] = HostError("no answer.")
+    with pytest.raises(HostError, match="no answer"):
+        await runtime.start(WORKLOAD)
+    assert machine.steps.taken.index("release") < machine.steps.taken.index("forget")
+    assert (machine.networks.marked, set(machine.networks.forgotten)) == (set(), {WEB})
+
+
+async def test_the_request_is_removed_with_the_task_and_not_before(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(WORKLOAD)
+    await runtime.stop(WEB)
+    await runtime.discard(WEB, keep=True)
+    assert machine.networks.forgotten == []
+    await runtime.remove(WEB)
+    assert machine.networks.forgotten == [WEB]
+
+
 async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
     machine: Machine, runtime: Runtime
 ) -> None:
     machine.users.most, machine.users.held = 1, {TaskName("gone"): 61200}
     await runtime.start(WORKLOAD)
     assert machine.users.held == {WEB: 61200}
+    assert machine.networks.forgotten == ["gone"]
     with pytest.raises(TakenError, match="all users are in use"):
         await runtime.start(Workload(name=TaskName("more"), image="/srv/plain"))
     assert machine.holds == ({UNIT}, {WEB})
@@ -574,7 +614,7 @@ async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_des
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
     state = machine.units.loaded[unit.name]
     assert (entered.unit, entered.invocation) == (unit.name, state.invocation)
-    assert (entered.control_group, entered.reservation) == (state.control_group, machine.networks.held[WEB])
+    assert (entered.state.control_group, entered.reservation) == (state.control_group, machine.networks.held[WEB])
     assert state.log_fields["SOLO5_TASK"] == "web"
     lock, file = machine.disks.locks
     (image,) = machine.images.opened

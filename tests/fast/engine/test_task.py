@@ -4,9 +4,8 @@ from types import MappingProxyType
 import pytest
 
 from solo5_systemd.engine.task import Phase, Task, phase
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import UnitKind
 
 NAME = TaskName("web")
 FIELDS = {"SOLO5_IMAGE": "/srv/a b", "SOLO5_IMAGE_SHA256": "ab", "SOLO5_TENDER": "spt", "SOLO5_MEMORY": "1024"}
@@ -66,3 +65,8 @@ def test_a_task_shows_what_its_unit_says() -> None:
 def test_what_the_unit_does_not_say_is_empty_or_zero(fields: dict[str, str]) -> None:
     task = Task(state=state(log_fields=fields), phase=Phase.RUNNING)
     assert (task.image, task.sha256, task.tender, task.memory) == ("", "", "", 0)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "²", "9" * 21, "9" * 5000])
+def test_memory_that_is_no_number_of_bytes_is_unknown(text: str) -> None:
+    assert Task(state=state(log_fields={"SOLO5_MEMORY": text}), phase=Phase.RUNNING).memory == 0

@@ -166,7 +166,7 @@ async def test_new_lines_are_followed_until_all_are_written(files: Files) -> Non
 async def test_a_file_that_may_be_removed_at_once_is_read_at_once(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow.PollTimer.__init__, "__defaults__", (3600, 3600))
+    monkeypatch.setattr(follow.PollTimer.__init__, "__defaults__", (3600, 3600, None))
     async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
         following = asyncio.ensure_future(anext(lines))
         await yields()

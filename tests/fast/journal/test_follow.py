@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.support.fakes.background import yields
 
-from solo5_systemd.journal.follow import IDLE_INTERVAL_S, POLL_INTERVAL_S, PollTimer, batches
+from solo5_systemd.journal.follow import IDLE_INTERVAL_S, POLL_INTERVAL_S, SILENT_AFTER_POLLS, PollTimer, batches
 from solo5_systemd.journal.lines import Line
 
 if TYPE_CHECKING:
@@ -61,6 +61,25 @@ async def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
 
 async def test_polls_can_be_of_one_interval() -> None:
     assert await intervals(*[0] * 8, timer=PollTimer(0.05, 0.05)) == [0.05] * 7
+
+
+async def test_after_a_while_without_lines_only_the_signal_is_waited_for() -> None:
+    timer = PollTimer(silent_interval_s=2)
+    found = await intervals(*[0] * (SILENT_AFTER_POLLS + 4), 1, 0, 0, timer=timer)
+    assert found[SILENT_AFTER_POLLS - 2 :] == [IDLE_INTERVAL_S] * 2 + [2] * 4 + [POLL_INTERVAL_S, POLL_INTERVAL_S * 2]
+    assert 5 < sum(found[:SILENT_AFTER_POLLS]) < 15
+
+
+async def test_the_signal_ends_a_silent_wait() -> None:
+    loop, journal = asyncio.get_running_loop(), FakeReader()
+    timer = PollTimer(silent_interval_s=3600)
+    for _ in range(SILENT_AFTER_POLLS):
+        await timer.wait(())
+    before = loop.time()
+    os.eventfd_write(journal.fd, 1)
+    await timer.wait((journal.fd,))
+    os.close(journal.fd)
+    assert loop.time() == before
 
 
 async def test_a_restart_ends_a_long_wait_and_no_short_one() -> None:

@@ -9,9 +9,16 @@ import pytest
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import journald as module
 from solo5_systemd.names import TaskName
-from solo5_systemd.unit.state import state_of_run
+from solo5_systemd.unit.state import ActiveState, UnitState
 
-STATE = state_of_run("solo5-task-web.service", "1" * 32, 4711)
+STATE = UnitState(
+    task=TaskName("web"),
+    unit="solo5-task-web.service",
+    active=ActiveState.ACTIVE,
+    invocation="1" * 32,
+    main_pid=4711,
+    log_fields={},
+)
 
 
 @pytest.fixture

@@ -28,6 +28,33 @@ except ProcessLookupError:
 """
 
 
+ARENAS = """
+import ctypes, threading
+from solo5_systemd.nomad import process
+process.use_one_arena()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+libc.fclose.argtypes = [ctypes.c_void_p]
+libc.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+together = threading.Barrier(16)
+def allocate():
+    together.wait()
+    libc.malloc(1000)
+threads = [threading.Thread(target=allocate) for _ in range(16)]
+for each in threads: each.start()
+for each in threads: each.join()
+stream = libc.fopen(b"/dev/stdout", b"w")
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+"""
+
+
+def test_all_threads_of_the_plugin_allocate_from_one_arena() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.count("<heap nr=") == 1
+
+
 @pytest.mark.timeout(30)
 def test_the_plugins_own_limit_is_raised_and_its_childs_is_not() -> None:
     output = subprocess.run(

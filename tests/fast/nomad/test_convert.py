@@ -11,7 +11,7 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.names import DeviceName, NetworkName, UnitKind
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
@@ -21,7 +21,7 @@ from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.workload import MIB, UnitKind, Workload
+from solo5_systemd.workload import MIB, Workload
 
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")

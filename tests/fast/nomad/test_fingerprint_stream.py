@@ -165,7 +165,7 @@ async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
     def read() -> None:
         raise SettingsError("/etc/solo5/x.toml: mtu is 'x': expected a whole number.")
 
-    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", read)
+    monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: read)
     async with agent() as nomad:
         reason = await description(nomad.driver.fingerprints())
     assert reason == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

@@ -10,11 +10,10 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
 from solo5_systemd.nomad.gc.forgotten import ForgottenTasks
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import UnitKind
 
 LOST = TaskName("lost")
 NOW = ForgottenTasksConfig(creation_grace=0.0)

@@ -8,7 +8,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import NetworkName
+from solo5_systemd.names import NetworkName, UnitKind
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
     Ceilings,
@@ -20,7 +20,6 @@ from solo5_systemd.nomad.config.plugin import (
 )
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.unit.property_table import SETTABLE
-from solo5_systemd.workload import UnitKind
 
 POLICY = {
     "routed": True,

@@ -23,13 +23,13 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import NoCallbacks, Started
 from solo5_systemd.errors import HostError, NotFoundError
 from solo5_systemd.host.exec import IGNORED_SIGNALS
-from solo5_systemd.names import DeviceName, TaskName, task_scope
+from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
-from solo5_systemd.workload import UnitKind, Workload
+from solo5_systemd.workload import Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.scope"
@@ -117,7 +117,11 @@ async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engi
     scopes = ScopeChildren()
     started = await start(scopes, engine)
     state = machine.units.loaded[UNIT]
-    assert (started.unit, started.invocation, started.control_group) == (UNIT, state.invocation, state.control_group)
+    assert (started.unit, started.invocation, started.state.control_group) == (
+        UNIT,
+        state.invocation,
+        state.control_group,
+    )
     assert (started.pid, started.reservation) == (0, machine.networks.held[WEB])
     assert started.started > 1_700_000_000_000_000
     await scopes.wait(WEB)

@@ -8,7 +8,7 @@ from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopologyCore as Core
-from solo5_systemd.nomad.stats.message import fill_usage, mhz_per_core
+from solo5_systemd.nomad.stats.message import cpu_part, head, memory_part, mhz_per_core, timestamp
 
 _Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
 CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)
@@ -17,11 +17,8 @@ NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=
 
 
 def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
-    usage = wire.TaskResourceUsage()
-    if before is not None:
-        fill_usage(usage, None, before, mhz)
-    fill_usage(usage, before, now, mhz)
-    return usage
+    parts = memory_part(now.memory) + cpu_part(before, now, mhz)
+    return wire.TaskStatsResponse.FromString(parts).stats.agg_resource_usage
 
 
 def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
@@ -82,17 +79,11 @@ def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
     assert usage.HasField("memory")
 
 
-def test_what_is_not_measured_any_more_is_gone_from_the_message() -> None:
-    then = Usage(time=1.0, memory=Memory(current=9000, peak=9500), cpu=CPU)
-    usage = resource_usage(then, Usage(time=2.0, memory=Memory(current=7)), 2000)
-    assert (usage.memory.usage, usage.memory.max_usage, usage.cpu.throttled_periods) == (7, 0, 0)
-    assert (measured(usage.memory), measured(usage.cpu)) == ({_Memory.USAGE}, set())
-
-
-def test_memory_that_is_as_before_stays_told() -> None:
-    then = Usage(time=1.0, memory=Memory(current=9000), cpu=CPU)
-    usage = resource_usage(then, replace(then, time=2.0), 2000)
-    assert (usage.memory.usage, measured(usage.memory)) == (9000, {_Memory.USAGE})
+def test_the_parts_in_a_row_are_one_message() -> None:
+    parts = head("id") + timestamp(7_000_000_009) + memory_part(Memory(current=9000)) + cpu_part(THEN, NOW, 2000)
+    stats = wire.TaskStatsResponse.FromString(parts).stats
+    assert (stats.id, stats.timestamp.seconds, stats.timestamp.nanos) == ("id", 7, 9)
+    assert (stats.agg_resource_usage.memory.usage, stats.agg_resource_usage.cpu.percent) == (9000, 150)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The stream of a task's statistics: it ends with the task, and respects `stats_interval`."""
 
+from functools import partial
+
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.agent import Agent, agent
@@ -13,6 +15,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
+from solo5_systemd.nomad.stats import message
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -24,7 +27,7 @@ REQUEST = wire.TaskStatsRequest(task_id=TASK_ID, collection_interval=Duration(na
 
 
 async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
-    return [sample async for sample in nomad.service.task_stats(REQUEST)]
+    return [wire.TaskStatsResponse.FromString(sample) async for sample in nomad.service.task_stats(REQUEST)]
 
 
 async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> None:
@@ -42,6 +45,23 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
     assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
     assert all(sample.stats.timestamp.seconds for sample in samples)
     assert machine.steps.taken.count(f"metered /solo5.slice/{UNIT}") == 1
+
+
+async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[str]()
+
+    def counted(part: str, *_: object) -> bytes:
+        made.append(part)
+        return b""
+
+    for part in ("memory_part", "cpu_part"):
+        monkeypatch.setattr(message, part, partial(counted, part))
+    async with agent() as nomad:
+        nomad.driver.config = QUICK
+        await nomad.start(task_config())
+        async with Background(collected(nomad)):
+            await passed(0.05)
+    assert made == ["memory_part", "cpu_part", "cpu_part"], "no share, and then a share of 0"
 
 
 async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
@@ -72,7 +92,7 @@ async def test_no_statistics_are_asked_of_pid_1(machine: Machine) -> None:
         await nomad.start(task_config())
         before = len(machine.steps.taken)
         await anext(nomad.service.task_stats(REQUEST))
-        assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "changes", "stalled", "state"}
+        assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "watch", "stalled", "state"}
 
 
 async def test_an_unknown_task_has_no_statistics(machine: Machine) -> None:

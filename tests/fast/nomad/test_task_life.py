@@ -108,12 +108,12 @@ async def test_one_who_waits_and_goes_away_does_not_trouble_the_other(machine: M
 
 async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
     async with agent() as nomad:
-        machine.steps.errors["changes"] = HostError("the system bus does not answer.")
+        machine.steps.errors["watch"] = HostError("the system bus does not answer.")
         await nomad.start(task_config())
         async with Background(nomad.wait()) as waiting:
             await yields(500)
             assert not waiting.done()
-            del machine.steps.errors["changes"]
+            del machine.steps.errors["watch"]
             await yields()
             machine.units.end(UNIT, MainCode.EXITED, 5)
             ended = await waiting
@@ -300,7 +300,7 @@ async def test_an_end_is_read_once_for_all_who_ask(machine: Machine, fifos: Fifo
         await nomad.wait()
         assert machine.steps.taken[before:] == []
         await nomad.destroy(force=False)
-        assert not {"state", "states", "is_running", "changes"} & set(machine.steps.taken[before:])
+        assert not {"state", "states", "is_running"} & set(machine.steps.taken[before:])
     assert machine.holds == NOTHING
 
 

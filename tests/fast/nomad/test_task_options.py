@@ -11,7 +11,7 @@ from tests.fast.nomad.values import packed
 
 from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.names import DeviceName, NetworkName, UnitKind
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.task import (
     CONFIG_MAX_BYTES,
@@ -23,7 +23,6 @@ from solo5_systemd.nomad.config.task import (
     task_options,
 )
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.workload import UnitKind
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))

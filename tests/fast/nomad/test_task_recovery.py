@@ -3,16 +3,20 @@
 import asyncio
 import logging
 from dataclasses import replace
+from gc import collect
+from weakref import ref
 
 import pytest
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
+from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task.unit_cache import CACHE_TIMEOUT_S, UnitCache
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.state import MainCode
@@ -47,6 +51,27 @@ async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
     assert len(machine.units.started) == 1
 
 
+async def test_of_a_running_task_only_its_identity_is_kept(machine: Machine, handle: wire.TaskHandle) -> None:
+    assert handle.config.job_name == "shop", "Nomad gets the whole configuration back"
+    kept = wire.TaskConfig(id=TASK_ID, name="web", alloc_id=ALLOCATION, alloc_dir=handle.config.alloc_dir)
+    async with agent() as nomad:
+        await nomad.recover(handle)
+        assert nomad.driver.tasks.entry(TASK_ID).config == kept
+
+
+@pytest.mark.leaps
+async def test_the_listing_for_recovered_tasks_is_freed(machine: Machine, handle: wire.TaskHandle) -> None:
+    async with agent() as nomad:
+        cache = UnitCache(nomad.driver.session)
+        held = ref(await cache.task(NAME))
+        collect()
+        assert held() is not None
+        await passed(CACHE_TIMEOUT_S)
+        collect()
+        assert held() is None
+        assert await cache.task(NAME) is not None
+
+
 async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once(
     machine: Machine, handle: wire.TaskHandle, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,7 +91,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
     def broken() -> Settings:
         raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
 
-    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", broken)
+    monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: broken)
     async with agent() as nomad:
         await nomad.recover(handle)
         machine.units.end(UNIT, MainCode.EXITED, 3)
@@ -259,7 +284,7 @@ async def test_no_task_is_asked_for_alone_when_many_are_recovered(machine: Machi
         for handle in handles:
             await nomad.recover(handle)
         await yields(200)
-        assert not {"state", "states", "changes", "is_running", "forward"} & set(machine.steps.taken)
+        assert not {"state", "states", "is_running", "forward"} & set(machine.steps.taken)
         assert machine.steps.taken.count("running_states") == 1
 
 

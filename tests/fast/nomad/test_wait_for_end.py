@@ -7,18 +7,19 @@ import pytest
 from tests.support.fakes.background import Background
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter
-from solo5_systemd.workload import UnitKind
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 STATE = DriverState(
     task=TaskName("web"), unit="solo5-task-web.service", invocation="ab" * 16, boot="boot", started=1,
     kind=UnitKind.SERVICE, logging=Logging.NOMAD,
 )  # fmt: skip
+RUN = UnitState(task=STATE.task, unit=STATE.unit, active=ActiveState.ACTIVE, log_fields={})
 
 
 class CutOff(EngineSession):
@@ -34,6 +35,6 @@ async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):
-        async with Background(ExitWaiter(session, ScopeChildren()).wait(STATE, 1)) as waiting:
+        async with Background(ExitWaiter(session, ScopeChildren()).wait(STATE, RUN)) as waiting:
             assert not waiting.done()
     assert len(caplog.records) == warnings

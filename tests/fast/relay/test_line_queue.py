@@ -35,6 +35,18 @@ def test_offered_lines_are_written_in_order() -> None:
     assert queue.position == StreamPosition(cursor="c4")
 
 
+def test_a_queue_without_lines_has_no_deque_of_its_own() -> None:
+    queue, other = LineQueue(), LineQueue()
+    [line] = lines(1)
+    for empty in (lambda: write_all(queue), queue.evict):
+        queue.offer(line)
+        assert queue.pending
+        assert not other.pending
+        empty()
+        assert queue._lines is module.NO_LINES
+    assert not module.NO_LINES
+
+
 def test_a_chunk_has_about_the_capacity_of_a_pipe() -> None:
     queue = LineQueue()
     for line in lines(10, size=CHUNK_SIZE // 4):

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
-from solo5_systemd.cli.task_output import task_fields, task_json
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.queries import Queries
 
 
 def configure(parser: Parser) -> None:
@@ -21,7 +20,9 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl inspect` and return the exit status."""
 
-    async def command(engine: "Runtime") -> int:
+    async def command(engine: "Queries") -> int:
+        from solo5_systemd.cli.task_output import task_fields, task_json  # imported here for startup time
+
         tasks = [await engine.task(name) for name in arguments.names]
         if arguments.json:
             context.screen.json([task_json(task) for task in tasks])
@@ -30,4 +31,4 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             context.screen.write("\n".join(fields(list(task_fields(task, now))) for task in tasks))
         return 0
 
-    return context.run(command, needs_root=False)
+    return context.query(command)

@@ -1,21 +1,19 @@
 """`solo5ctl metrics`: prints metrics of tasks and networks."""
 
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.metric_families import families
-from solo5_systemd.cli.openmetrics import openmetrics, prometheus
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import HostError
-from solo5_systemd.files.atomic_file import replace_file
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
+    from pathlib import Path
+
+    from solo5_systemd.engine.queries import Queries
 
 
-def write_textfile(path: Path, text: str) -> None:
+def write_textfile(path: "Path", text: str) -> None:
     """Replace a file atomically, mode 0644: a concurrent reader gets the old or the new content.
 
     There is no fsync(2): metrics from before a power failure are worthless after it.
@@ -23,6 +21,8 @@ def write_textfile(path: Path, text: str) -> None:
     Raises:
         HostError: the file cannot be written; the temporary file is removed.
     """
+    from solo5_systemd.files.atomic_file import replace_file
+
     try:
         # The temporary name does not match *.prom, the pattern of the textfile collector.
         replace_file(path, text, mode=0o644, several_writers=True)
@@ -33,12 +33,18 @@ def write_textfile(path: Path, text: str) -> None:
         ) from error
 
 
+def _path(text: str) -> "Path":
+    from pathlib import Path
+
+    return Path(text)
+
+
 def configure(parser: Parser) -> None:
     """Add the options."""
     parser.add_argument(
         "--textfile",
         metavar="PATH",
-        type=Path,
+        type=_path,
         help="write to PATH in the format of node_exporter's textfile collector",
     )
     parser.add_output_options(json=False)
@@ -47,16 +53,20 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl metrics` and return the exit status."""
 
-    async def command(engine: "Runtime") -> int:
-        tasks = await engine.tasks(ended=False)
+    async def command(engine: "Queries") -> int:
+        from solo5_systemd.cli.metric_families import families  # imported here for startup time
+        from solo5_systemd.cli.openmetrics import openmetrics, prometheus
+
+        tasks = await engine.tasks(ended=False, reservations=False)
+        endpoints = await engine.endpoints() if tasks else {}
         samples = await engine.samples()
         # Without leases, solo5-networkd is not started just to report that it has none.
-        leased = context.root and any(task.reservation for task in tasks)
-        found = families(tasks, samples, await engine.backends.networks.networks() if leased else ())
+        leased = context.root and any(task.name in endpoints for task in tasks)
+        found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else ())
         if arguments.textfile:
             write_textfile(arguments.textfile, prometheus(found))
         else:
             context.screen.write(openmetrics(found))
         return 0
 
-    return context.run(command, needs_root=False)
+    return context.query(command)

@@ -1,20 +1,20 @@
 """`solo5ctl network`: lists and inspects networks."""
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, table
-from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
-from solo5_systemd.network.model import Lease, NetworkOverview
-from solo5_systemd.settings.model import policy_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.task import Task
+    from solo5_systemd.network.model import Lease, NetworkOverview
 
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
@@ -66,7 +66,7 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
     return context.run(command)
 
 
-def _lookup(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> NetworkOverview:
+def _lookup(name: NetworkName, known: "dict[NetworkName, NetworkOverview]") -> "NetworkOverview":
     if name not in known:
         raise InvalidRequestError(
             f"no network is named {name!r}: expected one of {', '.join(sorted(known))}.",
@@ -75,7 +75,7 @@ def _lookup(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> Net
     return known[name]
 
 
-def _row(network: NetworkOverview) -> tuple[str, ...]:
+def _row(network: "NetworkOverview") -> tuple[str, ...]:
     return (
         network.name,
         network.bridge,
@@ -86,7 +86,7 @@ def _row(network: NetworkOverview) -> tuple[str, ...]:
     )
 
 
-def _fields(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, str]]:
+def _fields(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[tuple[str, str]]:
     refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
     return [
         ("Name", network.name),
@@ -112,12 +112,14 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
+def _leases(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[str, Lease]]":
     leases = [(task.name, lease) for task in tasks if task.reservation for lease in task.reservation.leases]
     return [(name, lease) for name, lease in leases if lease.network == network.name]
 
 
-def _json(network: NetworkOverview) -> dict[str, object]:
+def _json(network: "NetworkOverview") -> dict[str, object]:
+    from solo5_systemd.settings.model import policy_table
+
     document: dict[str, object] = {
         "name": network.name,
         "bridge": network.bridge,
@@ -134,7 +136,7 @@ def _json(network: NetworkOverview) -> dict[str, object]:
     return document
 
 
-def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, str | int]]:
+def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[dict[str, str | int]]:
     return [
         {
             "task": task,

@@ -1,18 +1,19 @@
 """`solo5ctl ps`: lists tasks."""
 
 from argparse import Namespace
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.task_output import addresses, ports, status, task_json
-from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
+    from collections.abc import Mapping, Sequence
+
+    from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.engine.task import Endpoints, Task
+    from solo5_systemd.names import TaskName
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 
@@ -27,34 +28,47 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl ps` and return the exit status."""
 
-    async def command(engine: "Runtime") -> int:
+    async def command(engine: "Queries") -> int:
         if arguments.quiet and not arguments.json:
             names = await engine.names(ended=arguments.all)
             context.screen.write("".join(f"{name}\n" for name in names))
             return 0
-        tasks = await engine.tasks(ended=arguments.all)
+        tasks = await engine.tasks(ended=arguments.all, reservations=arguments.json)
         if arguments.json:
-            context.screen.json([task_json(task) for task in tasks])
+            context.screen.json(_json(tasks))
         else:
-            context.screen.write(_text(tasks, context.screen))
+            context.screen.write(_text(tasks, await engine.endpoints() if tasks else {}, context.screen))
         return 0
 
-    return context.run(command, needs_root=False)
+    # Outcomes may need the journal: those of several tasks are read concurrently, in an event loop.
+    outcomes = arguments.all and (arguments.json or not arguments.quiet)
+    return context.run(command, needs_root=False) if outcomes else context.query(command)
 
 
-def _text(tasks: Iterable[Task], screen: Screen) -> str:
+def _json(tasks: "Sequence[Task]") -> list[dict[str, object]]:
+    if not tasks:
+        return []
+    from solo5_systemd.cli.task_output import task_json  # imported here for startup time, as in `_text`
+
+    return [task_json(task) for task in tasks]
+
+
+def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", screen: Screen) -> str:
     now = screen.now()
-    return table(HEADER, [_row(task, now) for task in tasks], lambda column, cell: _paint(column, cell, screen))
+    rows = [_row(task, endpoints.get(task.name), now) for task in tasks]
+    return table(HEADER, rows, lambda column, cell: _paint(column, cell, screen))
 
 
-def _row(task: Task, now: int) -> tuple[str, ...]:
+def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ...]:
+    from solo5_systemd.cli.task_output import addresses, ports, status
+
     return (
         task.name,
         task.image.rpartition("/")[2],
         status(task, now),
         size(task.memory) if task.memory else "",
-        addresses(task.reservation),
-        ports(task.reservation),
+        addresses(endpoints),
+        ports(endpoints),
     )
 
 

@@ -1,22 +1,21 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
 import os
-import secrets
 from argparse import REMAINDER, Namespace
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import task_name
+from solo5_systemd.names import UnitKind, task_name
 from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.workload import DEFAULT_MEMORY, UnitKind, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.workload import Workload
+
+# A workload and its parts are imported where one is made, for startup time: `--help` takes none.
 
 
 EPILOG = """\
@@ -47,7 +46,7 @@ def _add_unit_options(parser: Parser) -> None:
     parser.add_argument("--replace", action="store_true", help="remove an existing task of this name first")
     parser.add_argument("--scope", action="store_true", help="run the tender as a child of the caller, in a scope")
     parser.add_argument("--dry-run", action="store_true", help="print the plan without starting the task")
-    parser.add_argument("--tender", choices=[target.value for target in Target], help="require this tender")
+    parser.add_argument("--tender", choices=("hvt", "spt"), help="require this tender")
     parser.add_argument(
         "--property", metavar="KEY=VALUE", type=typed.unit_property, action="append", default=[],
         help="set a property of the unit, see systemd.resource-control(5)",
@@ -64,7 +63,7 @@ def _add_unit_options(parser: Parser) -> None:
 
 def _add_workload_options(parser: Parser) -> None:
     parser.add_argument(
-        "-m", "--memory", metavar="SIZE", type=typed.memory_size, default=DEFAULT_MEMORY,
+        "-m", "--memory", metavar="SIZE", type=typed.memory_size, default="128M",
         help="memory limit of guest and tender together (default: 128M)",
     )  # fmt: skip
     parser.add_argument("--cpus", metavar="N", type=typed.cpus, help="CPU quota in processors, such as 1.5")
@@ -118,7 +117,13 @@ def _check_exclusive_options(arguments: Namespace) -> None:
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
 
 
-def _workload(arguments: Namespace) -> Workload:
+def _workload(arguments: Namespace) -> "Workload":
+    import secrets
+    from dataclasses import replace
+
+    from solo5_systemd.image.manifest import Target
+    from solo5_systemd.workload import Workload
+
     image = os.path.abspath(arguments.image)  # noqa: PTH100 - lexical: Path.resolve() would follow symlinks
     disks = typed.unique(arguments.block, lambda disk: disk.disk, "disk")
     return Workload(
@@ -138,7 +143,7 @@ def _workload(arguments: Namespace) -> Workload:
     )
 
 
-async def _start(engine: "Runtime", workload: Workload, arguments: Namespace, context: CommandContext) -> int:
+async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
     from solo5_systemd.cli import run_foreground  # imported here for startup time: it imports asyncio
 
     await context.warn_unenforced(engine, workload)

@@ -1,6 +1,6 @@
 """`solo5ctl stats`: shows resource usage of tasks."""
 
-import asyncio
+import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,18 +10,20 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.usage_table import HEADER, SORT_KEYS, WIDE_HEADER, row, usage_json
-from solo5_systemd.engine.task import Sample
 from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import TaskName, task_name
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.engine.task import Sample
+
+    Samples = Mapping[TaskName, Sample]
 
 FIRST_INTERVAL_S = 1.0
 """Upper limit of the first interval, so that `-i 60` shows a CPU percentage, which needs two samples, after 1 s."""
 
-Samples = Mapping[TaskName, Sample]
+SORTS = ("name", "cpu", "memory", "net", "block")
+"""Sort keys: `name`, and those of `usage_table.SORT_KEYS`, which --help does not import."""
 
 
 def configure(parser: Parser) -> None:
@@ -33,7 +35,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "-s",
         "--sort",
-        choices=("name", *SORT_KEYS),
+        choices=SORTS,
         default="name",
         help="sort by this column; all but name in descending order",
     )
@@ -47,7 +49,7 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl stats` and return the exit status."""
 
-    async def command(engine: "Runtime") -> int:
+    async def command(engine: "Queries") -> int:
         await _check(engine, arguments.names)
         before = await _sample(engine, arguments.names)
         if not before and (arguments.names or arguments.no_stream):
@@ -55,7 +57,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             return 0
         pause = min(FIRST_INTERVAL_S, arguments.interval)
         while before or not arguments.names:
-            await asyncio.sleep(pause)
+            time.sleep(pause)  # noqa: ASYNC251 - nothing else runs meanwhile
             now = await _sample(engine, arguments.names)
             _show(before, now, arguments, context.screen)
             if arguments.no_stream:
@@ -63,10 +65,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             before, pause = now, arguments.interval
         return 0
 
-    return context.run(command, needs_root=False)
+    return context.query(command)
 
 
-async def _check(engine: "Runtime", names: Sequence[TaskName]) -> None:
+async def _check(engine: "Queries", names: Sequence[TaskName]) -> None:
     """Raise NoSuchTaskError for an unknown name; a task that ends later is no error."""
     known = await engine.names() if names else ()
     for name in names:
@@ -74,12 +76,14 @@ async def _check(engine: "Runtime", names: Sequence[TaskName]) -> None:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
 
 
-async def _sample(engine: "Runtime", names: Sequence[TaskName]) -> Samples:
+async def _sample(engine: "Queries", names: Sequence[TaskName]) -> "Samples":
     samples = await engine.samples()
     return {name: samples[name] for name in dict.fromkeys(names) if name in samples} if names else samples
 
 
-def _show(before: Samples, now: Samples, arguments: Namespace, screen: Screen) -> None:
+def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Screen) -> None:
+    from solo5_systemd.cli.usage_table import HEADER, WIDE_HEADER, row, usage_json
+
     names = _sorted(before, now, arguments.sort)
     if arguments.json:
         screen.json([usage_json(name, before.get(name), now[name]) for name in names])
@@ -92,8 +96,10 @@ def _show(before: Samples, now: Samples, arguments: Namespace, screen: Screen) -
         screen.redraw(text)
 
 
-def _sorted(before: Samples, now: Samples, order: str) -> Sequence[TaskName]:
+def _sorted(before: "Samples", now: "Samples", order: str) -> Sequence[TaskName]:
     if order == "name":
         return list(now)
+    from solo5_systemd.cli.usage_table import SORT_KEYS
+
     value = SORT_KEYS[order]
     return sorted(now, key=lambda name: value(before.get(name), now[name]), reverse=True)

@@ -7,20 +7,19 @@ from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.names import TaskName
-from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
+    """Add the options; defaults are text, as `workload` takes long to import."""
     parser.add_argument(
-        "-t", "--time", metavar="SECONDS", type=typed.seconds, default=STOP_TIMEOUT_S,
-        help=f"timeout before SIGKILL (default: {STOP_TIMEOUT_S:.0f})",
+        "-t", "--time", metavar="SECONDS", type=typed.seconds, default="10",
+        help="timeout before SIGKILL (default: 10)",
     )  # fmt: skip
     parser.add_argument(
-        "-s", "--signal", metavar="SIGNAL", type=typed.stop_signal, default=StopSignal.TERM,
+        "-s", "--signal", metavar="SIGNAL", type=typed.stop_signal, default="TERM",
         help="stop signal, INT or TERM (default: TERM)",
     )  # fmt: skip
     parser.add_task_names()

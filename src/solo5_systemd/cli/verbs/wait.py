@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
-from solo5_systemd.cli.task_output import outcome_json
-from solo5_systemd.concurrency.gather import gather
-from solo5_systemd.engine.task import Task
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.task import Task
 
 
 def configure(parser: Parser) -> None:
@@ -24,6 +22,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl wait` and return the exit status."""
 
     async def command(engine: "Runtime") -> int:
+        from solo5_systemd.concurrency.gather import gather  # imported here for startup time: `--help` needs none
+
         tasks = await gather(engine.wait(name) for name in arguments.names)
         if arguments.json:
             context.screen.json([_json(task) for task in tasks])
@@ -34,9 +34,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     return context.run(command, needs_root=False)
 
 
-def _json(task: Task) -> dict[str, object]:
+def _json(task: "Task") -> dict[str, object]:
+    from solo5_systemd.cli.task_output import outcome_json
+
     return {"name": task.name, "outcome": outcome_json(task.outcome) if task.outcome else None}
 
 
-def _status(task: Task) -> int | str:
+def _status(task: "Task") -> int | str:
     return task.outcome.shell_status if task.outcome else UNKNOWN

@@ -12,14 +12,13 @@ from solo5_systemd.block.model import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
-from solo5_systemd.names import DeviceName, NetworkName, device_name, network_name
+from solo5_systemd.names import DeviceName, NetworkName, UnitKind, device_name, network_name
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.values import Logging, choice
 from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.workload import UnitKind
 
 
 @dataclass(frozen=True, kw_only=True)

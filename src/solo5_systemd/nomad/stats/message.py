@@ -1,4 +1,8 @@
-"""Samples of a cgroup as Nomad's resource usage. A value that the kernel does not provide is unmeasured, never zero."""
+"""Samples of a cgroup as Nomad's resource usage. A value that the kernel does not provide is unmeasured, never zero.
+
+A sample is a TaskStatsResponse in parts, each serialised by itself: protobuf merges the messages of concatenated bytes
+(its encoding, "Last One Wins"). So a part that has not changed is not made again.
+"""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -38,23 +42,40 @@ def mhz_per_core(topology: ClientTopology) -> float:
     return total / len(topology.cores)
 
 
-def fill_usage(message: wire.TaskResourceUsage, before: Usage | None, now: Usage, mhz: float) -> None:
-    """Fill Nomad's message from two samples; in place, since copying a message costs more than filling it.
+def head(task_id: str) -> bytes:
+    """Return the part of a sample that names its task."""
+    return wire.TaskStatsResponse(stats=wire.TaskStats(id=task_id)).SerializeToString()
+
+
+def timestamp(time_ns: int) -> bytes:
+    """Return the part with the time, in nanoseconds since the epoch."""
+    part = wire.TaskStatsResponse()
+    part.stats.timestamp.seconds, part.stats.timestamp.nanos = divmod(time_ns, 1_000_000_000)
+    return part.SerializeToString()
+
+
+def memory_part(memory: Memory) -> bytes:
+    """Return the part with the usage of memory."""
+    part = wire.TaskStatsResponse()
+    _fill(part.stats.agg_resource_usage.memory, _MEMORY, _memory(memory))
+    return part.SerializeToString()
+
+
+def cpu_part(before: Usage | None, now: Usage, mhz: float) -> bytes:
+    """Return the part with the usage of CPU time.
 
     Args:
-        message: empty, or filled from the previous sample.
         before: the previous sample; None: there is none, and CPU shares are unmeasured.
         now: the current sample.
         mhz: of one core; 0: unknown.
     """
-    if before is None or now.memory is not before.memory:  # otherwise the message still has these values
-        _fill(message.memory, _MEMORY, _memory(now.memory))
-    _fill(message.cpu, _CPU, _cpu(before, now, mhz))
+    part = wire.TaskStatsResponse()
+    _fill(part.stats.agg_resource_usage.cpu, _CPU, _cpu(before, now, mhz))
+    return part.SerializeToString()
 
 
 def _fill(message: wire.CPUUsage | wire.MemoryUsage, fields: _Fields, values: Sequence[float | None]) -> None:
     """Set the measured values."""
-    message.Clear()
     message.SetInParent()  # also without values: Nomad dereferences the sub-message unchecked
     measured = []
     for (name, field), value in zip(fields, values, strict=True):

@@ -12,8 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.stats.message import fill_usage
+from solo5_systemd.nomad.stats import message
 from solo5_systemd.nomad.task.registry import TaskEntry
 
 if TYPE_CHECKING:
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Meter
 
 T = TypeVar("T")
+
+TIMESTAMP_STEP_NS = 10_000_000
+"""Nanoseconds of a step of the samples' timestamps."""
 
 _Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
@@ -35,12 +37,12 @@ class StatsStreams:
     def __init__(self, session: EngineSession) -> None:
         self._session = session
         self._ticker = Ticker()
+        self._step, self._stamp = 0, b""
 
-    async def samples(self, entry: TaskEntry, interval: float, mhz: float) -> AsyncIterator[wire.TaskStatsResponse]:
+    async def samples(self, entry: TaskEntry, interval: float, mhz: float) -> AsyncIterator[bytes]:
         """Yield a sample at once, and one for each interval until the tick after the task's end.
 
-        A sample reads files of the cgroup, and calls no service. All samples are the same message, filled again: gRPC
-        has serialised it before it takes the next.
+        A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
 
         Args:
             entry: the task.
@@ -48,34 +50,48 @@ class StatsStreams:
             mhz: of one core; 0: unknown.
         """
         engine = await self._session.engine()
-        with closing(engine.backends.usages.meter(entry.control_group)) as meter:
-            stats = _TaskStats(entry.config.id, meter, mhz)
+        with closing(engine.backends.usages.meter(entry.run.control_group)) as meter:
+            stats = _TaskStats(entry.config.id, meter, mhz, self._timestamp)
             sample = stats.sample()
             while not entry.end.done():
                 if sample is not None:
                     yield sample
                 sample = await self._ticker.next(interval, stats.sample)
 
+    def _timestamp(self) -> bytes:
+        """Return the part of a sample with the time, which the samples of one tick share."""
+        step = time.time_ns() // TIMESTAMP_STEP_NS
+        if step != self._step:
+            self._step, self._stamp = step, message.timestamp(step * TIMESTAMP_STEP_NS)
+        return self._stamp
+
 
 class _TaskStats:
-    """One task's message, and the previous sample."""
+    """The parts of one task's samples."""
 
-    def __init__(self, task_id: str, meter: "Meter", mhz: float) -> None:
-        self._message = wire.TaskStatsResponse(stats=wire.TaskStats(id=task_id))
+    __slots__ = ("_before", "_cpu", "_head", "_is_idle", "_memory", "_meter", "_mhz", "_timestamp")
+
+    def __init__(self, task_id: str, meter: "Meter", mhz: float, timestamp: Callable[[], bytes]) -> None:
+        self._head = message.head(task_id)
         self._meter = meter
         self._mhz = mhz
+        self._timestamp = timestamp
         self._before: Usage | None = None
+        self._memory = self._cpu = b""
+        self._is_idle = False
 
-    def sample(self) -> wire.TaskStatsResponse | None:
-        """Return the message with the current values; None if the cgroup does not exist any more."""
+    def sample(self) -> bytes | None:
+        """Return the current values; None if the cgroup does not exist any more."""
         now = self._meter.sample()
         if now is None:
             return None
-        stats = self._message.stats
-        stats.timestamp.seconds, stats.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
-        fill_usage(stats.agg_resource_usage, self._before, now, self._mhz)
-        self._before = now
-        return self._message
+        before, self._before = self._before, now
+        if before is None or now.memory is not before.memory:
+            self._memory = message.memory_part(now.memory)
+        was_idle, self._is_idle = self._is_idle, before is not None and now.cpu is before.cpu
+        if not (was_idle and self._is_idle):  # otherwise the shares are 0 again
+            self._cpu = message.cpu_part(before, now, self._mhz)
+        return b"".join((self._head, self._timestamp(), self._memory, self._cpu))
 
 
 class Ticker:

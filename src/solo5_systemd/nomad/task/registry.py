@@ -13,7 +13,7 @@ from functools import partial
 
 from solo5_systemd.concurrency.keyed_lock import KeyedLocks
 from solo5_systemd.concurrency.retry import retry
-from solo5_systemd.engine.task import Phase, Task
+from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.files.procfs import boot_id
 from solo5_systemd.names import TaskName
@@ -40,6 +40,7 @@ from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import StopSignal
 
 REMOVE_TIMEOUT_S = 30.0
@@ -56,16 +57,16 @@ class TaskEntry:
     """A task in the registry.
 
     Attributes:
-        config: Nomad's configuration of the task.
+        config: Nomad's configuration of the task, as far as `_identity` keeps it.
         state: the driver's state in its handle.
-        control_group: its cgroup, relative to the root of the hierarchy.
+        run: its unit at the start or the recovery.
         network: the guest's address and ports; None without a NIC.
         end: done when the task has ended and its last line is delivered.
     """
 
     config: wire.TaskConfig
     state: DriverState
-    control_group: str
+    run: UnitState
     network: wire.NetworkOverride | None
     end: "asyncio.Task[TaskEnd]"
 
@@ -122,7 +123,7 @@ class TaskRegistry:
                 raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
             finally:
                 del self._starting[config.id]
-            return self._add(config, started.state, started.control_group, started.network, started.ended)
+            return self._add(_identity(config), started.state, started.run, started.network, started.ended)
 
     def _siblings(self, config: wire.TaskConfig) -> tuple[wire.TaskConfig, ...]:
         """Return the other tasks of the allocation that run or are being started."""
@@ -145,11 +146,11 @@ class TaskRegistry:
             task = verify(stored, boot_id(), await self._unit_cache.task(stored.task))
             reattached = self._log_reattacher.begin(config, stored, running=task.phase is not Phase.ENDED)
             network = ports.guest_address(task.reservation)
-            ended = self._background.create_task(self._end_of_recovered(stored, task, reattached))
-            return self._add(config, stored, task.control_group, network, ended)
+            ended = self._background.create_task(self._end_of_recovered(stored, task.state, reattached))
+            return self._add(_identity(config), stored, task.state, network, ended)
 
-    async def _end_of_recovered(self, stored: DriverState, seen: Task, reattached: "asyncio.Task[None]") -> TaskEnd:
-        end = await self._exit_waiter.wait(stored, seen.pid, seen=seen)
+    async def _end_of_recovered(self, stored: DriverState, run: UnitState, reattached: "asyncio.Task[None]") -> TaskEnd:
+        end = await self._exit_waiter.wait(stored, run)
         await reattached  # the drain after this needs the FIFOs
         return end
 
@@ -157,14 +158,14 @@ class TaskRegistry:
         self,
         config: wire.TaskConfig,
         state: DriverState,
-        control_group: str,
+        run: UnitState,
         network: wire.NetworkOverride | None,
         ended: "asyncio.Task[TaskEnd]",
     ) -> TaskEntry:
         entry = TaskEntry(
             config=config,
             state=state,
-            control_group=control_group,
+            run=run,
             network=network,
             end=self._background.create_task(self._until_end(config, state, ended)),
         )
@@ -227,9 +228,11 @@ class TaskRegistry:
             self._publish(task_id, f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead")
         engine = await self._session.engine()
         self._exit_waiter.stop_requested(name_of(task_id))
+        entry = self._entries.get(task_id)
         with suppress(NoSuchTaskError):
             await engine.stop_only(
                 name_of(task_id),
+                run=entry.run if entry else None,
                 signal=stop_signal or StopSignal.TERM,
                 timeout_s=0 if signals.is_kill(signal) else timeout_s,
             )
@@ -251,7 +254,7 @@ class TaskRegistry:
             over = self._is_over(task_id)
             if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await self._remove(name, over=over, keep=keep)
+            await self._remove(name, over=over, keep=keep, unit=entry.state.unit if entry else "")
             if keep and entry is not None:
                 try:  # DestroyTask is called once: the rest must be done even if this fails
                     await postmortem.remove_earlier(self._session, entry.config, name, self.claims().names)
@@ -266,11 +269,11 @@ class TaskRegistry:
                 # Its destination is unknown. Without a record of the relay this does nothing.
                 await fifos.drain(self._session, name, Logging.NOMAD)
 
-    async def _remove(self, name: TaskName, *, over: bool, keep: bool) -> None:
+    async def _remove(self, name: TaskName, *, over: bool, keep: bool, unit: str) -> None:
         """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
 
         async def discard() -> None:
-            await (await self._session.engine()).discard(name, over=over, keep=keep)
+            await (await self._session.engine()).discard(name, over=over, keep=keep, unit=unit)
 
         await retry(
             discard,
@@ -328,6 +331,11 @@ class TaskRegistry:
         for entry in self._entries.values():
             if entry.state.task == name and not entry.end.done():
                 self._events.publish_throttled(entry.config, event)
+
+
+def _identity(config: wire.TaskConfig) -> wire.TaskConfig:
+    """Return what a running task's events and claims need of its configuration, most of which is its environment."""
+    return wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
 
 
 def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:

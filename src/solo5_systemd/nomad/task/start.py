@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.files.procfs import boot_id, exists
-from solo5_systemd.names import task_scope, task_service
+from solo5_systemd.names import UnitKind, task_scope, task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
@@ -29,7 +29,8 @@ from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.workload import UnitKind, Workload
+from solo5_systemd.unit.state import UnitState
+from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -64,13 +65,13 @@ class StartedTask:
 
     Attributes:
         state: the driver's state for its handle.
-        control_group: its cgroup, relative to the root of the hierarchy.
+        run: its unit.
         network: the guest's address and ports; None without a NIC.
         ended: done when its unit has ended.
     """
 
     state: DriverState
-    control_group: str
+    run: UnitState
     network: wire.NetworkOverride | None
     ended: "asyncio.Task[TaskEnd]"
 
@@ -138,7 +139,7 @@ class TaskStarter:
         self, config: wire.TaskConfig, request: _JobRequest, started: Started, progress: StartEvents
     ) -> StartedTask:
         options, state = request.options, _state(request, started)
-        ended = self._background.create_task(self._exit_waiter.wait(state, started.pid))
+        ended = self._background.create_task(self._exit_waiter.wait(state, started.state))
         try:
             network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
@@ -151,7 +152,7 @@ class TaskStarter:
         except BaseException:  # also on cancellation: the agent would not know of the unit
             await asyncio.shield(self._undo(state, ended))
             raise
-        return StartedTask(state=state, control_group=started.control_group, network=network, ended=ended)
+        return StartedTask(state=state, run=started.state, network=network, ended=ended)
 
     async def _undo(self, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> None:
         """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
@@ -232,7 +233,7 @@ def _state(request: _JobRequest, started: Started) -> DriverState:
         started=started.started,
         kind=request.workload.kind,
         logging=request.logging,
-        log_namespace=started.log_namespace,
+        log_namespace=started.state.log_namespace,
     )
 
 
@@ -253,16 +254,7 @@ def _probe(rule: Rule, condition: ConsoleLine | Endpoint) -> ReadinessProbe | No
 
 def _started(task: Task, since: int) -> Started:
     # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
-    return Started(
-        name=task.name,
-        unit=task.unit,
-        invocation=task.invocation,
-        pid=task.pid,
-        started=task.started or since,
-        control_group=task.control_group,
-        reservation=task.reservation,
-        log_namespace=task.state.log_namespace,
-    )
+    return Started(state=replace(task.state, started=task.started or since), reservation=task.reservation)
 
 
 def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:

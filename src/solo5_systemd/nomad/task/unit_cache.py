@@ -71,8 +71,14 @@ class UnitCache:
         now = asyncio.get_running_loop().time()
         if self._running is None or now >= self._expires or _failed(self._running):
             self._running, self._expires = asyncio.ensure_future(self._list()), now + CACHE_TIMEOUT_S
+            asyncio.get_running_loop().call_at(self._expires, self._drop, self._running)
         # Shared by all callers: a cancelled one must not cancel the query.
         return await asyncio.shield(self._running)
+
+    def _drop(self, expired: "asyncio.Future[dict[TaskName, Task]]") -> None:
+        """Free the memory of a listing."""
+        if self._running is expired:
+            self._running = None
 
     async def _list(self) -> dict[TaskName, Task]:
         return await (await self._session.engine()).running()

@@ -60,9 +60,9 @@ def _is_looser(key: str, text: str, base: str) -> bool:
 
 
 def _number(key: str, text: str) -> int:
-    return cast(int, parse_property(key, text).value)
+    return cast("int", parse_property(key, text).value)
 
 
 def _of_device(key: str, text: str) -> tuple[str, int]:
-    [found] = cast(list[tuple[str, int]], parse_property(key, text).value)
+    [found] = cast("list[tuple[str, int]]", parse_property(key, text).value)
     return found

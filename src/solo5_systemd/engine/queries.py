@@ -1,0 +1,114 @@
+"""The operations that only read: listing and inspecting tasks.
+
+They await their backends only, so that they run without an event loop where the backends do (`query_wiring.queries`).
+What is not needed without tasks is imported once there is one: imports are most of the run time of a short verb.
+"""
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from solo5_systemd.errors import NoSuchTaskError
+from solo5_systemd.names import TaskName
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from solo5_systemd.engine.backends import QueryBackends, Usages
+    from solo5_systemd.engine.task import Endpoints, Sample, Task
+    from solo5_systemd.journal.lines import Line
+    from solo5_systemd.network.model import Reservation
+    from solo5_systemd.unit.outcome import Outcome
+    from solo5_systemd.unit.state import UnitState
+
+
+class Queries:
+    """The reading part of the engine. No state is kept between calls: each reads PID 1 again.
+
+    Attributes:
+        backends: of the host.
+    """
+
+    def __init__(self, backends: "QueryBackends") -> None:
+        self.backends = backends
+
+    async def task(self, name: TaskName) -> "Task":
+        """Return one task.
+
+        Raises:
+            NoSuchTaskError: there is none of this name.
+        """
+        reservation = await self.backends.networks.reservation(name)
+        return await self._view(await self._state(name), reservation)
+
+    async def tasks(self, *, ended: bool = True, reservations: bool = True) -> "tuple[Task, ...]":
+        """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower.
+
+        Args:
+            ended: with those that have ended.
+            reservations: with their reservations; a list that shows `endpoints` only does without.
+        """
+        states = await self.backends.units.states(ended=ended)
+        if not states:
+            return ()
+        held = await self._held() if reservations else {}
+        views = await self._views([(state, held.get(state.task)) for state in states])
+        return tuple(sorted(views, key=lambda task: task.name))
+
+    async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
+        """Return the names of all tasks, sorted; without `ended`, of those that are not over."""
+        return tuple(sorted(await self.backends.units.names(ended=ended)))
+
+    async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
+        """Return the addresses and published ports of the tasks with a lease record, as text."""
+        return await self.backends.networks.endpoints()
+
+    async def samples(self) -> "Mapping[TaskName, Sample]":
+        """Return the resource usage of each running task, without a D-Bus call."""
+        from solo5_systemd.engine.task import Sample
+
+        usages = await self.backends.usages.usages()
+        traffic = await self.backends.networks.traffic() if usages else {}
+        return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
+
+    async def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
+        """Yield the lines of a task's console that are in the journal; with `last`, that many at most."""
+        async with aclosing(self.backends.console.lines(task.state, last=last)) as lines:
+            async for line in lines:
+                yield line
+
+    async def _held(self) -> "dict[TaskName, Reservation]":
+        return {each.task: each for each in await self.backends.networks.reservations()}
+
+    async def _state(self, name: TaskName) -> "UnitState":
+        state = await self.backends.units.state(name)
+        if state is None:
+            raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
+        return state
+
+    async def _views(self, states: "Sequence[tuple[UnitState, Reservation | None]]") -> "Sequence[Task]":
+        return [await self._view(state, reservation) for state, reservation in states]
+
+    async def _view(self, state: "UnitState", reservation: "Reservation | None" = None) -> "Task":
+        from solo5_systemd.engine.task import Task, phase
+
+        return Task(
+            state=state,
+            phase=phase(state, hung=await is_hung(state, self.backends.usages)),
+            outcome=await self._outcome(state) if state.over else None,
+            reservation=reservation,
+        )
+
+    async def _outcome(self, state: "UnitState") -> "Outcome":
+        """Return the outcome; the journal is read only if the unit alone is ambiguous."""
+        from solo5_systemd.unit.outcome import is_unambiguous, outcome
+
+        shutting_down = state.stop_requested and await self.backends.units.is_shutting_down()
+        if is_unambiguous(state):
+            return outcome(state, shutting_down=shutting_down)
+        await self.backends.console.sync(state.task, state.log_namespace)
+        return outcome(state, await self.backends.console.exit_messages(state), shutting_down=shutting_down)
+
+
+async def is_hung(state: "UnitState", usages: "Usages") -> bool:
+    """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
+    return bool(state.main_pid) and not state.over and await usages.stalled(state.main_pid)

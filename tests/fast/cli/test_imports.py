@@ -1,0 +1,92 @@
+"""What each verb imports: imports are most of the run time of a short verb."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from solo5_systemd.cli import parser
+
+HEAVY = {
+    "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "elftools", "google.protobuf", "grpc", "hashlib",
+    "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
+    "solo5_systemd.block.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
+    "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
+    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.model",
+    "solo5_systemd.unit.outcome", "solo5_systemd.unit.properties", "solo5_systemd.unit.state",
+    "solo5_systemd.workload",
+}  # fmt: skip
+"""Modules that take a millisecond or more to import, with what they import."""
+
+NO_HEAVY_HELP = {"image", "doctor"}
+"""Verbs that check the host or a file, which takes longer than their imports."""
+
+STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
+USAGE = STATE | {"solo5_systemd.cgroup.usage"}
+NETWORK = {"dataclasses", "hashlib", "solo5_systemd.network.model", "solo5_systemd.settings.model"}
+LEASES = NETWORK | {"logging"}
+
+RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]
+
+CODE = """
+import json, sys
+from solo5_systemd.bus import blocking
+words, rows = json.loads(sys.argv[1])
+
+class Bus:
+    def __init__(self): assert blocking.ctypes
+    def close(self): pass
+    def call_all(self, destination, calls, timeout_s=0): return [self.reply(*each) for each in calls]
+    def reply(self, path, interface, member, body):
+        if member.startswith("List"): return [rows]
+        values = {"LoadState": "loaded", "InvocationID": b"\\1" * 16, "ControlGroup": "/web", "LogExtraFields": []}
+        return [values.get(body[1], 0)]
+
+blocking.BlockingBus = Bus
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.main import run
+from solo5_systemd.cli.screen import standard_screen
+try: status = run(words, CommandContext(standard_screen(), root=False))
+except SystemExit as left: status = left.code
+print(json.dumps([status, sorted(sys.modules)]))
+"""
+
+
+def modules(*words: str, rows: list[list[object]] | None = None) -> set[str]:
+    """Return the heavy modules that a command imports, on a host with these rows of ListUnits."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", CODE, json.dumps([words, rows or []])]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    status, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert status == 0, done.stderr
+    return HEAVY & set(loaded)
+
+
+@pytest.mark.parametrize("verb", sorted(set(parser.VERBS) - NO_HEAVY_HELP))
+def test_help_imports_nothing_heavy(verb: str) -> None:
+    assert modules(verb, "--help") == {"ctypes"}  # the test's own
+
+
+@pytest.mark.parametrize(
+    "words, without_tasks, with_one",
+    [
+        (("ps",), set(), STATE),
+        (("ps", "--quiet"), set(), set()),
+        (("ps", "--all", "--quiet"), set(), set()),
+        (("ps", "--json"), set(), STATE | LEASES),
+        (("stats", "--no-stream"), USAGE, USAGE),
+        (("metrics",), USAGE | NETWORK, USAGE | NETWORK),
+    ],
+    ids=["ps", "quiet", "quiet all", "json", "stats", "metrics"],
+)
+def test_a_read_imports_what_it_needs_and_no_more(
+    words: tuple[str, ...], without_tasks: set[str], with_one: set[str]
+) -> None:
+    assert modules(*words) == {"ctypes"} | without_tasks
+    assert modules(*words, rows=[RUNNING]) == {"ctypes"} | with_one
+
+
+def test_inspect_of_a_running_task_imports_no_event_loop() -> None:
+    assert modules("inspect", "web", rows=[RUNNING]) == {"ctypes"} | STATE | LEASES
