@@ -120,11 +120,33 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 vm: setup ## tests on a virtual machine with a kernel of its own
 	$(call pytest_in_machine,$@,--backend vm --with nomad,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
 
+ROUNDS ?= 20
+TASKS ?= 1 100 500
+PEER_PACKAGES := python3-matplotlib,podman,crun,conmon,netavark
+IN_BENCH := $(if $(PEERS),--with raw_exec --packages $(PEER_PACKAGES) --copy $(PEERS):/srv/peers \
+    --copy build/answer:/usr/local/bin/answer,--with nomad)
 .PHONY: bench
-bench: setup ## figures beside their floor: a table, and JSON in build/bench.json
+bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY=peers
+	$(BOOT) --backend container $(IN_BENCH) --copy build/floor:/usr/local/bin/floor \
+	    --copy-out /tmp/bench.json:build/bench.json -- env PYTHONPATH=/srv \
+	    python3 -m tests.bench.bench --rounds $(ROUNDS) --tasks $(TASKS) --json /tmp/bench.json \
+	    $(if $(PEERS),--peers /srv/peers $(if $(filter peers,$(ONLY)),--only-peers))
+	$(MAKE) plots
+
+PLOTS ?= build/plots
+.PHONY: plots
+plots: setup ## draw build/bench.json as SVG in build/plots; PLOTS=docs/plots
+	rm -rf $(PLOTS)
+	$(BOOT) --backend container --bare --packages $(PEER_PACKAGES) --copy build/bench.json:/tmp/bench.json \
+	    --copy-out /tmp/plots:$(PLOTS) -- env PYTHONPATH=/srv python3 -m tests.bench.plots /tmp/bench.json /tmp/plots
+
+build/floor: tests/bench/floor.c | setup
 	mkdir -p build
-	$(BOOT) --backend container --with nomad --copy-out /tmp/bench.json:build/bench.json -- \
-	    env PYTHONPATH=/srv python3 -m tests.bench.bench --json /tmp/bench.json
+	gcc -std=gnu17 -D_GNU_SOURCE -O2 -g0 -Wall -Wextra -Wshadow -Werror -pthread -o $@ $< -lsystemd
+
+build/answer: tests/bench/peers/answer.c | setup
+	mkdir -p build
+	gcc -std=gnu17 -D_GNU_SOURCE -O2 -g0 -Wall -Wextra -Wshadow -Werror -static -s -o $@ $<
 
 .PHONY: deb
 deb: setup ## the Debian package, in dist/

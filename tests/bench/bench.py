@@ -1,26 +1,55 @@
 """How fast it is, beside what the machine could do at best, measured in one run: run on a booted machine as root.
 
-Each figure has a floor, and the two are taken in turn, so that a machine that slows down slows down both. The ratio is
-what to quote. docs/performance.md says what each figure and floor is.
+Each figure has a floor, and the two are taken in turn, so that a machine that slows down slows down both. While the
+floor of starts is measured, no plugin runs. The ratio is what to quote. docs/performance.md says what each figure and
+floor is.
 """
 
 import argparse
 import asyncio
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.bench import processes, sampling
 from tests.bench.console import consoles
-from tests.bench.driver import Driver, driver
+from tests.bench.driver import Driver, driver, settings
 from tests.bench.figures import Figure, Report, times
-from tests.bench.floor import Floor, floor, whole_process
+from tests.bench.floor import Floor, floor
+from tests.bench.peers.compare import CROWDS as PEER_CROWDS
+from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
 RECOVERED = 1000
+TURNS = 4
+"""Turns of floor and ours beside each crowd; each turn of ours has a new plugin process."""
+
 IDLE = 20.0
 """Seconds that an idle driver is watched."""
+
+
+@dataclass(kw_only=True)
+class Side:
+    """The measurements of ours, or of the floor, in all turns."""
+
+    single: list[float] = field(default_factory=list)
+    together: list[float] = field(default_factory=list)
+    pairs: int = 0
+    rates: list[float] = field(default_factory=list)
+    cpu: Counter[str] = field(default_factory=Counter)
+
+    async def turn(self, subject: Driver | Floor, rounds: int) -> None:
+        await subject.starts(1, AT_ONCE)  # not measured: imports, and the rest of the other side's work
+        self.single += await subject.starts(max(1, rounds // TURNS), 1)
+        self.together += await subject.starts(max(1, rounds // 5 // TURNS), AT_ONCE)
+        count = AT_ONCE * 2 * max(1, rounds // 10 // TURNS)
+        took = await subject.pairs(count, AT_ONCE)
+        self.pairs += count
+        self.rates.append(count / took.seconds)
+        self.cpu.update(took.cpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +58,14 @@ class Bench:
 
     Attributes:
         rounds: how many single starts; what is slower has fewer.
+        crowds: numbers of tasks that run beside what is measured, ascending.
     """
 
     driver: Driver
     floor: Floor
     report: Report
     rounds: int
+    crowds: Sequence[int]
 
     async def everything(self) -> None:
         before = processes.count()
@@ -44,23 +75,31 @@ class Bench:
         await self.idle(0)
         await self.fingerprint()
         await self.sampling()
-        for crowd in CROWDS:
-            await self.driver.do("grow", count=crowd)
+        for crowd in self.crowds:
+            await self.driver.grow(crowd)
             await self.driver.do("watch")
             await self.beside(crowd)
-        spare = (processes.count() - before - CROWDS[-1]) / CROWDS[-1]
-        self.report.add(Figure(name=f"processes beside the tender, per task of {CROWDS[-1]}", unit="", ours=spare))
-        await self.driver.do("grow", count=RECOVERED)
+        most = self.crowds[-1]
+        spare = (processes.count() - before - most) / most
+        self.report.add(Figure(name=f"processes beside the tender, per task of {most}", unit="", ours=spare))
+        await self.driver.grow(RECOVERED)
         for at_once in (1, AT_ONCE):
             await self.recover(at_once)
 
     async def beside(self, crowd: int) -> None:
         where = f"beside {crowd}"
-        await self.starts(f"StartTask {where}", 1, self.rounds)
-        await self.starts(f"StartTask {where}, {AT_ONCE} at a time", AT_ONCE, self.rounds // 5)
-        await self.pairs(f"start, stop and destroy {where}, {AT_ONCE} at a time")
-        if crowd == CROWDS[0]:
-            await self.starts(f"StartTask {where} until it answers a ping", 1, self.rounds // 2, ping=True)
+        ours, floors = Side(), Side()
+        for _ in range(TURNS):
+            await self.driver.kill_plugin()
+            await floors.turn(self.floor, self.rounds)
+            await self.driver.relaunch_plugin()
+            await ours.turn(self.driver, self.rounds)
+        self.report.add(times(f"StartTask {where}", ours.single, floors.single, plot="start", tasks=crowd))
+        self.report.add(times(f"StartTask {where}, {AT_ONCE} at a time", ours.together, floors.together))
+        self.pairs(f"start, stop and destroy {where}, {AT_ONCE} at a time", ours, floors, crowd)
+        if crowd == 1:
+            pings = await self.driver.starts(self.rounds // 2, 1, until="ping")
+            self.report.add(times(f"StartTask {where} until it answers a ping", pings, floors.single))
             return
         await self.ps(crowd)
         await self.memory(crowd)
@@ -68,31 +107,20 @@ class Bench:
         if crowd == CROWDS[1]:
             await self.looks(crowd)
 
-    async def starts(self, name: str, at_once: int, rounds: int, *, ping: bool = False) -> None:
-        ours: list[float] = []
-        floors: list[float] = []
-        for _ in range(rounds):
-            floors += await self.floor.start(at_once)
-            await self.floor.drop()
-            ours += (await self.driver.do("start", count=at_once, ping=ping)).milliseconds
-            await self.driver.do("drop")
-        self.report.add(times(name, ours, floors))
-
-    async def pairs(self, name: str) -> None:
-        """Per second, of all chunks together."""
-        count, chunks = AT_ONCE * 2, max(1, self.rounds // 10)
-        ours = floors = 0.0
-        for _ in range(chunks):
-            floors += await self.floor.pairs(count, AT_ONCE)
-            ours += (await self.driver.do("pairs", count=count, at_once=AT_ONCE)).seconds
-        done = count * chunks
-        self.report.add(Figure(name=name, unit="/s", ours=done / ours, floor=done / floors))
+    def pairs(self, name: str, ours: Side, floors: Side, crowd: int) -> None:
+        """Pairs per second in each turn, and CPU time per pair, by process or cgroup."""
+        self.report.add(times(name, ours.rates, floors.rates, unit="/s", plot="pairs", tasks=crowd))
+        for part in (*ours.cpu, None):
+            spent = [side.cpu.total() if part is None else side.cpu[part] for side in (ours, floors)]
+            each = [time / side.pairs / 1000 for time, side in zip(spent, (ours, floors), strict=True)]
+            name = f"… CPU per pair: {part or 'in all'}"
+            self.report.add(Figure(name=name, unit="ms", ours=each[0], floor=round(each[1], 2)))
 
     async def ps(self, tasks: int) -> None:
         ours, floors = [], []
         for _ in range(self.rounds // 4):
-            floors.append(whole_process("python3", "-I", "-c", "import dbus_next.aio"))
-            ours.append(whole_process("solo5ctl", "ps"))
+            floors.append(processes.whole("python3", "-I", "-c", "import dbus_next.aio"))
+            ours.append(processes.whole("solo5ctl", "ps"))
         self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
 
     async def looks(self, tasks: int) -> None:
@@ -101,8 +129,8 @@ class Bench:
         for sleep, words in ((0.1, ("stats", "--no-stream", "--interval", "0.1")), (0, ("metrics",))):
             ours, floors = [], []
             for _ in range(self.rounds // 4):
-                floors.append(whole_process("python3", "-I", "-c", imports.format(sleep)))
-                ours.append(whole_process("solo5ctl", *words))
+                floors.append(processes.whole("python3", "-I", "-c", imports.format(sleep)))
+                ours.append(processes.whole("solo5ctl", *words))
             self.report.add(times(f"solo5ctl {words[0]}, {tasks} tasks", ours, floors))
 
     async def sampling(self) -> None:
@@ -117,13 +145,15 @@ class Bench:
         ours: list[float] = []
         floors: list[float] = []
         for _ in range(self.rounds // 4):
-            floors.append(whole_process("python3", "-I", "-c", "import grpc.aio"))
+            floors.append(processes.whole("python3", "-I", "-c", "import grpc.aio"))
             ours += (await self.driver.do("launch", count=1)).milliseconds
         self.report.add(times("plugin, from exec to handshake", ours, floors))
 
     async def memory(self, tasks: int) -> None:
         for name, pid in processes.ours(await self._pid()).items():
-            self.report.add(Figure(name=f"memory of {name}, {tasks} tasks", unit="MB", ours=processes.memory(pid)))
+            figure = f"memory of {name}, {tasks} tasks"
+            memory = processes.memory(pid)
+            self.report.add(Figure(name=figure, unit="MB", ours=memory, plot=f"memory: {name}", tasks=tasks))
 
     async def idle(self, tasks: int) -> None:
         """As an agent leaves it alone: with its streams open, and statistics every second."""
@@ -157,22 +187,34 @@ class Bench:
         return (await self.driver.do("drop")).pid
 
 
-async def measure(rounds: int, report: Report) -> None:
-    async with floor() as least, driver() as subject:
-        await Bench(driver=subject, floor=least, report=report, rounds=rounds).everything()
+async def measure(rounds: int, crowds: Sequence[int], report: Report) -> None:
+    async with floor(settings(max(RECOVERED, *crowds))) as least, driver() as subject:
+        await Bench(driver=subject, floor=least, report=report, rounds=rounds, crowds=crowds).everything()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=20, help="single starts for each figure, at least 10 (20)")
+    parser.add_argument(
+        "--tasks", type=int, nargs="+", default=CROWDS, help="numbers of tasks beside, ascending (1 100 500)"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--peers", type=Path, help="compare with other ways to run tasks, whose plugins are there")
+    parser.add_argument(
+        "--peer-tasks", type=int, nargs=2, default=PEER_CROWDS, help="numbers of tasks beside, there (1 100)"
+    )
+    parser.add_argument("--only-peers", action="store_true", help="leave out everything else")
     arguments = parser.parse_args()
-    report = Report()
+    report = Report(arguments.json)
     rounds = max(10, arguments.rounds)
-    asyncio.run(measure(rounds, report))
-    consoles(report, rounds)
-    if arguments.json:
-        report.write(arguments.json)
+    if arguments.peers:
+        found = asyncio.run(compare(arguments.peers, rounds // 10, arguments.peer_tasks))
+        print(table(found), flush=True)
+        report.more["peers"] = asdict(found)
+        report.write()
+    if not arguments.only_peers:
+        asyncio.run(measure(rounds, arguments.tasks, report))
+        consoles(report, rounds)
     return 0
 
 

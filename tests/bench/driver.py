@@ -4,27 +4,51 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench import processes
+
 GUESTS = "/srv/guests"
 CLIENT = "/usr/local/bin/driver-client"
+NETWORK_TASKS = 900
+"""Tasks per network: a bridge has 1023 ports, of which some are left for the tasks that are measured."""
+
 ANSWER = 1 << 24
 """Bytes that the longest answer may have."""
 
+CONFIG = {
+    "unikernel": f"{GUESTS}/net.spt",
+    "args": ["--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"],
+    "ports": ["http/tcp", "dns/udp"],
+}
 TASK = {
     "name": "guest",
     "job": "bench",
-    "config": {
-        "unikernel": f"{GUESTS}/net.spt",
-        "args": ["--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"],
-        "ports": ["http/tcp", "dns/udp"],
-    },
+    "config": CONFIG,
     "memory": 32,
     "ports": [{"label": "http", "to": 80}, {"label": "dns", "to": 7}],
 }
 """One NIC and two ports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """A driver plugin, and the task that it runs.
+
+    Attributes:
+        config: of the plugin.
+        options: further options of `driver-client bench`.
+    """
+
+    path: str = "/usr/lib/nomad/plugins/solo5"
+    config: Mapping[str, object]
+    task: Mapping[str, object]
+    options: Sequence[str] = ()
+
+
+OURS = Plugin(config={"image_paths": [GUESTS], "allow_missing_controllers": True}, task=TASK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +60,82 @@ class Answer:
     pid: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Tasks that were started, stopped and removed.
+
+    Attributes:
+        milliseconds: of each start; empty if they were not timed.
+        seconds: of all of them together.
+        cpu: microseconds of CPU time of all of them together, by process or cgroup.
+    """
+
+    milliseconds: Sequence[float] = ()
+    seconds: float
+    cpu: Mapping[str, int]
+
+
 class Driver:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self._grown = 0
 
-    async def do(self, what: str, *, count: int = 0, at_once: int = 1, ping: bool = False) -> Answer:
+    @property
+    def client(self) -> int:
+        """The process of Nomad's code."""
+        return self._process.pid
+
+    async def starts(self, rounds: int, at_once: int, *, until: str = "") -> Sequence[float]:
+        """Start `at_once` tasks and destroy them, `rounds` times; return the milliseconds of each start.
+
+        Args:
+            until: what a start lasts until: its reply, a `ping` that is answered, a published `port` that answers.
+        """
+        took: list[float] = []
+        for _ in range(rounds):
+            took += (await self.do("start", count=at_once, until=until)).milliseconds
+            await self.do("drop")
+        return took
+
+    async def pairs(self, count: int, at_once: int) -> Pairs:
+        """Start, stop and destroy `count` tasks."""
+        pids = {"plugin": (await self.do("drop")).pid, "client": self._process.pid}
+        before = processes.spent(pids)
+        took = await self.do("pairs", count=count, at_once=at_once)
+        return Pairs(seconds=took.seconds, cpu=processes.difference(processes.spent(pids), before, also={}))
+
+    async def grow(self, count: int) -> None:
+        """Start tasks until `count` run, `NETWORK_TASKS` in each network."""
+        while self._grown < count:
+            network = self._grown // NETWORK_TASKS
+            self._grown = min(count, (network + 1) * NETWORK_TASKS)
+            await self.do("describe", config=CONFIG | {"nic": {"service": {"network": network_name(network)}}})
+            await self.do("grow", count=self._grown)
+        await self.do("describe", config=CONFIG)
+
+    async def kill_plugin(self) -> None:
+        """Kill the plugin with SIGKILL; its tasks continue."""
+        await self.do("kill")
+
+    async def relaunch_plugin(self) -> None:
+        """Launch the plugin, recover its tasks, and open the streams that an agent has open."""
+        await self.do("replace")
+        await self.do("recover", at_once=16)
+        await self.do("watch")
+
+    async def do(
+        self,
+        what: str,
+        *,
+        count: int = 0,
+        at_once: int = 1,
+        until: str = "",
+        config: Mapping[str, object] | None = None,
+    ) -> Answer:
         """One operation of `driver-client bench`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"do": what, "count": count, "concurrency": at_once, "ping": ping}
+        request = {"do": what, "count": count, "concurrency": at_once, "until": until, "config": config}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         line = await self._process.stdout.readline()
         if not line.endswith(b"}\n"):  # the error that ends it takes several lines
@@ -53,18 +144,28 @@ class Driver:
         return Answer(milliseconds=found["milliseconds"] or (), seconds=found["seconds"], pid=found["pid"])
 
 
+def network_name(number: int) -> str:
+    return f"more-{number}" if number else "default"
+
+
+def settings(tasks: int) -> str:
+    """Return the networks for so many tasks, as a file of /etc/solo5."""
+    networks = range(1 + tasks // NETWORK_TASKS)
+    return "".join(f'[network.{network_name(each)}]\nipv4 = "10.153.{4 * each}.0/22"\n' for each in networks)
+
+
 @contextlib.asynccontextmanager
-async def driver() -> AsyncIterator[Driver]:
+async def driver(plugin: Plugin = OURS) -> AsyncIterator[Driver]:
     """A driver that is launched and configured, and ends with all its tasks."""
     with tempfile.TemporaryDirectory() as directory:
         task = Path(directory, "task.json")
-        task.write_text(json.dumps(TASK))
-        config = json.dumps({"image_paths": [GUESTS], "allow_missing_controllers": True})
+        task.write_text(json.dumps(plugin.task))
+        words = ("--plugin", plugin.path, "--config", json.dumps(plugin.config), *plugin.options)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            CLIENT, "bench", "--task", str(task), "--config", config, stdin=pipe, stdout=pipe, limit=ANSWER
+            CLIENT, "bench", "--task", str(task), *words, stdin=pipe, stdout=pipe, limit=ANSWER
         )
         try:
             yield Driver(process)
         finally:
-            await process.communicate()
+            await process.communicate(b"")  # Python 3.11 closes stdin only after input

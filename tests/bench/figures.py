@@ -11,6 +11,21 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Many values: their median, and their 5th and 95th percentile; of fewer than 20 the least and the greatest."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    ascending = sorted(values)
+    low, high = int(len(ascending) * 0.05), int(len(ascending) * 0.95)
+    return Spread(median=statistics.median(ascending), low=ascending[low], high=ascending[high])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figure:
     """What was measured of ours, and of the least that the machine takes for the same.
 
@@ -18,36 +33,60 @@ class Figure:
         name: what.
         unit: of all the numbers.
         ours: the median, or the only value.
-        p95: of ours; None for an only value.
         floor: its median, None where there is none.
+        spread: of ours; None for an only value.
+        floor_spread: of the floor.
+        plot: what is plotted against `tasks`; empty for what is not.
+        tasks: how many run beside.
     """
 
     name: str
     unit: str
     ours: float
-    p95: float | None = None
     floor: float | None = None
+    spread: Spread | None = None
+    floor_spread: Spread | None = None
+    plot: str = ""
+    tasks: int = 0
 
     @property
     def ratio(self) -> float | None:
         return self.ours / self.floor if self.floor else None
 
+    @property
+    def p95(self) -> float | None:
+        return self.spread.high if self.spread else None
 
-def times(name: str, ours: Sequence[float], floor: Sequence[float] = ()) -> Figure:
-    """The figure of many times, in milliseconds."""
+
+def times(
+    name: str, ours: Sequence[float], floor: Sequence[float] = (), *, unit: str = "ms", plot: str = "", tasks: int = 0
+) -> Figure:
+    """The figure of many values."""
+    our_spread, floor_spread = spread(ours), spread(floor) if floor else None
     return Figure(
         name=name,
-        unit="ms",
-        ours=statistics.median(ours),
-        p95=sorted(ours)[int(len(ours) * 0.95)],
-        floor=statistics.median(floor) if floor else None,
+        unit=unit,
+        ours=our_spread.median,
+        floor=floor_spread.median if floor_spread else None,
+        spread=our_spread,
+        floor_spread=floor_spread,
+        plot=plot,
+        tasks=tasks,
     )
 
 
 class Report:
-    """Prints each figure as it comes, and keeps them all."""
+    """Prints each figure as it comes, and keeps them all: in a file as well, which a run that is interrupted leaves.
 
-    def __init__(self) -> None:
+    Attributes:
+        path: of the file, as JSON; None for none.
+        more: further keys of the document.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.more: dict[str, object] = {}
+        self._machine = machine() if path else {}
         self._figures: list[Figure] = []
         print(_row("", "", "ours", "p95", "floor", "ratio"), flush=True)
 
@@ -56,10 +95,14 @@ class Report:
         ours, p95, floor = map(_number, (figure.ours, figure.p95, figure.floor))
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         print(_row(figure.name, figure.unit, ours, p95, floor, ratio), flush=True)
+        self.write()
 
-    def write(self, path: Path) -> None:
-        rows = [asdict(each) | {"ratio": each.ratio} for each in self._figures]
-        path.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=2) + "\n")
+    def write(self) -> None:
+        """Write the file, if there is to be one."""
+        rows = [asdict(each) | {"p95": each.p95, "ratio": each.ratio} for each in self._figures]
+        if self.path:
+            document = {"machine": self._machine, "figures": rows, **self.more}
+            self.path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def machine() -> dict[str, str | int]:

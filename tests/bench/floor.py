@@ -1,166 +1,233 @@
-"""The least that a start can take: the unit of such a task, its network unit exchanged for one that runs /usr/bin/true.
+"""The floor of starts and of pairs: the same units, started and stopped by the cheapest client (docs/performance.md).
 
-It is started straight through D-Bus, from StartTransientUnit until its job is removed.
+The driver's own code makes the units, except for the network unit. They are handed to `floor.c` with the messages for
+the kernel, so that both sides start the same unit.
 """
 
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import subprocess
-import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Interface
 from pathlib import Path
 
-from tests.bench.driver import GUESTS
+import msgpack
+from tests.bench import nft_batch, processes
+from tests.bench.driver import CONFIG, GUESTS, Pairs
 
-from solo5_systemd.bus.connection import system_bus
-from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.engine.backends import Images, Users
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.workload.convert import SHARED_SLICE
+from solo5_systemd.names import TaskName, attach_service, network_service, outcome_target
+from solo5_systemd.network.lease_recovery import tap_alias
+from solo5_systemd.network.links import index
+from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_rules import TABLE, tables
+from solo5_systemd.network.nft_sets import task_elements
+from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task.start import _job_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.unit.translate import service
 from solo5_systemd.wiring import machine
-from solo5_systemd.workload import MIB, Publish, Workload
+from solo5_systemd.workload import Workload
 
-NETWORK = Path("/run/systemd/system/solo5-bench-network@.service")
+PROGRAM = "/usr/local/bin/floor"
+NETWORK = Path("/run/systemd/system/solo5-floor-network@.target")
 NETWORK_UNIT = """\
 [Unit]
 DefaultDependencies=no
 StopWhenUnneeded=yes
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-Slice=solo5.slice
-ExecStart=/usr/bin/true
-ExecStop=/usr/bin/true
 """
+"""A target, since systemd refuses a service that executes nothing at all."""
+
 SETTINGS = Path("/etc/solo5/bench.toml")
-ROOMY = '[network.default]\nipv4 = "10.153.0.0/22"\n'
-"""Addresses for a thousand guests."""
+FIRST_PORT = 40000
+"""First published port; the driver's tasks have lower ones."""
+
+TIMEOUT_S = 300
+"""For one run of the program."""
+
+PORTS = ((80, Protocol.TCP), (7, Protocol.UDP))
 
 
 class Floor:
-    """Starts and stops such units; each call returns milliseconds."""
+    """Starts and stops such units. Users, properties and messages are made before the clock starts."""
 
-    def __init__(self, engine: Runtime, images: Images, users: Users, jobs: Jobs, manager: Manager) -> None:
+    def __init__(self, engine: Runtime, manager: Manager) -> None:
         self._engine = engine
-        self._images = images
-        self._users = users
-        self._held: dict[TaskName, int] = {}
-        self._jobs = jobs
+        self._users = engine.backends.users
         self._manager = manager
-        self._running: list[TransientUnit] = []
-        self._names = (f"bench-floor-{number}" for number in itertools.count())  # of one, its network may still stop
+        self._numbers = itertools.count()  # a new name each time: the last unit may not be unloaded yet
 
-    async def start(self, count: int) -> Sequence[float]:
-        """So many at the same time."""
-        self._running = await self._units(count)
-        return await asyncio.gather(*(_timed(self._start(unit)) for unit in self._running))
+    async def starts(self, rounds: int, at_once: int) -> Sequence[float]:
+        """Start `at_once` tasks and stop them, `rounds` times; return the milliseconds of each start."""
+        return (await self._run("starts", rounds * at_once, at_once)).milliseconds
 
-    async def drop(self) -> None:
-        """Stop those of the last start."""
-        await asyncio.gather(*map(self._stop, self._running))
-        await self._free_users()
-
-    async def pairs(self, count: int, at_once: int) -> float:
-        """Start and stop so many; the seconds that it took in all."""
-        units = iter(await self._units(count))
-
-        async def work() -> None:
-            for unit in units:
-                await self._start(unit)
-                await self._stop(unit)
-
-        seconds = await _timed(asyncio.gather(*(work() for _ in range(at_once)))) / 1000
-        await self._free_users()
-        return seconds
+    async def pairs(self, count: int, at_once: int) -> Pairs:
+        """Start and stop `count` tasks."""
+        return await self._run("pairs", count, at_once)
 
     async def listing(self) -> float:
         """The seconds that PID 1, the bus and its library take to list every task's unit, and nothing of them."""
-        return await _timed(self._manager.names()) / 1000
+        begun = asyncio.get_running_loop().time()
+        await self._manager.names()
+        return asyncio.get_running_loop().time() - begun
 
-    async def _start(self, unit: TransientUnit) -> None:
-        properties = [[p.name, Variant(p.signature, _lists(p.value))] for p in unit.properties]
-        result = await self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", [unit.name, "fail", properties, []])
-        assert result == "done", f"{unit.name}: {result}"
+    async def _run(self, mode: str, count: int, at_once: int) -> Pairs:
+        names = [TaskName(f"floor-{number}") for number in itertools.islice(self._numbers, count)]
+        plan = await self._engine.preview(_workload(names[0]))
+        [nic] = plan.reservation.leases
+        async with self._allocated(names) as users:
+            words: list[object] = [index(nic.bridge)]
+            for number, name in enumerate(names):
+                lease = _lease(nic, number)
+                ports = [
+                    PortRequest(nic=lease.nic, host_port=FIRST_PORT + 2 * number + offset, port=port, protocol=protocol)
+                    for offset, (port, protocol) in enumerate(PORTS)
+                ]
+                reservation = Reservation(task=name, leases=(lease,), ports=tuple(ports))
+                parts = replace(plan.parts, workload=_workload(name), reservation=reservation, user=users[name])
+                words += _words(service(parts), reservation, users[name])
+            return await self._executed(mode, at_once, "".join(f"{word}\n" for word in words))
 
-    async def _stop(self, unit: TransientUnit) -> None:
-        """As little as leaves nothing: the unit, and the target that would keep it."""
-        await self._manager.stop(unit.name)
-        await self._manager.stop(str(unit.value("Wants")[0]))  # type: ignore[index] # a list of one
-        await self._manager.reset_failed([unit.name])
+    async def _executed(self, mode: str, at_once: int, tasks: str) -> Pairs:
+        pipe = asyncio.subprocess.PIPE
+        with processes.frozen():
+            before = processes.spent({})
+            process = await asyncio.create_subprocess_exec(PROGRAM, mode, str(at_once), stdin=pipe, stdout=pipe)
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    printed, _ = await process.communicate(tasks.encode())
+            except BaseException:
+                process.kill()
+                raise
+            spent = processes.spent({})
+        assert process.returncode == 0, f"{PROGRAM} has failed"
+        left = [name for name in await self._manager.names() if name.startswith("floor-")]
+        assert not left, f"units are left: {left}"
+        report = json.loads(printed)
+        cpu = processes.difference(spent, before, also={"client": report["cpu"]})
+        return Pairs(milliseconds=report["milliseconds"], seconds=report["seconds"], cpu=cpu)
 
-    async def _units(self, count: int) -> list[TransientUnit]:
-        return [await self._unit(name) for name in itertools.islice(self._names, count)]
-
-    async def _unit(self, name: str) -> TransientUnit:
-        unit = (await self._engine.preview(_workload(name, "net.spt"))).unit
-        # A tender without its tap would end at once, so another guest runs; what is compared is the start.
-        workload = _workload(name, "sleeper.spt")
-        await self._images.take(workload.image, (), None)  # a preview leaves the store as it is
-        sleeper = (await self._engine.preview(workload)).unit
-        network = [f"solo5-bench-network@{name}.service"]
-        other = {
-            "User": str(await self._user(TaskName(name))),
-            "Requires": network,
-            "After": network,
-            "ExecStart": sleeper.value("ExecStart"),
-            "BindReadOnlyPaths": sleeper.value("BindReadOnlyPaths"),
-            "NoExecPaths": sleeper.value("NoExecPaths"),
-        }
-        properties = [Property(p.name, p.signature, other.get(p.name, p.value)) for p in unit.properties]
-        return replace(unit, properties=tuple(properties))
-
-    async def _user(self, name: TaskName) -> int:
-        """Allocate the user without which PID 1 refuses the unit, before anything is timed."""
-        held = await self._users.acquire(name)
-        self._held[name] = held.descriptor
-        return held.uid
-
-    async def _free_users(self) -> None:
-        while self._held:
-            name, descriptor = self._held.popitem()
-            os.close(descriptor)
-            await self._users.release(name)
+    @contextlib.asynccontextmanager
+    async def _allocated(self, names: Sequence[TaskName]) -> AsyncIterator[Mapping[TaskName, int]]:
+        """Allocate the users, without which PID 1 refuses the units."""
+        held = {name: await self._users.acquire(name) for name in names}
+        try:
+            yield {name: user.uid for name, user in held.items()}
+        finally:
+            for name, user in held.items():
+                os.close(user.descriptor)
+                await self._users.release(name)
 
 
 @contextlib.asynccontextmanager
-async def floor() -> AsyncIterator[Floor]:
-    with _files({NETWORK: NETWORK_UNIT, SETTINGS: ROOMY}):
-        async with machine(read_settings) as backends, system_bus() as connection:
-            yield Floor(Runtime(backends), backends.images, backends.users, Jobs(connection), Manager(connection))
+async def floor(settings: str) -> AsyncIterator[Floor]:
+    """Yield the floor, on a machine that has these settings for both sides."""
+    with _files({NETWORK: NETWORK_UNIT, SETTINGS: settings}), _sets():
+        async with machine(read_settings) as backends:
+            yield Floor(Runtime(backends), backends.units)
 
 
-def whole_process(*argv: str) -> float:
-    """Milliseconds from its start to its end."""
-    begun = time.perf_counter()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - begun) * 1000
-
-
-def _workload(name: str, guest: str) -> Workload:
-    """What the driver makes of the task that it is measured with, as far as a unit shows it."""
-    publish = (
-        Publish(host_port=18080, port=80),
-        Publish(host_ip=IPv4Address("127.0.0.1"), host_port=17007, port=7, protocol=Protocol.UDP),
+def _workload(name: TaskName) -> Workload:
+    """Return the workload that the driver makes of the task of `tests.bench.driver`."""
+    alloc = str(uuid.uuid4())
+    task = wire.TaskConfig(
+        id=f"{alloc}/guest/{name}",
+        name="guest",
+        job_name="bench",
+        job_id="bench",
+        task_group_name="guest",
+        namespace="default",
+        alloc_id=alloc,
+        msgpack_driver_config=msgpack.packb({key: value for key, value in CONFIG.items() if key != "ports"}),
+        resources=wire.Resources(
+            allocated_resources=wire.AllocatedTaskResources(memory=wire.AllocatedMemoryResources(memory_mb=32)),
+            linux_resources=wire.LinuxResources(cpu_shares=100),
+        ),
     )
-    return Workload(
-        name=TaskName(name),
-        image=f"{GUESTS}/{guest}",
-        arguments=("--ipv4={net.service.ipv4_cidr}",) if guest == "net.spt" else (),
-        memory=32 * MIB,
-        publish=publish if guest == "net.spt" else (),
-        slice=SHARED_SLICE,
-        log_fields=(("NOMAD_JOB_NAME", "bench"), ("NOMAD_TASK_NAME", name)),
+    return replace(_job_request(task, PluginConfig(image_paths=(GUESTS,))).workload, name=name)
+
+
+def _lease(nic: Lease, number: int) -> Lease:
+    """Return the NIC of a preview with a tap, an address and a MAC that no task has."""
+    return replace(
+        nic,
+        tap=f"floor-{number}",
+        ipv4=IPv4Interface(f"10.200.{number // 200}.{number % 200 + 2}/16"),
+        mac=MacAddress(f"02:f1:00:00:{number >> 8:02x}:{number & 255:02x}"),
     )
+
+
+def _words(unit: TransientUnit, reservation: Reservation, user: int) -> Iterator[object]:
+    """Yield one task, as `floor.c` reads it."""
+    [lease] = reservation.leases
+    elements = task_elements(reservation, ())
+    network = [f"solo5-floor-network@{reservation.task}.target"]
+    assert unit.value("Requires") == [network_service(reservation.task), attach_service(reservation.task)]
+    yield from (unit.name, outcome_target(reservation.task))
+    yield from (lease.tap, tap_alias(reservation.task, lease.nic), user)
+    yield from (nft_batch.add(FLOOR_TABLE, elements).hex(), nft_batch.delete(FLOOR_TABLE, elements).hex())
+    yield len(unit.properties)
+    for each in unit.properties:
+        value = network if each.name in ("Requires", "After") else each.value
+        yield from _property(replace(each, value=value))
+
+
+def _property(each: Property) -> Iterator[object]:
+    yield from (each.name, each.signature, *_flat(each.signature, each.value))
+
+
+def _flat(signature: str, value: object) -> Iterator[object]:
+    """Yield a D-Bus value as words: an array is preceded by its length, a struct is flat."""
+    match signature[0], value:
+        case "a", list() | tuple() | bytes() as items:
+            yield len(items)
+            for item in items:
+                yield from _flat(signature[1:], item)
+        case "(", list() | tuple() as items:
+            for inner, item in zip(_complete_types(signature[1:-1]), items, strict=True):
+                yield from _flat(inner, item)
+        case "b", _:
+            yield int(bool(value))
+        case _:
+            yield value
+
+
+def _complete_types(signature: str) -> Iterator[str]:
+    start = depth = 0
+    for end, letter in enumerate(signature, 1):
+        depth += (letter == "(") - (letter == ")")
+        if not depth and letter != "a":
+            yield signature[start:end]
+            start = end
+
+
+FLOOR_TABLE = f"{TABLE}-floor"
+
+
+@contextlib.contextmanager
+def _sets() -> Iterator[None]:
+    """Make the sets and maps of solo5-networkd in other tables: its own have an owner, which alone may change them.
+
+    Rules are left out, since a transaction with elements does not touch them.
+    """
+    ours = tables((), forwards=True, owned=False).replace(f" {TABLE} {{", f" {FLOOR_TABLE} {{").splitlines()
+    _nft(line for line in ours if line.startswith(("table ", "    set ", "    map ", "}")))
+    try:
+        yield
+    finally:
+        _nft(f"delete {line.removesuffix(' {')}" for line in ours if line.startswith("table "))
+
+
+def _nft(lines: Iterable[str]) -> None:
+    subprocess.run(["nft", "--file", "-"], input="\n".join(lines) + "\n", text=True, check=True)
 
 
 @contextlib.contextmanager
@@ -176,14 +243,3 @@ def _files(contents: Mapping[Path, str]) -> Iterator[None]:
         for path in contents:
             path.unlink()
         subprocess.run(["systemctl", "daemon-reload"], check=True)
-
-
-async def _timed(doing: Awaitable[object]) -> float:
-    begun = time.perf_counter()
-    await doing
-    return (time.perf_counter() - begun) * 1000
-
-
-def _lists(value: object) -> object:
-    """D-Bus structs as the library wants them."""
-    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,13 +1,28 @@
 """What our processes take, as the kernel counts it."""
 
+import contextlib
 import os
 import subprocess
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 UNITS = ("solo5-networkd.service", "solo5-relay.service")
 TICK = 1000 / os.sysconf("SC_CLK_TCK")
 """Milliseconds."""
+
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUPS = {
+    "PID 1": "init.scope",
+    "dbus-daemon": "system.slice/dbus.service",
+    "solo5-networkd": "system.slice/solo5-networkd.service",
+    "solo5-relay": "system.slice/solo5-relay.service",
+    "journald": "system.slice/systemd-journald.service",
+    "sandbox and tender": "solo5.slice/solo5-shared.slice",
+}
+NETWORK_UNITS, REST = "network units", "everything else"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +44,53 @@ def used(pid: int) -> Used:
     return Used(cpu=(int(fields[11]) + int(fields[12])) * TICK, children=int(fields[8]))
 
 
+def spent(pids: Mapping[str, int]) -> dict[str, int]:
+    """Return the microseconds of CPU time of this machine so far, by process or cgroup, without kernel threads.
+
+    Args:
+        pids: processes without a cgroup of their own, by name.
+    """
+    found = {name: _of_cgroup(cgroup) for name, cgroup in CGROUPS.items()}
+    found[NETWORK_UNITS] = _of_cgroup("solo5.slice") - found["sandbox and tender"]
+    found |= {name: round(used(pid).cpu * 1000) for name, pid in pids.items()}
+    found[REST] = _of_cgroup("") - sum(found.values())
+    return found
+
+
+def difference(after: Mapping[str, int], before: Mapping[str, int], also: Mapping[str, int]) -> dict[str, int]:
+    """Return the CPU time in between; `also` are parts of the rest."""
+    found = {name: after[name] - before[name] for name in after}
+    return {**found, **also, REST: found[REST] - sum(also.values())}
+
+
+def _of_cgroup(path: str) -> int:
+    """Return microseconds; 0 for a service that does not run."""
+    try:
+        text = (CGROUP_ROOT / path / "cpu.stat").read_text()
+    except FileNotFoundError:
+        return 0
+    return int(text.split()[1])  # usage_usec comes first
+
+
+def end_services() -> None:
+    """End the two services, which are started again when they are needed: they are not part of what follows."""
+    subprocess.run(["systemctl", "stop", *UNITS], check=True)
+
+
+@contextlib.contextmanager
+def frozen() -> Iterator[None]:
+    """Freeze the two services: they would spend CPU time on links, rules and journal lines of the floor."""
+    files = [CGROUP_ROOT / CGROUPS[unit.removesuffix(".service")] / "cgroup.freeze" for unit in UNITS]
+    running = [file for file in files if file.exists()]
+    for file in running:
+        file.write_text("1")
+    try:
+        yield
+    finally:
+        for file in running:
+            file.write_text("0")
+
+
 def memory(pid: int) -> float:
     """Proportional set size, in MB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -37,9 +99,40 @@ def memory(pid: int) -> float:
     raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """Of all processes: their proportional set size in MB, and how many there are."""
+
+    memory: float
+    processes: int
+
+
+def total(without: set[int]) -> Total:
+    """Count the processes of the machine, without its kernel's, this one, and `without`."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and int(path.name) not in {os.getpid(), *without}:
+            # A thread of the kernel has no memory; another process may have ended meanwhile.
+            with contextlib.suppress(ValueError, OSError):
+                found.append(memory(int(path.name)))
+    return Total(memory=sum(found), processes=len(found))
+
+
+def of_machine() -> int:
+    """Return the microseconds of CPU time of this machine so far, without kernel threads."""
+    return _of_cgroup("")
+
+
 def count() -> int:
     """Of all processes on the machine."""
     return sum(path.name.isdigit() for path in Path("/proc").iterdir())
+
+
+def whole(*argv: str) -> float:
+    """Return the milliseconds from the start of a process to its end."""
+    begun = time.perf_counter()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return (time.perf_counter() - begun) * 1000
 
 
 def _main_pid(unit: str) -> int:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,13 +25,13 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
-from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
 from solo5_systemd.nomad.stats.stream import StatsStreams, Ticker
 from solo5_systemd.nomad.task.registry import TaskEntry
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.nomad.engine import EngineSession
@@ -54,38 +55,39 @@ FILES = {
 METHOD = "/hashicorp.nomad.plugins.drivers.proto.Driver/TaskStats"
 
 
-class Kernel:
-    """As much of engine and session as statistics need."""
+RUN = UnitState(task=TaskName("any"), unit="solo5-task-any.service", active=ActiveState.ACTIVE, log_fields={})
+
+
+class Session:
+    """As much of session, engine and backends as statistics need."""
 
     def __init__(self, root: Path) -> None:
-        self._cgroups = CgroupFs(root)
+        self.backends = self
+        self.usages = CgroupFs(root)
 
-    async def engine(self) -> "Kernel":
+    async def engine(self) -> "Session":
         return self
-
-    def meter(self, control_group: str) -> Meter:
-        return self._cgroups.meter(control_group)
 
 
 class Streams(DriverService):
     def __init__(self, what: str, root: Path) -> None:
         self._what = what
-        self._statistics = StatsStreams(cast("EngineSession", Kernel(root)))
+        self._statistics = StatsStreams(cast("EngineSession", Session(root)))
         self._beats = Ticker()
 
-    def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[wire.TaskStatsResponse]:
+    def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[bytes]:
         never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         known = TaskEntry(
             config=wire.TaskConfig(id=request.task_id),
             state=cast("Any", None),
-            control_group=_control_group(request.task_id),
+            run=replace(RUN, control_group=_control_group(request.task_id)),
             network=None,
             end=cast("Any", never),
         )
         samples = self._statistics.samples(known, 1.0, 2500.0)
         return samples if self._what in ("idle", "busy") else self._again(samples)
 
-    async def _again(self, samples: AsyncIterator[wire.TaskStatsResponse]) -> AsyncIterator[wire.TaskStatsResponse]:
+    async def _again(self, samples: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         first = await anext(samples)
         while True:
             yield first
@@ -123,7 +125,9 @@ async def _serve(what: str) -> None:
         others = ["-m", "tests.bench.sampling", "work" if what == "busy" else "watch", socket, str(root)]
         watcher = await asyncio.create_subprocess_exec(sys.executable, *others)
         try:
-            print(await _watched(), flush=True)
+            spent = await _watched()
+            assert watcher.returncode is None, "the streams have ended"
+            print(spent, flush=True)
         finally:
             watcher.kill()
             await watcher.wait()
