@@ -192,7 +192,8 @@ HARMLESS = ["Got notification message from PID .*, but reception is disabled"]
 
 def _no_surprise_in_journal(since: str, expected: list[str]) -> None:
     """Our services' own lines at warning and above; a task's console is the guest's affair."""
-    ours = ("-u", "solo5-networkd.service", "-u", "solo5-relay.service", "-u", "solo5-network@*.service")
+    units = ("solo5-networkd.service", "solo5-relay.service", "solo5-network@*.service", "solo5-attach@*.service")
+    ours = tuple(f"--unit={unit}" for unit in units)
     lines = ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--priority=warning", f"--since={since}", *ours)
     surprises = [
         line for line in lines.splitlines() if not any(re.search(pattern, line) for pattern in (*HARMLESS, *expected))

@@ -8,7 +8,13 @@ import pytest
 from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh
 
 PACKAGE = "solo5-systemd"
-UNITS = ("solo5-networkd.service", "solo5-network@.service", "solo5-outcome@.target", "solo5.slice")
+UNITS = (
+    "solo5-networkd.service",
+    "solo5-network@.service",
+    "solo5-attach@.service",
+    "solo5-outcome@.target",
+    "solo5.slice",
+)
 DEB = Path("/srv")
 
 

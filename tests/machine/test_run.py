@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -50,6 +51,15 @@ def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", f"SOLO5_TASK={name}")
     assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation_id"]
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
+
+
+def test_text_that_is_not_ascii_reaches_the_unit(run: Runner, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    image = tmp_path / "é 磁盘 𝄞.spt"
+    shutil.copy(GUESTS / "sleeper.spt", image)
+    name = run(str(image), name="scripts", options=("--label", "NOTE=é 磁盘 𝄞"))
+    assert (inspect(name)["image"], inspect(name)["log_fields"]) == (str(image), {"NOTE": "é 磁盘 𝄞"})
+    assert image.name in unit_property(f"solo5-task-{name}.service", "Description")
 
 
 def test_limits_that_are_not_enforced_are_named(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.machine.chaos.lines import broken, faults, numbers
+from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, Door, End, Guest, State, Task, World
 from tests.machine.chaos.operations import allocation
 from tests.machine.conftest import ok, sh, systemctl, unit_property
@@ -80,10 +80,13 @@ class Truth:
         if task.end is None:
             return
         found = sh("solo5ctl", "inspect", "--json", task.name)
-        outcome = json.loads(found.stdout)[0]["outcome"] if found.returncode == 0 else None
-        if outcome is None or outcome["ending"] not in task.end.endings:
-            yield f"its outcome is {outcome}, expected {task.end}"
-        yield from _uncounted(task, self._journal(task))
+        if found.returncode:
+            yield f"it cannot be inspected: {found.stderr}"
+            return
+        seen = json.loads(found.stdout)[0]
+        if seen["outcome"] is None or seen["outcome"]["ending"] not in task.end.endings:
+            yield f"its outcome is {seen['outcome']}, expected {task.end}"
+        yield from _uncounted(task, last_run(self._entries(task), seen["invocation_id"]))
 
     def _of_nomad(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
@@ -98,7 +101,7 @@ class Truth:
             yield from self._goes_on(task, log)
             return
         yield from _nomads_end(allocs[0], task.end)
-        if log != (written := self._journal(task)):
+        if log != (written := "".join(f"{line}\n" for _, line in self._entries(task))):
             yield f"Nomad's log is {log!r}, and it wrote {written!r}"
         yield from _uncounted(task, log)
 
@@ -120,11 +123,14 @@ class Truth:
         else:
             self._last[task.name] = lines
 
-    def _journal(self, task: Task) -> str:
+    def _entries(self, task: Task) -> list[tuple[str, str]]:
+        """Invocation ID, empty where journald did not know it, and text of each line that its units wrote."""
         unit = f"solo5-task-{self._names.get(task.name)}.service"
         ok("journalctl", "--sync")
         matches = ("SYSLOG_FACILITY=21", "_TRANSPORT=stdout", "PRIORITY=6", f"_SYSTEMD_UNIT={unit}")
-        return ok("journalctl", "--quiet", "--output=cat", self._since, *matches)
+        fields = ("--output=json", "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID", "--all")
+        read = ok("journalctl", "--quiet", *fields, self._since, *matches).splitlines()
+        return [(entry.get("_SYSTEMD_INVOCATION_ID", ""), str(entry["MESSAGE"])) for entry in map(json.loads, read)]
 
 
 def _name(task: Task) -> str:

@@ -1,7 +1,7 @@
 """The console of a guest that counts, `count 1` and so on: what is wrong with a copy of it. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 def numbers(log: str) -> list[int]:
@@ -23,3 +23,19 @@ def broken(log: str) -> list[str]:
     """Lines that are no lines of that guest's: torn, or two in one."""
     known = r"count \d+|[a-z]+: (mac|ipv4) .*|serving|argument.*|Solo5: .*|"
     return [line for line in log.splitlines() if not re.fullmatch(known, line)]
+
+
+def last_run(entries: Sequence[tuple[str, str]], invocation: str) -> str:
+    """The console of a unit's run with this invocation, the last one, of the journal of all runs under its name.
+
+    A start that loses the bus is undone and repeated, so a unit can have several runs. The last lines of a run may
+    have no invocation (journald looks it up by a process that has ended), the first ones always have it.
+
+    Args:
+        entries: Invocation ID, or an empty string, and text of each line, in the journal's order.
+        invocation: The invocation ID of the unit's last run.
+    """
+    mine = [number for number, (of, _) in enumerate(entries) if of == invocation]
+    others = [number + 1 for number, (of, _) in enumerate(entries) if of not in ("", invocation)]
+    begin = min(mine, default=max(others, default=0))
+    return "".join(f"{line}\n" for _, line in entries[begin:])

@@ -47,11 +47,19 @@ _NOMAD = (*_GO_BUILD, "-tags=hashicorpmetrics", "-o=/media/nomad", "github.com/h
 _NOMAD_SECONDS = 300  # told to the person waiting; on two cores
 _CLIENT = (*_GO_BUILD, "-o=/media/driver-client", "./client")
 _CLIENT_SECONDS = 10
+_RAW_EXEC = (*_GO_BUILD, "-o=/media/raw_exec", "./raw_exec")
+_RAW_EXEC_SECONDS = 20
 
 
-def copies() -> list[Copy]:
-    """Return what goes into the machine: ``nomad`` and ``driver-client``, built if they are not cached."""
-    programs = (_nomad() / "nomad", _client() / "driver-client")
+def copies(*, raw_exec: bool = False) -> list[Copy]:
+    """Return what goes into the machine, built if it is not cached: ``nomad`` and ``driver-client``.
+
+    Args:
+        raw_exec: Nomad's raw_exec driver as a plugin as well.
+    """
+    programs = [_nomad() / "nomad", _client() / "driver-client"]
+    if raw_exec:
+        programs.append(_raw_exec() / "raw_exec")
     return [Copy(host=program, guest=Path("/usr/local/bin", program.name)) for program in programs]
 
 
@@ -65,14 +73,19 @@ def _nomad() -> Path:
 
 
 def _client() -> Path:
-    sources = sorted((SOURCE / "client").rglob("*.go"))
+    return _own("client", _CLIENT, "the driver's client", _CLIENT_SECONDS)
+
+
+def _raw_exec() -> Path:
+    return _own("raw_exec", _RAW_EXEC, "the raw_exec plugin", _RAW_EXEC_SECONDS)
+
+
+def _own(name: str, words: tuple[str, ...], what: str, seconds: int) -> Path:
+    """Return a program of this module, whose sources are in the folder of its name."""
+    sources = sorted((SOURCE / name).rglob("*.go"))
     named = (part for path in sources for part in (str(path.relative_to(SOURCE)), cache.file_digest(path)))
-    key = cache.digest(_BUILD, *_CLIENT, *_module(), *named)
-
-    def make(target: Path) -> None:
-        _build(target, _CLIENT, "the driver's client", _CLIENT_SECONDS)
-
-    return cache.entry("client", key, make)
+    key = cache.digest(_BUILD, *words, *_module(), *named)
+    return cache.entry(name, key, lambda target: _build(target, words, what, seconds))
 
 
 def _module() -> tuple[bytes, ...]:

@@ -63,8 +63,13 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--bare", action="store_true", help="leave this checkout's package out")
     group.add_argument(
-        "--with", dest="extras", choices=("nomad",), action="append", default=[],
-        help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client)",
+        "--with", dest="extras", choices=("nomad", "raw_exec"), action="append", default=[],
+        help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client); "
+        "raw_exec: these, and Nomad's raw_exec driver as a plugin (/usr/local/bin/raw_exec)",
+    )  # fmt: skip
+    group.add_argument(
+        "--packages", type=lambda text: text.split(","), default=[], metavar="NAME,NAME…",
+        help="Debian packages that the machine has besides; another tree, cached like the machine's own",
     )  # fmt: skip
     group.add_argument("--prepare", action="store_true", help="make what the machine is made of, and boot nothing")
 

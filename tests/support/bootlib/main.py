@@ -61,9 +61,9 @@ def _boot(asked: argparse.Namespace) -> int:
 
 def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
     """Return the tree, its upper directory and the extras: made side by side, as far as they are not cached."""
-    tree = begun(lambda: trees.tree(trees.MACHINE, asked.release))
+    tree = begun(lambda: trees.tree(trees.equipped(asked.packages), asked.release))
     contents = begun(lambda: _contents(asked))
-    extras = begun(lambda: agent.copies() if "nomad" in asked.extras else [])
+    extras = begun(lambda: agent.copies(raw_exec="raw_exec" in asked.extras) if asked.extras else [])
     return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
 
 

@@ -2,7 +2,8 @@
 
 import shlex
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import apt, cache, enclosure
@@ -52,6 +53,11 @@ GO = Recipe(name="go", packages=("golang-go", "ca-certificates"), seconds=60)
 BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=Path(__file__).parents[2] / "machine/setup")
 
 EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
+
+
+def equipped(packages: Sequence[str]) -> Recipe:
+    """Return the recipe of the machine, with more packages."""
+    return replace(MACHINE, name="equipped", packages=(*MACHINE.packages, *packages)) if packages else MACHINE
 
 
 def tree(recipe: Recipe, release: str) -> Path:

@@ -3,7 +3,6 @@
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,13 +11,13 @@ class Attributes:
     """The extended attributes of directories, by directory and name.
 
     Args:
-        monkeypatch: patches `cgroup.scope_xattrs` to use them.
+        monkeypatch: patches `os` to use them.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[tuple[str, str], bytes] = {}
-        functions = SimpleNamespace(setxattr=self._set, getxattr=self._get)
-        monkeypatch.setattr("solo5_systemd.cgroup.scope_xattrs.os", functions)
+        monkeypatch.setattr(os, "setxattr", self._set)
+        monkeypatch.setattr(os, "getxattr", self._get)
 
     def _set(self, path: str, name: str, value: bytes) -> None:
         if not Path(path).is_dir():

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
@@ -12,11 +12,12 @@ from tests.support.fakes.images import disk, stored
 from tests.support.fakes.pid1 import FakeUnits
 from tests.support.fakes.relay import FakeRelay
 from tests.support.fakes.steps import Steps
-from tests.support.fakes.tasks import LEASE, STARTED
+from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
 from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
@@ -264,6 +265,8 @@ class FakeNetworks:
 
     Attributes:
         held: reservations by task.
+        forgotten: tasks without a request.
+        marked: tasks whose start is marked at present.
         repaired: repairs to yield.
         counted: traffic by task.
         late: result of `expired`.
@@ -274,6 +277,8 @@ class FakeNetworks:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
+        self.forgotten: list[TaskName] = []
+        self.marked: set[TaskName] = set()
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
@@ -306,6 +311,18 @@ class FakeNetworks:
             self.released.append(task)
             self.held.pop(task, None)
 
+    @contextmanager
+    def start_mark(self, task: TaskName) -> Iterator[None]:
+        self.marked.add(task)
+        try:
+            yield
+        finally:
+            self.marked.remove(task)
+
+    async def forget(self, task: TaskName) -> None:
+        async with self._steps.step("forget"):
+            self.forgotten.append(task)
+
     async def reservation(self, task: TaskName) -> Reservation | None:
         async with self._steps.step("reservation"):
             return self.held.get(task)
@@ -313,6 +330,9 @@ class FakeNetworks:
     async def reservations(self) -> Sequence[Reservation]:
         async with self._steps.step("reservations"):
             return tuple(self.held.values())
+
+    async def endpoints(self) -> Mapping[TaskName, Endpoints]:
+        return {each.task: endpoints(each) for each in await self.reservations()}
 
     async def networks(self) -> Sequence[NetworkOverview]:
         async with self._steps.step("networks"):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.tasks import STARTED, ended, running, started
+from tests.support.fakes.tasks import STARTED, ended, endpoints, running, started
 
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
-from solo5_systemd.engine.task import Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
+from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
@@ -92,8 +92,12 @@ class FakeRuntime(Runtime):
     def gc(self) -> "FakeCollector":
         return FakeCollector(self.calls)
 
-    async def tasks(self, *, ended: bool = True) -> tuple[Task, ...]:
-        return tuple(self.known[name] for name in await self.names(ended=ended))
+    async def tasks(self, *, ended: bool = True, reservations: bool = True) -> tuple[Task, ...]:
+        found = [self.known[name] for name in await self.names(ended=ended)]
+        return tuple(task if reservations else replace(task, reservation=None) for task in found)
+
+    async def endpoints(self) -> Mapping[TaskName, Endpoints]:
+        return {task.name: endpoints(task.reservation) for task in self.known.values() if task.reservation}
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))
@@ -162,7 +166,7 @@ class FakeRuntime(Runtime):
     async def samples(self) -> Mapping[TaskName, Sample]:
         return next(self.rounds, {})
 
-    async def console(self, task: Task, *, follow: bool, last: int | None = None) -> AsyncGenerator[Line, None]:
+    async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
         self.calls.append(("console", task.name, follow, last))
         for line in self.lines:
             yield line

@@ -8,10 +8,9 @@ from dataclasses import replace
 from tests.support.fakes.steps import Steps
 
 from solo5_systemd.errors import NoSuchTaskError, TakenError
-from solo5_systemd.names import TaskName, outcome_target, task_of_unit
+from solo5_systemd.names import TaskName, UnitKind, outcome_target, task_of_unit
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
-from solo5_systemd.workload import UnitKind
 
 SIGKILL = 9
 
@@ -98,6 +97,9 @@ class FakeUnits:
             while unit in self.loaded and not self.loaded[unit].over:
                 await self._changed.wait()
 
+    async def stop_unneeded(self, unit: str) -> None:
+        await self.stop(unit)
+
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         async with self._steps.step(f"kill {unit}"):
             self.sent.append((unit, number, everyone))
@@ -169,10 +171,18 @@ class FakeUnits:
             return tuple(replace(state, started=0) for state in self.loaded.values() if not state.over)
 
     @asynccontextmanager
-    async def watched(self, state: UnitState, *, seen: bool = False) -> AsyncGenerator["FakeWatchedUnit", None]:
-        async with self._steps.step("watch" if seen else "changes"):
+    async def watched(self, state: UnitState) -> AsyncGenerator["FakeWatchedUnit", None]:
+        async with self._steps.step("watch"):
             unit = FakeWatchedUnit(self, state.task)
         yield unit
+
+    async def current(self, state: UnitState) -> UnitState | None:
+        async with self._steps.step("current"):
+            return self.seen(state.task)
+
+    async def active_state(self, unit: str) -> ActiveState:
+        async with self._steps.step("active_state"):
+            return self.loaded[unit].active if unit in self.loaded else ActiveState.INACTIVE
 
     async def change(self) -> None:
         """Wait until a unit comes, changes or goes."""

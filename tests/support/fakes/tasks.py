@@ -2,13 +2,12 @@
 
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from solo5_systemd.engine.task import Phase, Started, Task
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_scope, task_service
+from solo5_systemd.engine.task import Endpoints, LeasedNic, Phase, Started, Task
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind, task_scope, task_service
 from solo5_systemd.network.model import Dropped, Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.model import HostPort, NetworkPolicy
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import UnitKind
 
 STARTED = 1_700_000_000_000_000
 """Microseconds since the epoch."""
@@ -54,6 +53,13 @@ PORTS = (
 )
 
 
+def endpoints(reservation: Reservation) -> Endpoints:
+    return Endpoints(
+        tuple(LeasedNic(lease.nic, lease.network, str(lease.ipv4.ip), lease.tap) for lease in reservation.leases),
+        tuple((str(port.host_ip or ""), port.host_port, port.port, port.protocol.value) for port in reservation.ports),
+    )
+
+
 def running(
     name: str = "web", *, phase: Phase = Phase.RUNNING, networked: bool = False, kind: UnitKind = UnitKind.SERVICE
 ) -> Task:
@@ -75,15 +81,7 @@ def running(
 
 
 def started(task: Task) -> Started:
-    return Started(
-        name=task.name,
-        unit=task.unit,
-        invocation=task.invocation,
-        pid=task.pid,
-        started=task.started,
-        control_group=task.control_group,
-        reservation=task.reservation,
-    )
+    return Started(state=task.state, reservation=task.reservation)
 
 
 def ended(name: str = "web", outcome: Outcome | None = None) -> Task:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -14,10 +15,11 @@ import (
 
 // request is one line of a benchmark's standard input.
 type request struct {
-	Do          string `json:"do"`
-	Count       int    `json:"count"`
-	Concurrency int    `json:"concurrency"`
-	Ping        bool   `json:"ping"`
+	Do          string          `json:"do"`
+	Count       int             `json:"count"`
+	Concurrency int             `json:"concurrency"`
+	Until       string          `json:"until"` // ends a start: empty for its reply
+	Config      json.RawMessage `json:"config"`
 }
 
 // session is one benchmark: a plugin, and the tasks that it runs.
@@ -37,9 +39,12 @@ type operation func(*session, request) (timings, error)
 var operations = map[string]operation{
 	"start":       (*session).start,
 	"drop":        (*session).drop,
+	"clear":       (*session).clear,
 	"pairs":       (*session).pairs,
 	"grow":        (*session).grow,
 	"watch":       (*session).watch,
+	"describe":    (*session).describe,
+	"kill":        (*session).kill,
 	"replace":     (*session).replace,
 	"recover":     (*session).recover,
 	"fingerprint": (*session).fingerprint,
@@ -80,13 +85,15 @@ func newSession(p *driverPlugin, o *options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	fifos, err := newFIFOs()
+	fifos, err := newFIFOs(o.consoles)
 	return &session{driverPlugin: p, options: o, task: task, fifos: fifos, unwatch: func() {}}, err
 }
 
 func (s *session) end() error {
 	s.unwatch()
-	return errors.Join(s.cleared(s.latest), s.cleared(s.crowd), s.fifos.close())
+	_, dropped := s.cleared(s.latest, 16)
+	_, cleared := s.cleared(s.crowd, 16)
+	return errors.Join(dropped, cleared, s.fifos.close())
 }
 
 func (s *session) perform(r request) (timings, error) {
@@ -103,19 +110,27 @@ func (s *session) perform(r request) (timings, error) {
 
 // start times StartTask of count tasks at the same time, which stay until they are dropped.
 func (s *session) start(r request) (timings, error) {
-	until := nothingMore
-	if r.Ping {
-		until = answers
+	until := ends[r.Until]
+	if until == nil {
+		return timings{}, fmt.Errorf("no such end of a start: %q", r.Until)
 	}
 	handles, took, err := s.started(r.Count, until)
 	s.latest = append(s.latest, handles...)
 	return took, err
 }
 
-func (s *session) drop(request) (timings, error) {
-	err := s.cleared(s.latest)
+// drop times StopTask and DestroyTask of what start has started.
+func (s *session) drop(r request) (timings, error) {
+	took, err := s.cleared(s.latest, max(1, r.Concurrency))
 	s.latest = nil
-	return timings{}, err
+	return took, err
+}
+
+// clear times the same of what runs beside.
+func (s *session) clear(r request) (timings, error) {
+	took, err := s.cleared(s.crowd, max(1, r.Concurrency))
+	s.crowd = nil
+	return took, err
 }
 
 // pairs times tasks that are started, stopped and destroyed, so many at a time.
@@ -129,7 +144,8 @@ func (s *session) pairs(r request) (timings, error) {
 		if err != nil {
 			return err
 		}
-		return s.cleared([]*drivers.TaskHandle{handle})
+		_, err = s.cleared([]*drivers.TaskHandle{handle}, 1)
+		return err
 	})
 }
 
@@ -170,7 +186,19 @@ func discard[T any](stream <-chan T) {
 	}
 }
 
-// replace kills the plugin with SIGKILL and launches it again.
+// describe changes the configuration of the tasks that are started from now on.
+func (s *session) describe(r request) (timings, error) {
+	s.task.Config = r.Config
+	return timings{}, nil
+}
+
+// kill kills the plugin with SIGKILL.
+func (s *session) kill(request) (timings, error) {
+	s.unwatch()
+	return timings{}, s.killed()
+}
+
+// replace kills the plugin with SIGKILL, unless it was killed already, and launches it again.
 func (s *session) replace(request) (timings, error) {
 	s.unwatch()
 	return timings{}, s.replaced(s.options)
@@ -219,13 +247,16 @@ func (s *session) configs(count int) ([]*drivers.TaskConfig, error) {
 		if err := s.fifos.open(config); err != nil {
 			return nil, err
 		}
+		if err := s.cgroup(config); err != nil {
+			return nil, err
+		}
 		configs[i] = config
 	}
 	return configs, nil
 }
 
 // started starts tasks at the same time, and times that.
-func (s *session) started(count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
+func (s *session) started(count int, until end) ([]*drivers.TaskHandle, timings, error) {
 	configs, err := s.configs(count)
 	if err != nil {
 		return nil, timings{}, err
@@ -233,10 +264,29 @@ func (s *session) started(count int, until func(*drivers.DriverNetwork) error) (
 	return s.atOnce(configs, until)
 }
 
-func (s *session) cleared(handles []*drivers.TaskHandle) error {
-	err := s.removed(handles, 16)
+// cleared times how tasks are stopped and destroyed, and removes their consoles and cgroups, which is not timed.
+func (s *session) cleared(handles []*drivers.TaskHandle, concurrency int) (timings, error) {
+	took, err := s.removals(handles, concurrency)
 	for _, handle := range handles {
-		err = errors.Join(err, s.fifos.remove(handle.Config))
+		err = errors.Join(err, s.fifos.remove(handle.Config), removeCgroup(handle.Config))
 	}
-	return err
+	return took, err
+}
+
+// cgroup makes the task's cgroup where Nomad's client would; only drivers that have no cgroups of their own need it.
+func (s *session) cgroup(config *drivers.TaskConfig) error {
+	if s.options.cgroups == "" {
+		return nil
+	}
+	path := filepath.Join(s.options.cgroups, config.AllocID+".scope")
+	config.Resources.LinuxResources.CpusetCgroupPath = path
+	return os.MkdirAll(path, 0o755)
+}
+
+func removeCgroup(config *drivers.TaskConfig) error {
+	path := config.Resources.LinuxResources.CpusetCgroupPath
+	if path == "" {
+		return nil
+	}
+	return os.Remove(path)
 }

@@ -113,7 +113,7 @@ func fingerprintsStay(t *trial) error {
 }
 
 func startsTask(t *trial) error {
-	handles, _, err := t.several(t.task, 1, func(network *drivers.DriverNetwork) error {
+	handles, _, err := t.several(t.task, 1, func(_ *drivers.TaskConfig, network *drivers.DriverNetwork) error {
 		t.network = network
 		return nil
 	})

@@ -20,7 +20,11 @@ type fifos struct {
 	read      sync.Map // path → *os.File
 }
 
-func newFIFOs() (*fifos, error) {
+// newFIFOs are in directory, which is removed with them; without one, in one of their own.
+func newFIFOs(directory string) (*fifos, error) {
+	if directory != "" {
+		return &fifos{directory: directory}, nil
+	}
 	directory, err := os.MkdirTemp("", "driver-client")
 	return &fifos{directory: directory}, err
 }

@@ -23,6 +23,7 @@ type options struct {
 	timeout, interval    time.Duration
 	force                bool
 	samples              int
+	consoles, cgroups    string
 	words                []string
 }
 
@@ -80,6 +81,8 @@ func flags(name string, words []string) *options {
 	set.DurationVar(&o.interval, "interval", time.Second, "between two samples")
 	set.BoolVar(&o.force, "force", false, "destroy a task that runs")
 	set.IntVar(&o.samples, "samples", 1, "how many to take")
+	set.StringVar(&o.consoles, "consoles", "", "for bench: directory of the tasks' FIFOs")
+	set.StringVar(&o.cgroups, "cgroups", "", "for bench: directory of the tasks' cgroups; none without it")
 	_ = set.Parse(words) // ExitOnError
 	o.words = set.Args()
 	return o

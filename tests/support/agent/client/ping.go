@@ -14,8 +14,8 @@ var echo = []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
 
 const echoReply = 0
 
-// answers waits until the guest answers a ping, asked every millisecond from the start on.
-func answers(network *drivers.DriverNetwork) error {
+// answersPing waits until the guest answers a ping, asked every millisecond from the start on.
+func answersPing(_ *drivers.TaskConfig, network *drivers.DriverNetwork) error {
 	if network == nil {
 		return errors.New("the task has no address to be pinged at")
 	}

@@ -65,13 +65,21 @@ func connect(config *plugin.ClientConfig, command *exec.Cmd) (*driverPlugin, err
 	return &driverPlugin{DriverPlugin: raw.(drivers.DriverPlugin), process: process, command: command}, nil
 }
 
-// replaced kills the plugin with SIGKILL and launches it again.
-func (p *driverPlugin) replaced(o *options) error {
-	if err := p.command.Process.Kill(); err != nil {
+// killed kills the plugin with SIGKILL; without effect on one that has ended.
+func (p *driverPlugin) killed() error {
+	if err := p.command.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	for !p.process.Exited() {
 		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// replaced kills the plugin with SIGKILL and launches it again.
+func (p *driverPlugin) replaced(o *options) error {
+	if err := p.killed(); err != nil {
+		return err
 	}
 	next, err := launch(o.plugin, logger(o.log))
 	if err != nil {

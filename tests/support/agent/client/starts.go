@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"maps"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,15 +22,19 @@ const patience = 10 * time.Second // for a stop, and for a guest to answer
 func (p *driverPlugin) fresh(d *description) (*drivers.TaskConfig, error) {
 	own := *d
 	own.Ports = nil
+	own.Env = maps.Clone(d.Env)
 	for _, port := range d.Ports {
 		port.Value = firstPort + int(ports.Add(1)) - 1
 		own.Ports = append(own.Ports, port)
+		if own.Env != nil {
+			own.Env["NOMAD_HOST_PORT_"+port.Label] = strconv.Itoa(port.Value)
+		}
 	}
 	return p.taskConfig(&own)
 }
 
 // several starts a task several times at the same time; as atOnce.
-func (p *driverPlugin) several(d *description, count int, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
+func (p *driverPlugin) several(d *description, count int, until end) ([]*drivers.TaskHandle, timings, error) {
 	configs := make([]*drivers.TaskConfig, count)
 	for i := range configs {
 		var err error
@@ -40,7 +46,7 @@ func (p *driverPlugin) several(d *description, count int, until func(*drivers.Dr
 }
 
 // atOnce starts tasks at the same time and returns those that started, with how long that took.
-func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers.DriverNetwork) error) ([]*drivers.TaskHandle, timings, error) {
+func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until end) ([]*drivers.TaskHandle, timings, error) {
 	handles := make([]*drivers.TaskHandle, len(configs))
 	took, err := each(len(configs), len(configs), func(i int) error {
 		handle, network, err := p.StartTask(configs[i])
@@ -48,7 +54,7 @@ func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers
 			return err
 		}
 		handles[i] = handle
-		return until(network)
+		return until(configs[i], network)
 	})
 	var started []*drivers.TaskHandle
 	for _, handle := range handles {
@@ -59,18 +65,28 @@ func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until func(*drivers
 	return started, took, err
 }
 
+// end waits for what ends the time of a start, after its reply.
+type end func(*drivers.TaskConfig, *drivers.DriverNetwork) error
+
+var ends = map[string]end{"": nothingMore, "ping": answersPing, "port": answersPort}
+
 // nothingMore is asked of a task that has started.
-func nothingMore(*drivers.DriverNetwork) error {
+func nothingMore(*drivers.TaskConfig, *drivers.DriverNetwork) error {
 	return nil
 }
 
 // removed stops and destroys tasks, so many at a time.
 func (p *driverPlugin) removed(handles []*drivers.TaskHandle, concurrency int) error {
-	_, err := each(len(handles), concurrency, func(i int) error {
+	_, err := p.removals(handles, concurrency)
+	return err
+}
+
+// removals times the same.
+func (p *driverPlugin) removals(handles []*drivers.TaskHandle, concurrency int) (timings, error) {
+	return each(len(handles), concurrency, func(i int) error {
 		id := handles[i].Config.ID
 		return errors.Join(p.StopTask(id, patience, ""), p.DestroyTask(id, true))
 	})
-	return err
 }
 
 // timings are those of many operations: one for each, and of all together.
