@@ -22,10 +22,27 @@ class Source:
 
 
 def configured_sources() -> list[Source]:
-    """Return the ``main`` archives of this machine, in the order of its configuration."""
-    targets = _output("apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages")
-    rows = [line.split("|") for line in targets.splitlines()]
+    """Return the ``main`` archives of this machine, in the order of its configuration.
+
+    Raises:
+        MachineError: apt has no package lists, as in an image where they were deleted, and cannot download them.
+    """
+    rows = _indexes()
+    if not rows:
+        _update()
+        rows = _indexes()
     return list(dict.fromkeys(Source(uri=uri, release=rel) for uri, rel, component in rows if component == "main"))
+
+
+def _indexes() -> list[list[str]]:
+    targets = _output("apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages")
+    return [line.split("|") for line in targets.splitlines()]
+
+
+def _update() -> None:
+    done = subprocess.run(["apt-get", "update"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise MachineError(f"apt-get update failed: {done.stderr.strip()}")
 
 
 def debian_sources(sources: list[Source], host: str, wanted: str) -> str:
