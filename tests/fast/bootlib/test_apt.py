@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tests.support.bootlib import apt
 from tests.support.bootlib.errors import MachineError
 
