@@ -6,6 +6,7 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 
 import hashlib
 from base64 import b32encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TypeVar
@@ -19,6 +20,9 @@ from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings
 T = TypeVar("T")
 
 TAP_PREFIX = "s5-"
+
+BRIDGE_PORTS = 1023
+"""Ports that a Linux bridge can have (BR_MAX_PORTS, less number 0)."""
 
 CANDIDATES = tuple(
     subnet
@@ -99,9 +103,10 @@ def assign_leases(
 
     Raises:
         InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
-        TakenError: an explicit address or MAC is in use, or the range is full.
+        TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
     _check_distinct(nics)
+    _check_ports(nics, allocations)
     choice = _Choice(task, networks, allocations)
     named = {network.name: network for network in networks}
     for nic in nics:
@@ -130,7 +135,7 @@ def free_addresses(ipv4: IPv4Network, taken: int) -> int:
 
 
 def _capacity(ipv4: IPv4Network) -> int:
-    return ipv4.num_addresses - 3  # the network's own, the broadcast and the gateway's
+    return min(BRIDGE_PORTS, ipv4.num_addresses - 3)  # the network's own, the broadcast and the gateway's
 
 
 class _Choice:
@@ -214,6 +219,16 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
     for index, nic in enumerate(nics):
         if nic.nic in (other.nic for other in nics[:index]):
             raise InvalidRequestError(f"NIC {nic.nic} is requested twice: expected each NIC once.")
+
+
+def _check_ports(nics: Sequence[NicRequest], allocations: Allocations) -> None:
+    for name, wanted in Counter(nic.network for nic in nics).items():
+        if allocations.leases.get(name, 0) + wanted > BRIDGE_PORTS:
+            raise TakenError(
+                f"network {name} has no free port for NIC {next(nic.nic for nic in nics if nic.network == name)}: "
+                f"its bridge has {allocations.leases[name]} of the {BRIDGE_PORTS} ports of a Linux bridge.",
+                "End a task, or use another network: [network.NAME] below /etc/solo5.",
+            )
 
 
 def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:

@@ -1,6 +1,7 @@
 """Ranges, addresses, MACs and tap names."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
@@ -11,6 +12,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import (
+    BRIDGE_PORTS,
     CANDIDATES,
     assign_leases,
     bridge_mac,
@@ -182,6 +184,17 @@ def test_a_request_that_contradicts_itself() -> None:
         leases("a", nic(), nic())
     with pytest.raises(TakenError, match="taken by task a"):
         leases("a", nic("one", ip="10.77.0.5"), nic("two", ip="10.77.0.5"))
+
+
+def test_a_bridge_with_all_its_ports_takes_no_further_nic() -> None:
+    wide = network("10.80.0.0/16")
+    [one] = fill(1, wide)
+    held = [replace(one, leases=one.leases * (BRIDGE_PORTS - 1))]
+    assert leases("last", networks=(wide,), held=held)
+    words = "network default has no free port for NIC two: its bridge has 1022 of the 1023 ports"
+    with pytest.raises(TakenError, match=words):
+        leases("pair", nic("two"), nic("three"), networks=(wide,), held=held)
+    assert free_addresses(wide.ipv4, 1000) == 23
 
 
 def test_a_range_is_chosen_once_for_all() -> None:
