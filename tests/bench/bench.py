@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import processes, sampling
+from tests.bench import processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import Driver, driver, settings
 from tests.bench.figures import Figure, Report, times
@@ -76,15 +76,17 @@ class Bench:
         await self.fingerprint()
         await self.sampling()
         for crowd in self.crowds:
-            await self.driver.grow(crowd)
+            await scale.started(self.driver, self.report, crowd)
             await self.driver.do("watch")
             await self.beside(crowd)
         most = self.crowds[-1]
         spare = (processes.count() - before - most) / most
         self.report.add(Figure(name=f"processes beside the tender, per task of {most}", unit="", ours=spare))
-        await self.driver.grow(RECOVERED)
+        await scale.started(self.driver, self.report, max(RECOVERED, most))
         for at_once in (1, AT_ONCE):
             await self.recover(at_once)
+        await asyncio.to_thread(scale.networkd_killed, self.report, self.driver.grown)
+        await scale.removed(self.driver, self.report)
 
     async def beside(self, crowd: int) -> None:
         where = f"beside {crowd}"
@@ -119,13 +121,13 @@ class Bench:
     async def ps(self, tasks: int) -> None:
         ours, floors = [], []
         for _ in range(self.rounds // 4):
-            floors.append(processes.whole("python3", "-I", "-c", "import dbus_next.aio"))
+            floors.append(processes.whole("python3", "-I", "-c", "import asyncio"))
             ours.append(processes.whole("solo5ctl", "ps"))
         self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
 
     async def looks(self, tasks: int) -> None:
         """Whole processes; `stats` sleeps a tenth of a second between its two looks, and so does its floor."""
-        imports = "import dbus_next.aio, time; time.sleep({})"
+        imports = "import asyncio, time; time.sleep({})"
         for sleep, words in ((0.1, ("stats", "--no-stream", "--interval", "0.1")), (0, ("metrics",))):
             ours, floors = [], []
             for _ in range(self.rounds // 4):

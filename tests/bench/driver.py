@@ -81,6 +81,11 @@ class Driver:
         self._grown = 0
 
     @property
+    def grown(self) -> int:
+        """How many tasks `grow` has started."""
+        return self._grown
+
+    @property
     def client(self) -> int:
         """The process of Nomad's code."""
         return self._process.pid
@@ -112,6 +117,11 @@ class Driver:
             await self.do("describe", config=CONFIG | {"nic": {"service": {"network": network_name(network)}}})
             await self.do("grow", count=self._grown)
         await self.do("describe", config=CONFIG)
+
+    async def clear(self, at_once: int) -> None:
+        """Stop and destroy the tasks of `grow`."""
+        await self.do("clear", at_once=at_once)
+        self._grown = 0
 
     async def kill_plugin(self) -> None:
         """Kill the plugin with SIGKILL; its tasks continue."""

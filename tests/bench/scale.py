@@ -1,0 +1,55 @@
+"""What the number of tasks itself costs: all of them started, the services killed beside them, all of them removed."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from tests.bench.driver import Driver
+from tests.bench.figures import Figure, Report
+
+LEASES = Path("/run/solo5/network/tasks")
+"""One record for each task."""
+
+NETWORKD = "org.solo5.Network1"
+INTERVAL_S = 0.01
+
+
+async def started(driver: Driver, report: Report, tasks: int) -> None:
+    """Start tasks until so many run, 16 at a time; a start that fails ends the run."""
+    before, begun = driver.grown, time.monotonic()
+    await driver.grow(tasks)
+    if tasks - before > 1:
+        took = time.monotonic() - begun
+        report.add(Figure(name=f"start of tasks {before + 1} to {tasks}, 16 at a time", unit="s", ours=took))
+
+
+def networkd_killed(report: Report, tasks: int) -> None:
+    """Kill solo5-networkd with SIGKILL, and wait until its successor has all leases again."""
+    taps, begun = _taps(), time.monotonic()
+    subprocess.run(["systemctl", "kill", "--signal=KILL", "solo5-networkd.service"], check=True)
+    while _leases() < tasks:
+        time.sleep(INTERVAL_S)
+    took = time.monotonic() - begun
+    assert _taps() == taps, "a tap was lost"
+    name = f"solo5-networkd, from SIGKILL until it lists {tasks} leases"
+    report.add(Figure(name=name, unit="s", ours=took))
+
+
+async def removed(driver: Driver, report: Report) -> None:
+    """Stop and destroy all tasks, 16 at a time; nothing of them is left."""
+    tasks, begun = driver.grown, time.monotonic()
+    await driver.clear(16)
+    took = time.monotonic() - begun
+    report.add(Figure(name=f"stop and removal of {tasks} tasks, 16 at a time", unit="s", ours=took))
+    assert (_taps(), list(LEASES.iterdir())) == (0, [])
+
+
+def _taps() -> int:
+    return sum(path.name.startswith("s5-") for path in Path("/sys/class/net").iterdir())
+
+
+def _leases() -> int:
+    words = ("busctl", "--json=short", "call", NETWORKD, "/org/solo5/Network1", NETWORKD, "Leases")
+    done = subprocess.run(words, capture_output=True, check=False)
+    return 0 if done.returncode else len(json.loads(done.stdout)["data"][0])
