@@ -36,7 +36,8 @@ def delegated(machine: str) -> Iterator[list[str]]:
         return
     root = _unified_mount()
     for left in abandoned(root):
-        _remove(left)
+        if "populated 0" in (left / "cgroup.events").read_text():  # else it belongs to another PID namespace
+            _remove(left)
     made = root / f"{name()}-{machine}"
     made.mkdir()
     try:
