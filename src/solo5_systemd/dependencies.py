@@ -139,7 +139,7 @@ DEPENDENCIES = (
         kind=Kind.PROGRAM,
         name="/usr/bin/busctl",
         debian="systemd",
-        needed_by=("solo5-network@.service", "solo5-attach@.service"),
+        needed_by=("solo5-network@.service",),
     ),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),

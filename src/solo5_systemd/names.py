@@ -96,6 +96,10 @@ def journald_of(namespace: str) -> str:
     return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
+INVOCATION_LINK = "invocation:"
+"""What precedes the name of a unit in the name of PID 1's link to its invocation ID, in /run/systemd/units."""
+
+
 def task_service(task: TaskName) -> str:
     """Return the task's unit if it is a service."""
     return f"{TASK_PREFIX}{task}.service"
@@ -107,13 +111,8 @@ def task_scope(task: TaskName) -> str:
 
 
 def network_service(task: TaskName) -> str:
-    """Return the task's network unit, a oneshot service."""
+    """Return the task's network unit, a oneshot service that attaches before a start by systemd alone."""
     return f"solo5-network@{task}.service"
-
-
-def attach_service(task: TaskName) -> str:
-    """Return the unit that attaches the task's network before a start by systemd alone."""
-    return f"solo5-attach@{task}.service"
 
 
 def outcome_target(task: TaskName) -> str:

@@ -22,7 +22,7 @@ from tests.bench.driver import CONFIG, GUESTS, Pairs
 
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import TaskName, attach_service, network_service, outcome_target
+from solo5_systemd.names import TaskName, network_service, outcome_target
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.links import index
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
@@ -170,7 +170,7 @@ def _words(unit: TransientUnit, reservation: Reservation, user: int) -> Iterator
     [lease] = reservation.leases
     elements = task_elements(reservation, ())
     network = [f"solo5-floor-network@{reservation.task}.target"]
-    assert unit.value("Requires") == [network_service(reservation.task), attach_service(reservation.task)]
+    assert unit.value("Requires") == [network_service(reservation.task)]
     yield from (unit.name, outcome_target(reservation.task))
     yield from (lease.tap, tap_alias(reservation.task, lease.nic), user)
     yield from (nft_batch.add(FLOOR_TABLE, elements).hex(), nft_batch.delete(FLOOR_TABLE, elements).hex())

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from tests.support.nft_listing import settled
 import solo5_systemd
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
+from solo5_systemd.dbus_api.message_bus import connect
+from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.names import TaskName, device_name, network_name
 from solo5_systemd.network.model import (
     Lease,
@@ -98,6 +100,8 @@ class Service:
     def __init__(self, directory: Path, bus: PrivateBus) -> None:
         self.settings, self.state = directory / "etc", directory / "state"
         self.settings.mkdir()
+        self.units = directory / "units"
+        self.units.mkdir()
         self.log = directory / "log"
         self.bus = bus
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,7 +114,8 @@ class Service:
             "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
         }
         command = [sys.executable, *program, "--owner", "nobody"]
-        command += ["--settings", str(self.settings), "--state", str(self.state), *options]
+        command += ["--settings", str(self.settings), "--state", str(self.state)]
+        command += ["--units", str(self.units), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 
@@ -154,6 +159,59 @@ class Service:
     async def client(self) -> "AsyncIterator[Client]":
         async with self.connected() as connection:
             yield Client(connection, self.state)
+
+
+class Pid1:
+    """A stand-in for PID 1 on the bus of a service, and for its links.
+
+    Attributes:
+        active: units that are active.
+        jobs: units that have a job.
+        calls: number of calls so far.
+    """
+
+    def __init__(self, service: Service, active: Iterable[str]) -> None:
+        self._links = service.units
+        self.active = set(active)
+        self.jobs: set[str] = set()
+        self.calls = 0
+
+    def begin(self, unit: str) -> None:
+        """Begin a run."""
+        self.active.add(unit)
+        new = self._links / "new"
+        new.symlink_to("5" * 32)
+        new.rename(self._links / f"invocation:{unit}")
+
+    def end(self, unit: str) -> None:
+        """End a run."""
+        self.active.discard(unit)
+        (self._links / f"invocation:{unit}").unlink()
+
+    def answer(self, message: Message) -> Message | None:
+        """Reply to ListUnitsByNames."""
+        if message.member != "ListUnitsByNames":
+            return None
+        self.calls += 1
+        rows = [
+            [name, "", "loaded", state, "", "", "/", name in self.jobs, "", "/"]
+            for name in message.body[0]
+            for state in ["active" if name in self.active else "inactive"]
+        ]
+        return Message.new_method_return(message, "a(ssssssouso)", [rows])
+
+
+@asynccontextmanager
+async def pid1(service: Service, active: Iterable[str] = ()) -> AsyncIterator[Pid1]:
+    """Give the bus a stand-in for PID 1 with these active units."""
+    bus = await connect(service.bus.address)
+    manager = Pid1(service, active)
+    bus.add_message_handler(manager.answer)
+    await bus.request_name("org.freedesktop.systemd1")
+    try:
+        yield manager
+    finally:
+        bus.disconnect()
 
 
 class Client(Networkd):

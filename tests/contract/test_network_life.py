@@ -8,18 +8,16 @@ import random
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import link, run
-from tests.contract.netservice import NAME, PATH, Service, host_state, nic, tcp, udp, until
+from tests.contract.netservice import NAME, PATH, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import PortRequest
@@ -280,7 +278,7 @@ async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: S
     for task in "ab":
         _rewrite(service.state / f"tasks/{task}.json", expires=0)
     await service.restart()
-    async with service.client() as client, _systemd(service, standing={"solo5-network@b.service"}):
+    async with service.client() as client, pid1(service, active={"solo5-task-b.service"}):
         assert await client.collect(dry_run=True) == ("network lease of task a",)
         assert len(await client.reservations()) == 3
         await client.collect(dry_run=False)
@@ -372,25 +370,3 @@ def _offload(link: str, command: int) -> int:
 
 def _rewrite(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-@asynccontextmanager
-async def _systemd(service: Service, standing: set[str]) -> AsyncIterator[None]:
-    """A stand-in for PID 1 with these active units."""
-    bus = await connect(service.bus.address)
-
-    def answer(message: Message) -> Message | None:
-        if message.member != "ListUnitsByNames":
-            return None
-        rows = [
-            [name, "", "loaded", "active" if name in standing else "inactive", "", "", "/", 0, "", "/"]
-            for name in message.body[0]
-        ]
-        return Message.new_method_return(message, "a(ssssssouso)", [rows])
-
-    bus.add_message_handler(answer)
-    await bus.request_name("org.freedesktop.systemd1")
-    try:
-        yield
-    finally:
-        bus.disconnect()

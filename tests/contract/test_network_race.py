@@ -104,7 +104,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network import links as netlink
 from solo5_systemd.networkd import main as program, service, state
 
-async def tasks_without_unit(bus, tasks):
+async def over(self, tasks):
     return frozenset(tasks)
 
 def fail(links):
@@ -112,11 +112,11 @@ def fail(links):
     raise HostError("not now.")
 
 delete, netlink.delete_links = netlink.delete_links, fail
-state.RESERVATION_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
-service.tasks_without_unit = tasks_without_unit
+state.ATTACH_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
+service.TaskUnits.over = over
 sys.exit(program.main())
 """
-"""The service, with one failing deletion of links, a check of units every second, and no network units."""
+"""The service, with one failing deletion of links, a check of units every second, and no running units."""
 
 
 async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) -> None:

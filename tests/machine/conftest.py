@@ -192,7 +192,7 @@ HARMLESS = ["Got notification message from PID .*, but reception is disabled"]
 
 def _no_surprise_in_journal(since: str, expected: list[str]) -> None:
     """Our services' own lines at warning and above; a task's console is the guest's affair."""
-    units = ("solo5-networkd.service", "solo5-relay.service", "solo5-network@*.service", "solo5-attach@*.service")
+    units = ("solo5-networkd.service", "solo5-relay.service", "solo5-network@*.service")
     ours = tuple(f"--unit={unit}" for unit in units)
     lines = ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--priority=warning", f"--since={since}", *ours)
     surprises = [

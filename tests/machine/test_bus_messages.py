@@ -18,10 +18,10 @@ from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.workload import StopSignal, Workload
 
-PHASES = {"start": 9, "run": 0, "stop": 12, "discard": 4}
+PHASES = {"start": 8, "run": 0, "stop": 12, "discard": 4}
 """The most messages of each phase, of a task with one NIC: calls, and signals.
 
-Where some program has called Subscribe of PID 1, four of the signals are JobRemoved of the units of network, attachment
+Where some program has called Subscribe of PID 1, four of the signals are JobRemoved of the units of network
 and outcome.
 """
 

@@ -11,7 +11,6 @@ PACKAGE = "solo5-systemd"
 UNITS = (
     "solo5-networkd.service",
     "solo5-network@.service",
-    "solo5-attach@.service",
     "solo5-outcome@.target",
     "solo5.slice",
 )

@@ -1,7 +1,7 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,6 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import (
     TaskName,
     UnitKind,
-    network_service,
     outcome_target,
     task_scope,
     task_service,
@@ -46,9 +45,6 @@ from solo5_systemd.unit.state import (
 
 START_RETRIES = 10
 """Number of retries of a start while a dependency of the unit is being stopped. Bounded: at a shutdown it stays so."""
-
-UNNEEDED_STOP_TIMEOUT_S = 2.0
-"""Time for systemd to stop a unit with StopWhenUnneeded=: some 20 ms, unless its service is busy."""
 
 _ANY = TaskName("*")
 
@@ -114,11 +110,6 @@ class Manager(UnitReader):
         with suppress(NoSuchTaskError), _translated():
             await self._jobs.run("StopUnit", "ss", [unit, "replace"])
 
-    async def stop_unneeded(self, unit: str) -> None:
-        """Wait for the end of a unit that systemd stops by itself; stop it if it does not end."""
-        if not await self._watch.ended(unit, UNNEEDED_STOP_TIMEOUT_S):
-            await self.stop(unit)
-
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         """Send a signal; without effect if the processes have ended."""
         with suppress(NoSuchTaskError):
@@ -173,13 +164,13 @@ class Manager(UnitReader):
         """Return whether the task has a unit that is not over."""
         return any(not row.over for row in await self._rows(task))
 
-    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        """Return the tasks with an active network unit, and those with an active outcome target."""
-        patterns = (network_service(_ANY), outcome_target(_ANY))
-        rows = await self._list_all("ListUnitsByPatterns", (), patterns)
+    async def outcome_targets(self) -> frozenset[TaskName]:
+        """Return the tasks with an active outcome target."""
+        start, any_task, end = outcome_target(_ANY).partition(_ANY)
+        rows = await self._list_all("ListUnitsByPatterns", (), (f"{start}{any_task}{end}",))
         # Activating and deactivating units count: their task may be starting or stopping.
         active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
-        return _instances(network_service(_ANY), active), _instances(outcome_target(_ANY), active)
+        return frozenset(TaskName(unit.removeprefix(start).removesuffix(end)) for unit in active)
 
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`."""
@@ -248,13 +239,6 @@ class Manager(UnitReader):
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
             return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
-
-
-def _instances(pattern: str, units: Iterable[str]) -> frozenset[TaskName]:
-    """Return the tasks in the place of the pattern's `*`."""
-    start, _, end = pattern.partition(_ANY)
-    found = (unit.removeprefix(start).removesuffix(end) for unit in units if unit.startswith(start))
-    return frozenset(map(TaskName, found))
 
 
 def _to_wire(item: Property) -> list[Any]:

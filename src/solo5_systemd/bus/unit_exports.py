@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
-from solo5_systemd.names import UnitKind
+from solo5_systemd.names import INVOCATION_LINK, UnitKind
 
 if TYPE_CHECKING:
     from solo5_systemd.unit.state import Invocation, UnitState
@@ -60,7 +60,7 @@ class ExportedState:
 
     def link(self, unit: str) -> str:
         """Return the path of the symbolic link to the invocation ID of a unit that is active."""
-        return f"{self._exported}/invocation:{unit}"
+        return f"{self._exported}/{INVOCATION_LINK}{unit}"
 
     def invocation(self, unit: str) -> str:
         """Return the invocation ID of a unit in hexadecimal digits; empty if the unit is over."""

@@ -106,23 +106,6 @@ class UnitWatch:
         self._read = read
         self._removals = Removals()
 
-    async def ended(self, unit: str, timeout_s: float) -> bool:
-        """Wait until a unit is over; return False if it is not after `timeout_s`, or cannot be watched."""
-        removed = asyncio.Event()
-        try:
-            watch = self._removals.watch(self._exports.link(unit), removed.set)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await removed.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._removals.unwatch(watch, removed.set)
-
     @asynccontextmanager
     async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
         """Watch a run for the block.

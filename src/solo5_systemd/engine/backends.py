@@ -230,9 +230,6 @@ class Units(UnitQueries, Protocol):
     async def stop(self, unit: str) -> None:
         """Stop a unit and wait for the job. Without effect if the unit is not loaded."""
 
-    async def stop_unneeded(self, unit: str) -> None:
-        """Wait for the end of a unit that systemd stops by itself (StopWhenUnneeded=); stop it if it does not end."""
-
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         """Send a signal to the main process, or to every process of the unit's cgroup."""
 
@@ -267,8 +264,8 @@ class Units(UnitQueries, Protocol):
     async def is_running(self, task: TaskName) -> bool:
         """Return whether the task has a unit that is not over, with one D-Bus call."""
 
-    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        """Return the tasks with an active network unit, and those with an active outcome target."""
+    async def outcome_targets(self) -> frozenset[TaskName]:
+        """Return the tasks with an active outcome target."""
 
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""

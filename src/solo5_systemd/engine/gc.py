@@ -74,11 +74,10 @@ class Collector:
         """
         users = await self._backends.users.tasks()
         consoles = await self._backends.relay.records()
-        networks, outcomes = await self._backends.units.companion_units()
+        outcomes = await self._backends.units.outcome_targets()
         states = await self._backends.units.states()
         return Snapshot(
             units=states,
-            networks=networks,
             outcomes=outcomes,
             expired=await self._backends.networks.expired(),
             strays=await self._backends.networks.orphans(),

@@ -52,7 +52,6 @@ class Snapshot:
 
     Attributes:
         units: of all tasks.
-        networks: tasks with an active network unit.
         outcomes: tasks with an active outcome target.
         expired: leases and reservations that are older than a start may take.
         strays: taps and firewall elements without a lease, as lines.
@@ -62,7 +61,6 @@ class Snapshot:
     """
 
     units: Sequence[UnitState]
-    networks: frozenset[TaskName]
     outcomes: frozenset[TaskName]
     expired: Sequence[LeaseRecord]
     strays: Sequence[str]
@@ -103,15 +101,16 @@ def _outcomes(snapshot: Snapshot) -> Iterator[Orphan]:
 
 
 def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
+    running = {unit.task for unit in snapshot.units if not unit.over}
     for record in snapshot.expired:
         task = record.reservation.task
-        if task in snapshot.networks:
-            continue  # its network unit releases it
+        if task in running:
+            continue  # solo5-networkd releases it at its end
         match record.state:
             case LeaseState.RESERVED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")
             case LeaseState.ATTACHED:
-                yield Orphan(kind=Kind.LEASE, subject=task, reason="its network unit is not active")
+                yield Orphan(kind=Kind.LEASE, subject=task, reason="its unit is not running")
             case LeaseState.RELEASING:
                 pass  # solo5-networkd is releasing it
 

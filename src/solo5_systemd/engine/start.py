@@ -20,7 +20,6 @@ from solo5_systemd.names import (
     DeviceName,
     TaskName,
     UnitKind,
-    attach_service,
     journald_of,
     network_service,
     outcome_target,
@@ -339,13 +338,11 @@ class Starter:
             keep: keep the outcome and the user.
             unit: its service or scope; empty: either.
         """
-        # Waiting for the network unit keeps its release from a later reservation of this name.
-        stops = [self._units.stop_unneeded(network_service(name))]
-        stops += [] if keep else [self._units.stop(outcome_target(name))]
-        await asyncio.gather(*stops)
-        if not keep:  # a network unit that failed is unloaded with the task's unit: CollectMode=
+        if not keep:
+            await self._units.stop(outcome_target(name))
             await self._units.reset_failed([unit] if unit else [task_service(name), task_scope(name)])
-        # A reservation without a network unit is left. The lease record is read first: the call activates the service.
+        # solo5-networkd releases the network of a unit that has ended; this call waits for it, and covers a reservation
+        # without a unit. The lease record is read first: the call activates the service.
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
         if not keep:  # a retained service can be started again by systemctl
@@ -464,7 +461,7 @@ class Starter:
 
     @asynccontextmanager
     async def _attached(self, reservation: Reservation) -> AsyncGenerator[None, None]:
-        """Attach before StartTransientUnit, without a process of solo5-attach@.service. `_reserved` undoes it."""
+        """Attach before StartTransientUnit, without a process of solo5-network@.service. `_reserved` undoes it."""
         if reservation.leases:
             await self._networks.attach(reservation.task)
         yield
@@ -531,7 +528,7 @@ class Starter:
         name = plan.name
         part, unit, namespace = ("tender", error.unit, plan.log_namespace)
         if error.result == "dependency":
-            part, unit, namespace = ("network", attach_service(name), "")
+            part, unit, namespace = ("network", network_service(name), "")
         messages = await self._console.failure_messages(unit, namespace)
         quoted = messages[-1] if messages else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")

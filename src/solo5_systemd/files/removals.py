@@ -6,7 +6,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
+IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_Q_OVERFLOW = 0x4000
 IN_DONT_FOLLOW = 0x2000000
@@ -36,8 +38,7 @@ class Removals:
         if self._descriptor < 0:
             self._open()
         try:
-            flags = IN_DELETE_SELF | IN_DONT_FOLLOW
-            watch = _checked(_libc().inotify_add_watch(self._descriptor, path.encode(), flags))
+            watch = _add_watch(self._descriptor, path, IN_DELETE_SELF | IN_DONT_FOLLOW)
         except OSError:
             self._close_if_unused()
             raise
@@ -54,7 +55,7 @@ class Removals:
         self._close_if_unused()
 
     def _open(self) -> None:
-        descriptor = _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        descriptor = _inotify()
         asyncio.get_running_loop().add_reader(descriptor, self._readable)
         self._descriptor = descriptor
 
@@ -65,7 +66,7 @@ class Removals:
             self._descriptor = -1
 
     def _readable(self) -> None:
-        for watch, mask in _events(os.read(self._descriptor, _READ_SIZE)):
+        for watch, mask, _ in _events(os.read(self._descriptor, _READ_SIZE)):
             if mask & IN_Q_OVERFLOW:  # any file may have been removed
                 gone = list(self._callbacks.values())
                 self._callbacks.clear()
@@ -77,13 +78,58 @@ class Removals:
         self._close_if_unused()
 
 
-def _events(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield watch and mask of each event; only events of a directory's entries have a name."""
+class RemovedEntries:
+    """The names that are removed from a directory; a rename over an entry is no removal. One watch serves all names.
+
+    Raises:
+        OSError: there is no such directory, or a limit of inotify is reached (/proc/sys/fs/inotify).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor = _inotify()
+        try:
+            _add_watch(self._descriptor, str(directory), IN_DELETE)
+        except OSError:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when names have been removed."""
+        return self._descriptor
+
+    def read(self) -> frozenset[str] | None:
+        """Return the names that were removed since the last call; None: events were lost."""
+        names: set[str] = set()
+        while True:
+            try:
+                data = os.read(self._descriptor, _READ_SIZE)
+            except BlockingIOError:
+                return frozenset(names)
+            for _, mask, name in _events(data):
+                if mask & IN_Q_OVERFLOW:
+                    return None
+                names.add(name)
+
+    def close(self) -> None:
+        """Remove the watch."""
+        os.close(self._descriptor)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
+    """Yield watch, mask and name of each event; only events of a directory's entries have a name."""
     position = 0
     while position < len(data):
         watch, mask, _, length = _EVENT.unpack_from(data, position)
-        yield watch, mask
         position += _EVENT.size + length
+        yield watch, mask, os.fsdecode(data[position - length : position].rstrip(b"\0"))
+
+
+def _inotify() -> int:
+    return _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def _add_watch(descriptor: int, path: str, mask: int) -> int:
+    return _checked(_libc().inotify_add_watch(descriptor, path.encode(), mask))
 
 
 @cache

@@ -24,7 +24,6 @@ from solo5_systemd.unit.tender import Tender
 
 FILES = (
     "usr/lib/systemd/system/solo5.slice",
-    "usr/lib/systemd/system/solo5-attach@.service",
     "usr/lib/systemd/system/solo5-network@.service",
     "usr/lib/systemd/system/solo5-networkd.service",
     "usr/lib/systemd/system/solo5-outcome@.target",

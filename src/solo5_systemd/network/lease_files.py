@@ -86,7 +86,7 @@ def all_readable(directory: Path = STATE) -> bool:
 
 @contextmanager
 def start_mark(task: TaskName, directory: Path = STATE) -> Iterator[None]:
-    """Mark a start whose caller has attached the network: PID 1 then skips `units/solo5-attach@.service`.
+    """Mark a start whose caller has attached the network: PID 1 then skips `units/solo5-network@.service`.
 
     The mark is a symbolic link to the task's request, through a descriptor of this process in /proc. After a kill it
     leads nowhere, also when another process has the same PID. Without a mark, a start calls Attach a second time.

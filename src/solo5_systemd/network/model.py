@@ -201,7 +201,7 @@ class LeaseRecord:
         nics: the NICs as requested, to recognise a repeated request.
         state: RESERVED, ATTACHED or RELEASING.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
-            without a network unit is an orphan.
+            without a unit that runs is an orphan.
     """
 
     reservation: Reservation

@@ -12,6 +12,7 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
+from solo5_systemd.networkd.task_units import UNITS, TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.users.registry import uid_of
 
@@ -33,6 +34,9 @@ def _options() -> argparse.ArgumentParser:
         "--owner", default="solo5", metavar="USER", help="owner of the taps of tasks without a user (%(default)s)"
     )
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="directory of *.toml (%(default)s)")
+    parser.add_argument(
+        "--units", default=UNITS, type=Path, metavar="DIR", help="directory of PID 1's links of units (%(default)s)"
+    )
     shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
@@ -52,7 +56,7 @@ async def _serve(options: argparse.Namespace) -> bool:
         )
 
     bus = await process.connect_system_bus()
-    networkd = Networkd(bus, make_state, idle=options.idle)
+    networkd = Networkd(bus, make_state, TaskUnits(bus, options.units), idle=options.idle)
     needed = await process.serve_with(
         networkd.serve(process.notify_ready, process.notify_stopping),
         # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from ipaddress import IPv4Address
@@ -12,10 +12,9 @@ from solo5_systemd.concurrency.keyed_lock import KeyedLocks
 from solo5_systemd.daemon.process import log_about
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName, network_service, task_name, task_service
+from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.links import LinkWatch
@@ -23,31 +22,12 @@ from solo5_systemd.network.model import LeaseState, NicRequest, PortRequest, Res
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.state import NetworkState, Remains, now
-
-_LOADED_STATES = ("active", "activating", "reloading", "deactivating")
-"""The ActiveState= values of a network unit that still runs or stops."""
-
-
-async def tasks_without_unit(bus: MessageBus, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
-    """Return the tasks whose network unit is not loaded; none where ListUnitsByNames fails."""
-    units = {network_service(task): task for task in tasks}
-    reply = await bus.call(
-        Message(
-            destination="org.freedesktop.systemd1",
-            path="/org/freedesktop/systemd1",
-            interface="org.freedesktop.systemd1.Manager",
-            member="ListUnitsByNames",
-            signature="as",
-            body=[list(units)],
-        )
-    )
-    if reply.message_type is not MessageType.METHOD_RETURN:
-        return frozenset()
-    return frozenset(units[name] for name, _, _, state, *_ in reply.body[0] if state not in _LOADED_STATES)
-
+from solo5_systemd.networkd.task_units import TaskUnits
 
 IDLE_TIMEOUT_S = 10
 UNIT_CHECK_INTERVAL_S = 20
+END_CHECK_INTERVAL_S = 1.0
+"""Interval between two looks at a task whose run has ended, and whose unit is starting again."""
 _FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
@@ -69,10 +49,13 @@ class Networkd:
     Args:
         bus: a connected bus.
         make_state: called in the writer thread, the only user of its sockets.
+        units: of tasks.
         idle: seconds without a call and a lease record after which the service exits.
     """
 
-    def __init__(self, bus: MessageBus, make_state: Callable[[], NetworkState], *, idle: float) -> None:
+    def __init__(
+        self, bus: MessageBus, make_state: Callable[[], NetworkState], units: TaskUnits, *, idle: float
+    ) -> None:
         self._bus = bus
         self._make_state = make_state
         self._idle = idle
@@ -85,8 +68,12 @@ class Networkd:
         self._wake = asyncio.Event()
         self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
-        self._last_without_unit: frozenset[TaskName] = frozenset()
+        self._units = units
+        self._stopped = asyncio.Event()
+        self._ended: set[TaskName] = set()
+        self._without_run: set[TaskName] = set()
         self._units_checked_at = now()
+        self._check_interval = END_CHECK_INTERVAL_S if units.fileno() is None else UNIT_CHECK_INTERVAL_S
 
     async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
@@ -96,8 +83,10 @@ class Networkd:
         with self._watching():
             async with asyncio.TaskGroup() as self._tasks:
                 maintenance = self._tasks.create_task(self._maintain(unfinished))
+                self._release_without_run()
                 needed = await self._service.serve(self._idle, ready, stopping)
                 maintenance.cancel()
+                self._stopped.set()
         return needed
 
     def _handlers(self) -> dict[str, Handler]:
@@ -126,9 +115,13 @@ class Networkd:
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Watch changes of links by other programs, and those of nftables where the tables have no owner."""
+        """Watch ends of tasks, changes of links, and those of nftables where the tables have no owner."""
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
+            stack.enter_context(closing(self._units))
+            if (ends := self._units.fileno()) is not None:
+                loop.add_reader(ends, self._on_ends)
+                stack.callback(loop.remove_reader, ends)
             link_watch = stack.enter_context(closing(LinkWatch()))
             loop.add_reader(link_watch.fileno(), self._on_links, link_watch)
             stack.callback(loop.remove_reader, link_watch.fileno())
@@ -146,6 +139,53 @@ class Networkd:
         """Release the taps, firewall elements, ports and flows of a task; idempotent."""
         async with self._task_locks[task]:
             await self._release_now(task)
+
+    def _on_ends(self) -> None:
+        ended = self._units.ended()
+        if ended is None:  # unknown, after lost events
+            self._release_without_run()
+        else:
+            for task in filter(self._state.is_held, ended):
+                self._ended.add(task)
+                self._release_after_run(task)
+
+    def _release_without_run(self) -> None:
+        """Release the attached networks of tasks without a run, once these have had the time of a start."""
+        for record in self._state.records:
+            if record.state is not LeaseState.RESERVED and not self._units.has_run(record.reservation.task):
+                self._release_after_run(record.reservation.task)
+
+    def _release_after_run(self, task: TaskName) -> None:
+        if task not in self._without_run:
+            self._without_run.add(task)
+            self._tasks.create_task(self._wait_and_release(task))
+
+    async def _wait_and_release(self, task: TaskName) -> None:
+        try:
+            while not (self._stopped.is_set() or await self._is_settled(task)):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(END_CHECK_INTERVAL_S):
+                        await self._stopped.wait()
+        except Solo5Error as error:  # repeated by the check of units
+            _log.error("releasing the network of task %s failed: %s", task, error)
+        finally:
+            self._without_run.discard(task)
+
+    async def _is_settled(self, task: TaskName) -> bool:
+        """Release the network of a task whose unit is over; return whether the task has a run or no network.
+
+        A unit without a run may have a job: `systemctl restart`, Restart=. Without a unit, a start may be in progress,
+        unless a run has ended since the last Attach.
+        """
+        async with self._task_locks[task]:
+            if not self._state.is_held(task) or self._units.has_run(task):
+                self._ended.discard(task)
+                return True
+            if (task in self._ended or self._state.is_due(task)) and await self._units.over([task]):
+                self._ended.discard(task)
+                await self._release_now(task)
+                return True
+            return False
 
     async def _release_if_due(self, task: TaskName, reason: str, level: int = logging.INFO) -> None:
         """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
@@ -200,6 +240,9 @@ class Networkd:
     async def _reserve(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
         task, nic_requests, port_requests = _request(name, nics, ports)
         async with self._task_locks[task]:
+            # Of a run that has just ended. Starts of one name exclude each other before this call.
+            if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
+                await self._release_now(task)
             reservation = await self._work(self._state.reserve, task, nic_requests, port_requests)
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
@@ -213,6 +256,8 @@ class Networkd:
         async with self._task_locks[task]:
             if self._state.is_releasing(task):  # a release that failed
                 await self._release_now(task)
+            self._on_ends()
+            self._ended.discard(task)  # an end from here on is that of the start which this call prepares
             try:
                 redirected = await self._work(self._state.attach, task)
             except Solo5Error as error:
@@ -245,7 +290,7 @@ class Networkd:
         return [[list(network.to_wire()) for network in await self._work(self._state.overview)]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
-        orphans = [*self._state.expired(), *await self._tasks_without_unit()]
+        orphans = [*self._state.expired(), *await self._units.over(self._due_without_run())]
         if not dry_run:
             for task in orphans:
                 await self._release_if_due(task, "garbage collection")
@@ -280,7 +325,7 @@ class Networkd:
             await self._emit_repairs()
             for task in self._state.expired():
                 await self._release_if_due(task, "reservation expired")
-            if now() - self._units_checked_at >= UNIT_CHECK_INTERVAL_S:
+            if now() - self._units_checked_at >= self._check_interval:
                 await self._check_units()
 
     async def _wait_for_work(self) -> None:
@@ -292,7 +337,7 @@ class Networkd:
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
-        expiry, check = self._state.next_expiry(), self._units_checked_at + UNIT_CHECK_INTERVAL_S
+        expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
         return max(1, (check if expiry is None else min(expiry, check)) - now())
 
     async def _repair(self) -> None:
@@ -320,19 +365,16 @@ class Networkd:
         await self._delete_redirected_flows(redirected)
 
     async def _check_units(self) -> None:
-        """Release leases without a network unit at two checks in sequence: a unit may start in between."""
+        """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
         await self._work(self._state.bind_missing_ports)
-        orphans = await self._tasks_without_unit()
-        for task in orphans & self._last_without_unit:
-            await self._release_if_due(task, "no network unit", logging.WARNING)
-        self._last_without_unit = orphans
+        for task in self._due_without_run():
+            self._release_after_run(task)
 
-    async def _tasks_without_unit(self) -> frozenset[TaskName]:
-        """Return the tasks with an expired record and no network unit, such as after a release that failed."""
-        due = (h for h in self._state.records if h.state is not LeaseState.RESERVED and h.expires <= now())
-        tasks = [record.reservation.task for record in due]
-        return await tasks_without_unit(self._bus, tasks) if tasks else frozenset()
+    def _due_without_run(self) -> Sequence[TaskName]:
+        """Return the tasks with an attached network, no run, and no start in progress."""
+        held = (record.reservation.task for record in self._state.records if record.state is not LeaseState.RESERVED)
+        return [task for task in held if self._state.is_due(task) and not self._units.has_run(task)]
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

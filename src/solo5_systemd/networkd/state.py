@@ -36,6 +36,8 @@ from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.settings.model import NetworkSettings, Settings
 
 RESERVATION_TIMEOUT_S = 60
+ATTACH_TIMEOUT_S = 10
+"""How long after an Attach a task may be without a run: its caller calls StartTransientUnit next."""
 
 _log = logging.getLogger(__name__)
 
@@ -178,9 +180,9 @@ class NetworkState:
                     self._ports.release(record.reservation.ports)
                     self.end_release(task)
                 raise
-        else:  # a second start: its network unit gets as long to start as the first one's
+        else:  # a second start: its unit gets as long to run as the first one's
             self._repair_links({task})
-            self._save(replace(record, expires=now() + RESERVATION_TIMEOUT_S))
+            self._save(replace(record, expires=now() + ATTACH_TIMEOUT_S))
         return self._redirected([record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:
@@ -213,6 +215,11 @@ class NetworkState:
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
         return self._hold(had, kept.nics, networks)
+
+    def is_held(self, task: TaskName) -> bool:
+        """Return whether the task has an attached network, or one whose release has not ended."""
+        record = self._records.get(task)
+        return record is not None and record.state is not LeaseState.RESERVED
 
     def is_releasing(self, task: TaskName) -> bool:
         """Return whether a release of the task was begun and has not ended."""
@@ -253,13 +260,13 @@ class NetworkState:
         self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
-        """Remove the lease record of a task whose taps are deleted, and the networks without a lease."""
-        self._store.remove_lease_record(task)
+        """Remove the networks without a lease, and the lease record of a task whose taps are deleted."""
         self._reserved.pop(task, None)
         record = self._records.pop(task, None)
         if record is not None:
             self._allocations.remove(record.reservation)
         self._remove_idle_networks()
+        self._store.remove_lease_record(task)  # last: without it, callers take the release to be over
 
     # -- recovery and repair -------------------------------------------------------------------------------------
 
@@ -343,7 +350,7 @@ class NetworkState:
         return tuple(task for task, record in list(self._reserved.items()) if record.expires <= now())
 
     def is_due(self, task: TaskName) -> bool:
-        """Return whether the last reservation or attach of a task is older than `RESERVATION_TIMEOUT_S`."""
+        """Return whether the time of the last reservation or attach of a task is over."""
         record = self._records.get(task)
         return record is not None and record.expires <= now()
 
@@ -412,8 +419,7 @@ class NetworkState:
         for lease in reservation.leases:
             self._make_tap(reservation.task, lease)
         self._add_to_tables(reservation)
-        # The new time is the deadline of the network unit, which starts after this call.
-        self._save(replace(record, state=LeaseState.ATTACHED, expires=now() + RESERVATION_TIMEOUT_S))
+        self._save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:

@@ -16,7 +16,6 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import (
     SLICE,
     UnitKind,
-    attach_service,
     network_service,
     outcome_target,
     task_scope,
@@ -154,10 +153,9 @@ def _description(parts: Parts) -> str:
 
 
 def _network_dependency(parts: Parts) -> Iterator[Property]:
-    """Yield the dependency on the network unit, which releases; of a service also on the unit that attaches again."""
-    if parts.reservation.leases:
-        name, is_service = parts.workload.name, parts.workload.kind is UnitKind.SERVICE
-        units = [network_service(name), *([attach_service(name)] if is_service else ())]
+    """Yield the dependency on the network unit. A scope has none: systemd cannot start it again."""
+    if parts.reservation.leases and parts.workload.kind is UnitKind.SERVICE:
+        units = [network_service(parts.workload.name)]
         yield unit_property("Requires", units)
         yield unit_property("After", units)
 

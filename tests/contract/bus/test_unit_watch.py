@@ -10,7 +10,6 @@ import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
-from tests.support.fakes.background import yields
 
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
@@ -66,12 +65,11 @@ def stopped() -> Unit:
 
 async def settled(manager: Manager, links: Links) -> None:
     """Wait until all events so far have been read: the kernel keeps their order."""
-    last = "last.service"
+    last, removed = "last.service", asyncio.Event()
     links.begin(last)
-    ending = asyncio.ensure_future(manager.stop_unneeded(last))
-    await yields()
+    manager._watch._removals.watch(manager._exports.link(last), removed.set)
     links.end(last)
-    await ending
+    await removed.wait()
 
 
 @pytest.fixture
@@ -294,31 +292,3 @@ async def test_of_a_run_that_is_over_the_unit_is_read(systemd: FakeSystemd, mana
     now = await manager.current(a_run(control_group="/x"))
     assert now is not None
     assert now.invocation == "02" * 16
-
-
-# --- units that systemd stops by itself ---------------------------------------------------------------------------
-
-NETWORK = "solo5-network@web.service"
-
-
-async def test_a_unit_that_ends_by_itself_is_waited_for_without_a_message(
-    systemd: FakeSystemd, manager: Manager, links: Links
-) -> None:
-    await manager.stop_unneeded(NETWORK)  # it is over already
-    links.begin(NETWORK)
-    stopping = asyncio.ensure_future(manager.stop_unneeded(NETWORK))
-    await settled(manager, links)
-    assert not stopping.done()
-    links.end(NETWORK)
-    async with asyncio.timeout(PROMPT):
-        await stopping
-    assert systemd.calls == []
-
-
-async def test_a_unit_that_does_not_end_by_itself_is_stopped(
-    systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("solo5_systemd.bus.manager.UNNEEDED_STOP_TIMEOUT_S", 0.05)
-    links.begin(NETWORK)
-    await manager.stop_unneeded(NETWORK)
-    assert systemd.called("StopUnit") == [[NETWORK, "replace"]]

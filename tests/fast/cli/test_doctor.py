@@ -38,13 +38,10 @@ def test_limited_facts_are_exit_status_0(solo5ctl: Solo5ctl, monkeypatch: pytest
 def test_an_orphan_is_listed_with_its_reason(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, GOOD)
     assert "orphans           ok       none" in solo5ctl("doctor").out
-    solo5ctl.engine.gc.found = (Orphan(kind=Kind.LEASE, subject="web", reason="its network unit is not active"),)
+    solo5ctl.engine.gc.found = (Orphan(kind=Kind.LEASE, subject="web", reason="its unit is not running"),)
     result = solo5ctl("doctor")
     assert result.status == 0
-    told = (
-        "orphan            limited  network lease of task web\n"
-        "    Its network unit is not active. Remove it: solo5ctl gc"
-    )
+    told = "orphan            limited  network lease of task web\n    Its unit is not running. Remove it: solo5ctl gc"
     assert told in result.out
 
 

@@ -22,7 +22,7 @@ def forgotten(machine: Machine, task: Task) -> None:
 
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:
-    forgotten(machine, running())
+    forgotten(machine, ended())
     machine.networks.late = (holding(LeaseState.ATTACHED),)
     machine.networks.stray = ("tap s5-x",)
     assert [str(orphan.kind) for orphan in await runtime.gc.orphans()] == [

@@ -14,7 +14,6 @@ WEB = TaskName("web")
 ALLOCATION = "/var/lib/nomad/alloc/3fa85f64"
 EMPTY = Snapshot(
     units=(),
-    networks=frozenset(),
     outcomes=frozenset(),
     expired=(),
     strays=(),
@@ -67,13 +66,14 @@ def test_an_outcome_is_kept_for_a_unit_alone() -> None:
     "state, reason",
     [
         (LeaseState.RESERVED, "its reservation has expired"),
-        (LeaseState.ATTACHED, "its network unit is not active"),
+        (LeaseState.ATTACHED, "its unit is not running"),
     ],
 )
 def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
     snapshot = replace(EMPTY, expired=(holding(state),))
     assert found(snapshot) == [f"network lease of task web: {reason}"]
-    assert found(replace(snapshot, networks=frozenset({WEB}))) == []
+    assert found(replace(snapshot, units=(ended().state,))) == [f"network lease of task web: {reason}"]
+    assert found(replace(snapshot, units=(running().state,))) == []
 
 
 def test_a_lease_that_is_being_given_back_is_left_alone() -> None:

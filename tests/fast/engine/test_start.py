@@ -374,7 +374,7 @@ async def test_a_bad_argument_that_needs_the_reservation_to_be_known_leaves_noth
         ("failed", UNIT, [], "task web did not start: its tender failed: job result 'failed'"),
         (
             "dependency",
-            "solo5-attach@web.service",
+            "solo5-network@web.service",
             ["port 80 is taken."],
             "task web did not start: its network failed: port 80 is taken.",
         ),

@@ -11,7 +11,7 @@ from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName, UnitKind, network_service, outcome_target
+from solo5_systemd.names import TaskName, UnitKind, outcome_target
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -278,12 +278,12 @@ async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
     assert f"stop {outcome_target(WEB)}" in machine.steps.taken
 
 
-async def test_a_discarded_tasks_network_unit_has_ended_before_anybody_may_have_its_name(
+async def test_a_discarded_tasks_network_is_released_before_its_name_is_free(
     machine: Machine, runtime: Runtime, web: Task
 ) -> None:
     await runtime.discard(WEB)
-    steps = machine.steps.taken
-    assert steps.index(f"stop {network_service(WEB)}") < steps.index("reservation", steps.index("reset_failed"))
+    assert machine.networks.released == [WEB]
+    assert machine.steps.taken.index("release") < machine.steps.taken.index("free user")
 
 
 async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import ctypes
 import errno
 import os
+import select
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from solo5_systemd.files import removals as module
-from solo5_systemd.files.removals import Removals
+from solo5_systemd.files.removals import Removals, RemovedEntries
 
 
 @pytest.fixture
@@ -133,6 +135,33 @@ async def test_after_an_overflow_of_the_queue_every_file_may_be_removed(
     assert removed.is_set()
 
 
-async def test_events_with_names_are_passed_over() -> None:
-    data = module._EVENT.pack(1, module.IN_DELETE_SELF, 0, 16) + bytes(16) + module._EVENT.pack(2, 0x8000, 0, 0)
-    assert list(module._events(data)) == [(1, module.IN_DELETE_SELF), (2, 0x8000)]
+def test_events_with_names_are_read() -> None:
+    named = module._EVENT.pack(1, module.IN_DELETE_SELF, 0, 16) + b"web".ljust(16, b"\0")
+    data = named + module._EVENT.pack(2, 0x8000, 0, 0)
+    assert list(module._events(data)) == [(1, module.IN_DELETE_SELF, "web"), (2, 0x8000, "")]
+
+
+def test_names_removed_from_a_directory_are_read_and_no_others(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).touch()
+    with closing(RemovedEntries(tmp_path)) as removed:
+        assert removed.read() == frozenset()
+        (tmp_path / "a").unlink()
+        (tmp_path / "b").rename(tmp_path / "c")  # over another: no removal
+        (tmp_path / "d").touch()
+        assert select.select([removed], [], [], 0)[0] == [removed]
+        assert removed.read() == frozenset({"a"})
+        assert removed.read() == frozenset()
+
+
+def test_names_that_were_removed_are_unknown_after_an_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(RemovedEntries(tmp_path)) as removed, monkeypatch.context() as patch:
+        patch.setattr(os, "read", lambda *_: module._EVENT.pack(-1, module.IN_Q_OVERFLOW, 0, 0))
+        assert removed.read() is None
+
+
+def test_a_directory_that_does_not_exist_cannot_be_watched(tmp_path: Path) -> None:
+    before = descriptors()
+    with pytest.raises(FileNotFoundError):
+        RemovedEntries(tmp_path / "none")
+    assert descriptors() == before

@@ -82,8 +82,8 @@ def test_a_service_says_once_what_it_says() -> None:
         "Type": "exec",
         "Description": "Solo5 unikernel web app.hvt (hvt)",
         "Wants": ["solo5-outcome@web.target"],
-        "Requires": ["solo5-network@web.service", "solo5-attach@web.service"],
-        "After": ["solo5-network@web.service", "solo5-attach@web.service"],
+        "Requires": ["solo5-network@web.service"],
+        "After": ["solo5-network@web.service"],
         "KillSignal": 15,
         "TimeoutStopUSec": 10_000_000,
         "IgnoreSIGPIPE": False,
@@ -174,14 +174,12 @@ def test_what_cannot_be_translated_is_refused(parts: Parts, words: str) -> None:
         service(parts)
 
 
-def test_a_scope_accounts_limits_and_connects_and_confines_nothing() -> None:
+def test_a_scope_accounts_and_limits_and_confines_nothing() -> None:
     unit = scope(with_workload(NETWORKED, kind=UnitKind.SCOPE, properties=(("TasksMax", "32"),)), 4711)
     assert unit.name == "solo5-task-web.scope"
     assert names(unit) == [
         "Description",
         "PIDs",
-        "Requires",
-        "After",
         "TimeoutStopUSec",
         "Slice",
         "MemoryMax",

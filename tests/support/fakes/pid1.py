@@ -41,7 +41,6 @@ class FakeUnits:
         job_result: result of start jobs.
         ended_at_once: code and status of a tender that ends before its start job, which fails then.
         heeds: signals on which a tender ends, besides SIGKILL.
-        networks: tasks with an active network unit.
         busy: stop jobs are queued and not run.
         stopping: the host is shutting down.
     """
@@ -60,7 +59,6 @@ class FakeUnits:
         self.ended_at_once: tuple[int, int] = (MainCode.NONE, 0)
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
-        self.networks: frozenset[TaskName] = frozenset()
         self.stopping = False
 
     # --- calls ------------------------------------------------------------------------------------
@@ -96,9 +94,6 @@ class FakeUnits:
                 self._begin_to_stop(unit)
             while unit in self.loaded and not self.loaded[unit].over:
                 await self._changed.wait()
-
-    async def stop_unneeded(self, unit: str) -> None:
-        await self.stop(unit)
 
     async def kill(self, unit: str, number: int, *, everyone: bool) -> None:
         async with self._steps.step(f"kill {unit}"):
@@ -161,10 +156,10 @@ class FakeUnits:
         async with self._steps.step("names"):
             return [state.task for state in self.loaded.values() if ended or not state.over]
 
-    async def companion_units(self) -> tuple[frozenset[TaskName], frozenset[TaskName]]:
-        async with self._steps.step("companion_units"):
+    async def outcome_targets(self) -> frozenset[TaskName]:
+        async with self._steps.step("outcome_targets"):
             kept = (unit.removeprefix("solo5-outcome@").removesuffix(".target") for unit in self._kept)
-            return self.networks, frozenset(map(TaskName, kept))
+            return frozenset(map(TaskName, kept))
 
     async def running_states(self) -> Sequence[UnitState]:
         async with self._steps.step("running_states"):

@@ -1,0 +1,79 @@
+"""The units of tasks as solo5-networkd sees them: ends by inotify, all else by a call of PID 1.
+
+PID 1 keeps a symbolic link for each active unit and removes it at the unit's end; see docs/decisions/unit-end.md.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.files.removals import RemovedEntries
+from solo5_systemd.names import INVOCATION_LINK, TaskName, task_of_unit, task_scope, task_service
+
+UNITS = Path("/run/systemd/units")
+
+_IN_USE = ("active", "activating", "reloading", "deactivating")
+"""The ActiveState= values of a unit that runs, or stops still."""
+
+_log = logging.getLogger(__name__)
+
+
+class TaskUnits:
+    """The units of tasks.
+
+    Args:
+        bus: a connected bus.
+        directory: of the links.
+    """
+
+    def __init__(self, bus: MessageBus, directory: Path = UNITS) -> None:
+        self._bus = bus
+        self._directory = directory
+        self._removed: RemovedEntries | None = None
+        try:
+            self._removed = RemovedEntries(directory)
+        except OSError as error:
+            _log.warning("inotify: %s: %s; ends of tasks are noticed later", directory, error.strerror)
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable after an end; None where inotify has reached a limit."""
+        return self._removed.fileno() if self._removed else None
+
+    def ended(self) -> frozenset[TaskName] | None:
+        """Return the tasks of which a run has ended since the last call; None: events were lost."""
+        names = self._removed.read() if self._removed else frozenset()
+        if names is None:
+            return None
+        units = (name.removeprefix(INVOCATION_LINK) for name in names if name.startswith(INVOCATION_LINK))
+        return frozenset(filter(None, map(task_of_unit, units)))
+
+    def has_run(self, task: TaskName) -> bool:
+        """Return whether the task's unit runs: its link exists."""
+        links = (self._directory / f"{INVOCATION_LINK}{unit}" for unit in (task_service(task), task_scope(task)))
+        return any(map(os.path.lexists, links))
+
+    async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
+        """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
+        units = {name: task for task in tasks for name in (task_service(task), task_scope(task))}
+        reply = await self._bus.call(
+            Message(
+                destination="org.freedesktop.systemd1",
+                path="/org/freedesktop/systemd1",
+                interface="org.freedesktop.systemd1.Manager",
+                member="ListUnitsByNames",
+                signature="as",
+                body=[list(units)],
+            )
+        )
+        if reply.message_type is not MessageType.METHOD_RETURN:
+            return frozenset()
+        in_use = {units[row[0]] for row in reply.body[0] if row[3] in _IN_USE or row[7]}
+        return frozenset(units.values()) - in_use
+
+    def close(self) -> None:
+        """Remove the watch."""
+        if self._removed:
+            self._removed.close()

@@ -1,0 +1,196 @@
+"""A network is released at the end of its task, which no caller reports."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.contract.netns import run
+from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
+
+from solo5_systemd.names import TaskName
+
+WEB = TaskName("web")
+UNITS = pytest.mark.parametrize("unit", ["solo5-task-web.service", "solo5-task-web.scope"])
+UNIT = "solo5-task-web.service"
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[Client]:
+    await service.restart()
+    async with service.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def manager(service: Service) -> AsyncIterator[Pid1]:
+    async with pid1(service) as manager:
+        yield manager
+
+
+def record(service: Service) -> Path:
+    return service.state / "tasks/web.json"
+
+
+async def released(service: Service) -> None:
+    await until(lambda: not record(service).exists())
+    assert "s5-" not in run("ip", "-o", "link", "show", "type", "tun")
+
+
+async def moment() -> None:
+    """Give the service time for what it must not do."""
+    await asyncio.sleep(1.5)
+
+
+@UNITS
+async def test_an_end_releases_the_network(client: Client, service: Service, manager: Pid1, unit: str) -> None:
+    await client.lease("web", tcp(8080))
+    manager.begin(unit)
+    manager.begin(unit)  # a link that is replaced
+    await moment()
+    assert record(service).exists()
+    assert manager.calls == 0
+    manager.end(unit)
+    await released(service)
+    assert manager.calls == 1
+
+
+async def test_ends_of_other_units_cost_no_message(client: Client, service: Service, manager: Pid1) -> None:
+    await client.lease("web")
+    manager.begin(UNIT)
+    for unit in ("ssh.service", "solo5-task-other.service", "solo5-network@web.service", "solo5-task-.service"):
+        manager.begin(unit)
+        manager.end(unit)
+    (service.units / "log-extra-fields:x.service").symlink_to("x")
+    (service.units / "log-extra-fields:x.service").unlink()
+    await moment()
+    assert (record(service).exists(), manager.calls) == (True, 0)
+    manager.end(UNIT)
+    await released(service)
+
+
+async def test_a_unit_that_is_restarted_keeps_its_network(client: Client, service: Service, manager: Pid1) -> None:
+    lease = await client.lease("web", tcp(8080))
+    manager.begin(UNIT)
+    tap = json.loads(run("ip", "-j", "link", "show", lease.tap))[0]["ifindex"]
+    manager.jobs.add(UNIT)  # systemctl restart
+    manager.end(UNIT)
+    await until(lambda: manager.calls > 1)
+    await client.attach(WEB)  # its network unit
+    manager.begin(UNIT)
+    manager.jobs.clear()
+    await moment()
+    assert json.loads(run("ip", "-j", "link", "show", lease.tap))[0]["ifindex"] == tap
+    manager.end(UNIT)
+    await released(service)
+
+
+async def test_a_restart_that_is_cancelled_releases_its_network(
+    client: Client, service: Service, manager: Pid1
+) -> None:
+    await client.lease("web")
+    manager.begin(UNIT)
+    manager.end(UNIT)
+    manager.active.add(UNIT)  # activating (auto-restart): without a link
+    await moment()
+    assert record(service).exists()
+    manager.active.clear()
+    await released(service)
+
+
+async def test_a_start_right_after_an_end_gets_a_network_of_its_own(
+    client: Client, service: Service, manager: Pid1
+) -> None:
+    await client.lease("web", tcp(8080))
+    for port in range(8081, 8086):
+        manager.begin(UNIT)
+        manager.end(UNIT)
+        await client.reserve(WEB, (nic("service"),), (tcp(port),))
+        await client.attach(WEB)
+    manager.begin(UNIT)
+    await moment()
+    [held] = await client.reservations()
+    assert [each.host_port for each in held.ports] == [8085], "no earlier end has released it"
+    manager.end(UNIT)
+    await released(service)
+
+
+async def test_a_start_in_progress_keeps_its_network_also_when_the_service_is_killed(
+    client: Client, service: Service, manager: Pid1
+) -> None:
+    await client.lease("web")
+    service.kill()
+    await service.restart()
+    await moment()
+    assert record(service).exists()
+    manager.begin(UNIT)
+    manager.end(UNIT)
+    await released(service)
+
+
+async def test_an_attached_network_without_a_run_is_released_after_the_time_of_a_start(
+    client: Client, service: Service, manager: Pid1
+) -> None:
+    await client.lease("web")
+    service.kill()
+    values = json.loads(record(service).read_text())
+    record(service).write_text(json.dumps({**values, "expires": values["expires"] - 7}))
+    await service.restart()
+    await moment()
+    assert record(service).exists()
+    await released(service)
+
+
+async def test_an_end_while_the_service_is_dead_is_noticed_by_the_next_one(
+    client: Client, service: Service, manager: Pid1
+) -> None:
+    await client.lease("web")
+    manager.begin(UNIT)
+    service.kill()
+    manager.end(UNIT)
+    record(service).write_text(json.dumps({**json.loads(record(service).read_text()), "expires": 0}))
+    await service.restart()
+    await released(service)
+
+
+async def test_an_end_while_pid_1_does_not_reply_is_looked_at_again(client: Client, service: Service) -> None:
+    await client.lease("web")
+    async with pid1(service) as manager:
+        manager.begin(UNIT)
+    manager.end(UNIT)
+    await moment()
+    assert record(service).exists()
+    async with pid1(service):
+        await released(service)
+
+
+_WITHOUT_INOTIFY = """
+import errno, sys
+from solo5_systemd.files import removals
+from solo5_systemd.networkd import main as program
+
+def inotify():
+    raise OSError(errno.EMFILE, "Too many open files")
+
+removals._inotify = inotify
+sys.exit(program.main())
+"""
+
+
+async def test_where_inotify_has_reached_a_limit_ends_are_noticed_nevertheless(service: Service, manager: Pid1) -> None:
+    service.start(program=("-c", _WITHOUT_INOTIFY))
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("web")
+        values = json.loads(record(service).read_text())
+        manager.begin(UNIT)
+        service.kill()
+        record(service).write_text(json.dumps({**values, "expires": 0}))
+        service.start(program=("-c", _WITHOUT_INOTIFY))
+        await service.ready()
+        await moment()
+        assert record(service).exists()
+        manager.end(UNIT)
+        await released(service)
+    assert "inotify: " in service.log.read_text()
