@@ -30,6 +30,9 @@ TURNS = 4
 IDLE = 20.0
 """Seconds that an idle driver is watched."""
 
+SETTLE = 12.0
+"""Seconds before that: the relay is idle ten seconds after the last line of a console."""
+
 
 @dataclass(kw_only=True)
 class Side:
@@ -161,10 +164,11 @@ class Bench:
         """As an agent leaves it alone: with its streams open, and statistics every second."""
         await self.driver.do("watch")
         running = processes.ours(await self._pid())
-        before = {name: processes.used(pid) for name, pid in running.items()}
+        await asyncio.sleep(SETTLE)
+        before = {name: processes.ran(pid) for name, pid in running.items()}
         await asyncio.sleep(IDLE)
         for name, pid in running.items():
-            spent = (processes.used(pid).cpu - before[name].cpu) / IDLE * 60
+            spent = (processes.ran(pid) - before[name]) / IDLE * 60
             self.report.add(Figure(name=f"CPU of {name}, {tasks} idle tasks", unit="ms/min", ours=spent))
 
     async def fingerprint(self) -> None:

@@ -44,6 +44,16 @@ def used(pid: int) -> Used:
     return Used(cpu=(int(fields[11]) + int(fields[12])) * TICK, children=int(fields[8]))
 
 
+def ran(pid: int) -> float:
+    """Return the milliseconds that the threads of a process have run, to the nanosecond (proc(5), schedstat).
+
+    utime and stime, which `used` reads, are sampled by the timer interrupt: a process that a timer wakes seems to run
+    for a whole tick.
+    """
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
+
+
 def spent(pids: Mapping[str, int]) -> dict[str, int]:
     """Return the microseconds of CPU time of this machine so far, by process or cgroup, without kernel threads.
 
