@@ -18,7 +18,7 @@ from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import LeaseState, NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.state import NetworkState, Remains, now
@@ -27,7 +27,7 @@ from solo5_systemd.networkd.task_units import TaskUnits
 IDLE_TIMEOUT_S = 10
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
-"""Interval between two looks at a task whose run has ended, and whose unit is starting again."""
+"""Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
 _FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
@@ -69,9 +69,9 @@ class Networkd:
         self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
         self._units = units
-        self._stopped = asyncio.Event()
         self._ended: set[TaskName] = set()
-        self._without_run: set[TaskName] = set()
+        self._without_run: dict[TaskName, asyncio.Event] = {}
+        self._stopping = False
         self._units_checked_at = now()
         self._check_interval = END_CHECK_INTERVAL_S if units.fileno() is None else UNIT_CHECK_INTERVAL_S
 
@@ -86,7 +86,9 @@ class Networkd:
                 self._release_without_run()
                 needed = await self._service.serve(self._idle, ready, stopping)
                 maintenance.cancel()
-                self._stopped.set()
+                self._stopping = True
+                for each in self._without_run.values():
+                    each.set()
         return needed
 
     def _handlers(self) -> dict[str, Handler]:
@@ -151,25 +153,29 @@ class Networkd:
 
     def _release_without_run(self) -> None:
         """Release the attached networks of tasks without a run, once these have had the time of a start."""
-        for record in self._state.records:
-            if record.state is not LeaseState.RESERVED and not self._units.has_run(record.reservation.task):
-                self._release_after_run(record.reservation.task)
+        for task in self._units.without_run(self._state.held()):
+            self._release_after_run(task)
 
     def _release_after_run(self, task: TaskName) -> None:
-        if task not in self._without_run:
-            self._without_run.add(task)
-            self._tasks.create_task(self._wait_and_release(task))
+        if task in self._without_run:
+            self._without_run[task].set()
+        else:
+            self._without_run[task] = asyncio.Event()
+            self._tasks.create_task(self._wait_and_release(task, self._without_run[task]))
 
-    async def _wait_and_release(self, task: TaskName) -> None:
+    async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
+        interval = END_CHECK_INTERVAL_S
         try:
-            while not (self._stopped.is_set() or await self._is_settled(task)):
+            while not (await self._is_settled(task) or self._stopping):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(END_CHECK_INTERVAL_S):
-                        await self._stopped.wait()
+                    async with asyncio.timeout(interval):
+                        await news.wait()
+                news.clear()
+                interval = min(2 * interval, UNIT_CHECK_INTERVAL_S)  # RestartSec= may be hours
         except Solo5Error as error:  # repeated by the check of units
             _log.error("releasing the network of task %s failed: %s", task, error)
         finally:
-            self._without_run.discard(task)
+            del self._without_run[task]
 
     async def _is_settled(self, task: TaskName) -> bool:
         """Release the network of a task whose unit is over; return whether the task has a run or no network.
@@ -373,8 +379,7 @@ class Networkd:
 
     def _due_without_run(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, no run, and no start in progress."""
-        held = (record.reservation.task for record in self._state.records if record.state is not LeaseState.RESERVED)
-        return [task for task in held if self._state.is_due(task) and not self._units.has_run(task)]
+        return [task for task in self._units.without_run(self._state.held()) if self._state.is_due(task)]
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

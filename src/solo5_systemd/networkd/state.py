@@ -216,6 +216,10 @@ class NetworkState:
             )
         return self._hold(had, kept.nics, networks)
 
+    def held(self) -> Sequence[TaskName]:
+        """Return the tasks with an attached network, or one whose release has not ended."""
+        return [task for task, record in list(self._records.items()) if record.state is not LeaseState.RESERVED]
+
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
         record = self._records.get(task)

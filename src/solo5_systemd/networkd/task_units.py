@@ -3,9 +3,11 @@
 PID 1 keeps a symbolic link for each active unit and removes it at the unit's end; see docs/decisions/unit-end.md.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.dbus_api.message_bus import MessageBus
@@ -14,6 +16,9 @@ from solo5_systemd.files.removals import RemovedEntries
 from solo5_systemd.names import INVOCATION_LINK, TaskName, task_of_unit, task_scope, task_service
 
 UNITS = Path("/run/systemd/units")
+
+REPLY_TIMEOUT_S = 10.0
+"""For the reply of PID 1, during which no other call for the same task is answered."""
 
 _IN_USE = ("active", "activating", "reloading", "deactivating")
 """The ActiveState= values of a unit that runs, or stops still."""
@@ -52,22 +57,31 @@ class TaskUnits:
 
     def has_run(self, task: TaskName) -> bool:
         """Return whether the task's unit runs: its link exists."""
-        links = (self._directory / f"{INVOCATION_LINK}{unit}" for unit in (task_service(task), task_scope(task)))
-        return any(map(os.path.lexists, links))
+        return any(os.path.lexists(f"{self._directory}/{link}") for link in _links(task))
+
+    def without_run(self, tasks: Iterable[TaskName]) -> Sequence[TaskName]:
+        """Return those of many tasks whose unit does not run; the directory is read once."""
+        existing = frozenset[str]()
+        with suppress(OSError):
+            existing = frozenset(os.listdir(self._directory))  # noqa: PTH208 - for strings
+        return [task for task in tasks if existing.isdisjoint(_links(task))]
 
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
         units = {name: task for task in tasks for name in (task_service(task), task_scope(task))}
-        reply = await self._bus.call(
-            Message(
-                destination="org.freedesktop.systemd1",
-                path="/org/freedesktop/systemd1",
-                interface="org.freedesktop.systemd1.Manager",
-                member="ListUnitsByNames",
-                signature="as",
-                body=[list(units)],
-            )
+        request = Message(
+            destination="org.freedesktop.systemd1",
+            path="/org/freedesktop/systemd1",
+            interface="org.freedesktop.systemd1.Manager",
+            member="ListUnitsByNames",
+            signature="as",
+            body=[list(units)],
         )
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                reply = await self._bus.call(request)
+        except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
+            return frozenset()
         if reply.message_type is not MessageType.METHOD_RETURN:
             return frozenset()
         in_use = {units[row[0]] for row in reply.body[0] if row[3] in _IN_USE or row[7]}
@@ -77,3 +91,7 @@ class TaskUnits:
         """Remove the watch."""
         if self._removed:
             self._removed.close()
+
+
+def _links(task: TaskName) -> Sequence[str]:
+    return [f"{INVOCATION_LINK}{unit}" for unit in (task_service(task), task_scope(task))]
