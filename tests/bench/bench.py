@@ -88,7 +88,7 @@ class Bench:
         await scale.started(self.driver, self.report, max(RECOVERED, most))
         for at_once in (1, AT_ONCE):
             await self.recover(at_once)
-        await asyncio.to_thread(scale.networkd_killed, self.report, self.driver.grown)
+        await asyncio.to_thread(scale.services_killed, self.report, self.driver.grown)
         await scale.removed(self.driver, self.report)
 
     async def beside(self, crowd: int) -> None:

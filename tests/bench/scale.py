@@ -11,8 +11,8 @@ from tests.bench.figures import Figure, Report
 LEASES = Path("/run/solo5/network/tasks")
 """One record for each task."""
 
-NETWORKD = "org.solo5.Network1"
 INTERVAL_S = 0.01
+TIMEOUT_S = 60
 
 
 async def started(driver: Driver, report: Report, tasks: int) -> None:
@@ -24,16 +24,18 @@ async def started(driver: Driver, report: Report, tasks: int) -> None:
         report.add(Figure(name=f"start of tasks {before + 1} to {tasks}, 16 at a time", unit="s", ours=took))
 
 
-def networkd_killed(report: Report, tasks: int) -> None:
-    """Kill solo5-networkd with SIGKILL, and wait until its successor has all leases again."""
-    taps, begun = _taps(), time.monotonic()
-    subprocess.run(["systemctl", "kill", "--signal=KILL", "solo5-networkd.service"], check=True)
-    while _leases() < tasks:
-        time.sleep(INTERVAL_S)
-    took = time.monotonic() - begun
+def services_killed(report: Report, tasks: int) -> None:
+    """Kill each service with SIGKILL, and wait until its successor lists all tasks again."""
+    taps = _taps()
+    for service, method in (("networkd", "Leases"), ("relay", "List")):
+        begun = time.monotonic()
+        subprocess.run(["systemctl", "kill", "--signal=KILL", f"solo5-{service}.service"], check=True)
+        while _listed(service.removesuffix("d").capitalize(), method) < tasks:
+            assert time.monotonic() - begun < TIMEOUT_S, f"solo5-{service} does not list {tasks} tasks"
+            time.sleep(INTERVAL_S)
+        name = f"solo5-{service}, from SIGKILL until it lists {tasks} tasks"
+        report.add(Figure(name=name, unit="s", ours=time.monotonic() - begun))
     assert _taps() == taps, "a tap was lost"
-    name = f"solo5-networkd, from SIGKILL until it lists {tasks} leases"
-    report.add(Figure(name=name, unit="s", ours=took))
 
 
 async def removed(driver: Driver, report: Report) -> None:
@@ -49,7 +51,8 @@ def _taps() -> int:
     return sum(path.name.startswith("s5-") for path in Path("/sys/class/net").iterdir())
 
 
-def _leases() -> int:
-    words = ("busctl", "--json=short", "call", NETWORKD, "/org/solo5/Network1", NETWORKD, "Leases")
+def _listed(service: str, method: str) -> int:
+    name = f"org.solo5.{service}1"
+    words = ("busctl", "--json=short", "call", name, f"/org/solo5/{service}1", name, method)
     done = subprocess.run(words, capture_output=True, check=False)
     return 0 if done.returncode else len(json.loads(done.stdout)["data"][0])

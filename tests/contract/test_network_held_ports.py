@@ -56,6 +56,35 @@ async def test_a_published_port_is_bound_until_it_is_released(service: Service) 
         assert not any(refused(kind, port) for kind in KINDS for port in (8500, 8501))
 
 
+_WITH_STORED = """
+import os, socket, sys
+from solo5_systemd.networkd import main as program
+
+names = [f"u{port}" for port in range(30000, 31100)]
+for _ in names:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).detach()
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(names)), "LISTEN_FDNAMES": ":".join(names)}
+sys.exit(program.main())
+"""
+"""The service with more descriptors in the store than select(2) has bits for."""
+
+
+async def test_more_published_ports_than_select_has_bits_for_survive_a_restart(service: Service) -> None:
+    """libnftables calls select(2), which aborts the process where its socket has a number of 1024 or more."""
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(8500))
+        service.kill()
+        service.start(program=("-c", _WITH_STORED))
+        await service.ready()
+        assert refused("udp", 8500)
+        for number in range(5):
+            await client.lease(f"b{number}", *(udp(20000 + 256 * number + offset) for offset in range(256)))
+        await client.attach(TaskName("a"))  # with 1280 ports bound
+        for task in ("a", *(f"b{number}" for number in range(5))):
+            await client.drop(task)
+
+
 async def test_a_port_that_a_process_has_bound_and_does_not_listen_at_is_not_published(service: Service) -> None:
     await service.restart()
     with closing(socket.socket()) as early:

@@ -1,12 +1,17 @@
 """systemd's file descriptor store, for restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
 
+import fcntl
 import os
 import select
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 
 LISTEN_FDS_START = 3
 """The first descriptor passed (SD_LISTEN_FDS_START)."""
+
+FD_SETSIZE = 1024
+"""select(2) of libnftables aborts the process where the number of its socket is as high (fortified FD_SET)."""
 
 
 def store(name: str, fd: int) -> None:
@@ -41,18 +46,33 @@ def barrier(timeout_s: float) -> bool:
 
 
 def restored() -> Mapping[str, int]:
-    """Return the stored descriptors by name, now the caller's; of two with the same name, the later one."""
+    """Return the stored descriptors by name, now the caller's; of two with the same name, the later one.
+
+    Their numbers are those of `out_of_select`: all that the process opens afterwards has a low number.
+    """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return {}
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
     count = int(os.environ.get("LISTEN_FDS", "0"))
     stored: dict[str, int] = {}
     for fd, name in zip(range(LISTEN_FDS_START, LISTEN_FDS_START + count), names, strict=True):
-        os.set_inheritable(fd, False)
         if name in stored:
             os.close(stored[name])
-        stored[name] = fd
+        stored[name] = out_of_select(fd)
     return stored
+
+
+def out_of_select(fd: int) -> int:
+    """Return the descriptor with another number, from `FD_SETSIZE` on, and not inheritable.
+
+    It keeps its number where RLIMIT_NOFILE allows no such one.
+    """
+    with suppress(OSError):
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FD_SETSIZE)
+        os.close(fd)
+        return moved
+    os.set_inheritable(fd, False)
+    return fd
 
 
 def _notify(message: str, *fds: int) -> None:

@@ -80,7 +80,7 @@ class HeldPorts:
         return failed
 
     def _bind(self, port: PortRequest) -> None:
-        made = bind(port)
+        made = socket.socket(fileno=fdstore.out_of_select(bind(port).detach()))
         self._sockets[_fd_name(port)] = made
         fdstore.store(_fd_name(port), made.fileno())
 
