@@ -83,12 +83,12 @@ class Bench:
             await self.driver.do("watch")
             await self.beside(crowd)
         most = self.crowds[-1]
+        await asyncio.to_thread(scale.services_killed, self.report, most)
         spare = (processes.count() - before - most) / most
         self.report.add(Figure(name=f"processes beside the tender, per task of {most}", unit="", ours=spare))
         await scale.started(self.driver, self.report, max(RECOVERED, most))
         for at_once in (1, AT_ONCE):
             await self.recover(at_once)
-        await asyncio.to_thread(scale.services_killed, self.report, self.driver.grown)
         await scale.removed(self.driver, self.report)
 
     async def beside(self, crowd: int) -> None:
