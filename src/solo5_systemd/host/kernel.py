@@ -25,6 +25,13 @@ def read_kernel(root: Path = Path("/")) -> Kernel:
     )
 
 
+def numa_nodes(root: Path = Path("/")) -> Mapping[int, str]:
+    """Return the processors of each NUMA node with processors, such as `0-3,8-11`."""
+    files = (root / "sys/devices/system/node").glob("node*/cpulist")
+    found = {int(file.parent.name.removeprefix("node")): _text(file).strip() for file in files}
+    return {number: processors for number, processors in sorted(found.items()) if processors}
+
+
 def kvm_problem(node: str = KVM) -> str:
     """Return why KVM is unusable with the rights of this process; empty if it is usable.
 

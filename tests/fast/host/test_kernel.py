@@ -9,7 +9,13 @@ import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.host.kernel import enabled_security_modules, find_dropping_chains, kvm_problem, read_kernel
+from solo5_systemd.host.kernel import (
+    enabled_security_modules,
+    find_dropping_chains,
+    kvm_problem,
+    numa_nodes,
+    read_kernel,
+)
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
@@ -120,3 +126,12 @@ def test_security_modules_are_those_that_systemd_uses(
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
     assert enabled_security_modules(tmp_path) == enabled
+
+
+def test_numa_nodes_have_their_processors(tmp_path: Path) -> None:
+    assert numa_nodes(tmp_path) == {}
+    for number, processors in ((10, "4-7"), (2, "0-3"), (3, "")):  # the last one has memory only
+        node = tmp_path / f"sys/devices/system/node/node{number}"
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text(f"{processors}\n")
+    assert list(numa_nodes(tmp_path).items()) == [(2, "0-3"), (10, "4-7")]

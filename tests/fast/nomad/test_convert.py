@@ -1,8 +1,9 @@
 """Nomad's task and a job's config as a workload: what can be honoured, and one sentence for what cannot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
@@ -33,8 +34,10 @@ def options_of(task: wire.TaskConfig) -> TaskOptions:
     return task_options(task.msgpack_driver_config)
 
 
-def workload(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> Workload:
-    return convert.workload(task, options_of(task), plugin, 8)
+def workload(
+    task: wire.TaskConfig, plugin: PluginConfig = PLUGIN, nodes: Mapping[int, str] = MappingProxyType({0: "0-7"})
+) -> Workload:
+    return convert.workload(task, options_of(task), plugin, Processors(count=8, nodes=nodes))
 
 
 def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
@@ -208,6 +211,27 @@ def test_reserved_cores_are_the_tasks_own_whatever_else_is_set() -> None:
     made = workload(task, plugin)
     assert made.slice == "solo5-reserved.slice"
     assert dict(made.properties) == {"AllowedCPUs": "2-3", "TasksMax": "8"}
+
+
+NODES = {0: "0-1,4-5", 1: "2-3,6-7", 8: "8-9"}
+
+
+@pytest.mark.parametrize(
+    "cpus, nodes, near",
+    [("2-3", NODES, "1"), ("1,8", NODES, "0,8"), ("0-9", NODES, None), ("2-3", {0: "0-7"}, None), ("2-3", {}, None)],
+)
+def test_memory_is_that_of_the_nodes_of_reserved_cores(cpus: str, nodes: Mapping[int, str], near: str | None) -> None:
+    task = task_config()
+    assert "AllowedMemoryNodes" not in dict(workload(task, nodes=nodes).properties)
+    task.resources.linux_resources.cpuset_cpus = cpus
+    assert dict(workload(task, nodes=nodes).properties).get("AllowedMemoryNodes") == near
+
+
+def test_memory_nodes_that_are_set_are_not_those_of_the_reserved_cores() -> None:
+    plugin = replace(PLUGIN, defaults=Defaults(properties=(("AllowedMemoryNodes", "0"),)))
+    task = task_config()
+    task.resources.linux_resources.cpuset_cpus = "2-3"
+    assert dict(workload(task, plugin, NODES).properties)["AllowedMemoryNodes"] == "0"
 
 
 def test_the_operator_sets_another_console_rate() -> None:

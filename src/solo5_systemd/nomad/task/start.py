@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.files.procfs import boot_id, exists
+from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.names import UnitKind, task_scope, task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
@@ -214,7 +215,9 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig) -> _JobRequest:
         InvalidRequestError: an option or its value is wrong.
     """
     options = task_options(config.msgpack_driver_config)
-    workload = convert.workload(config, options, plugin, os.cpu_count() or 1)
+    nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
+    processors = convert.Processors(count=os.cpu_count() or 1, nodes=nodes)
+    workload = convert.workload(config, options, plugin, processors)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.

@@ -3,7 +3,8 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
@@ -19,7 +20,7 @@ from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
@@ -35,14 +36,27 @@ _SLUG_MAX = 40
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
 
 
-def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> Workload:
+@dataclass(frozen=True, kw_only=True)
+class Processors:
+    """The host's processors.
+
+    Attributes:
+        count: how many there are.
+        nodes: those of each NUMA node, such as `0-3,8-11`.
+    """
+
+    count: int
+    nodes: Mapping[int, str] = field(default_factory=dict)
+
+
+def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, processors: Processors) -> Workload:
     """Return the workload of a task.
 
     Args:
         task: Nomad's configuration of the task.
         options: the task options, decoded.
         plugin: the plugin configuration.
-        cores: the host's number of cores, for hard limits.
+        processors: the host's, for hard limits and reserved cores.
 
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
@@ -58,7 +72,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         arguments=((QUIET,) if quiet else ()) + options.args,
         memory=_memory(task),
         memory_max=_memory_max(task),
-        cpus=_hard_limit(task, options, plugin, cores),
+        cpus=_hard_limit(task, options, plugin, processors.count),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
         publish=tuple(ports.publish(task, options)),
@@ -66,7 +80,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         tender=options.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
-        properties=_properties(task, options, plugin),
+        properties=_properties(task, options, plugin, processors.nodes),
         log_fields=(*options.labels, *log_fields(task)),
         policy=policy(plugin),
         description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
@@ -212,12 +226,24 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
     return part * cores if enabled and part > 0 else None
 
 
-def _properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
+def _properties(
+    task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, nodes: Mapping[int, str]
+) -> tuple[tuple[str, str], ...]:
     found = merged(options.properties, plugin.defaults.properties, plugin.allowed_properties)
     if not (cpus := task.resources.linux_resources.cpuset_cpus):
         return found
     # Reserved cores are the scheduler's decision: no property may override them.
-    return (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
+    found = (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
+    if "AllowedMemoryNodes" in dict(found) or not (near := _memory_nodes(cpus, nodes)):
+        return found
+    return (*found, ("AllowedMemoryNodes", near))
+
+
+def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
+    """Return the NUMA nodes that have these processors; empty for all nodes, and where the host has only one."""
+    reserved = int.from_bytes(parse_cpus(cpus), "little")
+    near = [number for number, own in nodes.items() if reserved & int.from_bytes(parse_cpus(own), "little")]
+    return ",".join(map(str, near)) if len(near) < len(nodes) else ""
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
