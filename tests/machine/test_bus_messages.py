@@ -21,7 +21,7 @@ from solo5_systemd.workload import StopSignal, Workload
 PHASES = {"start": 8, "run": 0, "stop": 12, "discard": 4}
 """The most messages of each phase, of a task with one NIC: calls, and signals.
 
-Where some program has called Subscribe of PID 1, four of the signals are JobRemoved of the units of network
+Where some program has called Subscribe of PID 1, three of the signals are JobRemoved of the units of network
 and outcome.
 """
 

@@ -46,7 +46,6 @@ class Truth:
         units = _units()
         nomads = {self._names.get(task.name, "?") for task in alive if task.door is Door.NOMAD}
         yield from _differ("running units", _of(units, "solo5-task-", ".service", "running"), self._all(alive))
-        yield from _differ("units of networks", _of(units, "solo5-network@", ".service", ""), set())
         yield from _differ("leases", {file.stem for file in LEASES.glob("*.json")}, connected)
         yield from _differ("relayed consoles", {file.stem for file in CONSOLES.glob("*.json")}, nomads)
         yield from _differ("published ports", _published(), {task.port for task in alive if task.guest is Guest.COUNTS})
@@ -151,9 +150,9 @@ def _differ(what: str, is_: object, must_be: object) -> Iterator[str]:
 
 
 def _units() -> list[list[str]]:
-    """Name, load, active and sub-state of all units of tasks and their networks."""
-    patterns = ("solo5-task-*.service", "solo5-network@*.service")
-    return [line.split() for line in systemctl("list-units", "--all", "--plain", "--no-legend", *patterns).splitlines()]
+    """Name, load, active and sub-state of all units of tasks."""
+    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service")
+    return [line.split() for line in listed.splitlines()]
 
 
 def _of(units: list[list[str]], prefix: str, suffix: str, state: str) -> set[str]:
