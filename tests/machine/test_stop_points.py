@@ -128,8 +128,14 @@ def told(act: str, life: Life, number: int | None = None, moment: Moment = Momen
     """The steps that a process took which was told to end itself at one of them."""
     words = [sys.executable, "-m", "tests.machine.killing_itself", order(act, life, number, moment)]
     done = subprocess.run(words, cwd="/srv", capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == (0 if number is None else -signal.SIGKILL), done.stderr
-    return done.stdout.splitlines()
+    taken = done.stdout.splitlines()
+    if number is not None and done.returncode == 0:  # solo5-networkd had released before: a stop takes a step less then
+        assert act == "stop", taken
+        assert len(taken) == number, taken
+        assert "networks.release" not in taken
+    else:
+        assert done.returncode == (0 if number is None else -signal.SIGKILL), done.stderr
+    return taken
 
 
 def engine(*acts: Callable[[Runtime, Relay], Awaitable[None]]) -> None:
