@@ -96,8 +96,11 @@ def journald_of(namespace: str) -> str:
     return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
+UNITS = "/run/systemd/units"
+"""The directory in which PID 1 exports properties of active units."""
+
 INVOCATION_LINK = "invocation:"
-"""What precedes the name of a unit in the name of PID 1's link to its invocation ID, in /run/systemd/units."""
+"""What precedes the name of a unit in the name of PID 1's link to its invocation ID, in `UNITS`."""
 
 
 def task_service(task: TaskName) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
+from tests.contract.test_network_life import _rewrite
 
 from solo5_systemd.names import TaskName
 
@@ -134,8 +135,7 @@ async def test_an_attached_network_without_a_run_is_released_after_the_time_of_a
 ) -> None:
     await client.lease("web")
     service.kill()
-    values = json.loads(record(service).read_text())
-    record(service).write_text(json.dumps({**values, "expires": values["expires"] - 7}))
+    _rewrite(record(service), expires=json.loads(record(service).read_text())["expires"] - 7)
     await service.restart()
     await moment()
     assert record(service).exists()
@@ -149,7 +149,7 @@ async def test_an_end_while_the_service_is_dead_is_noticed_by_the_next_one(
     manager.begin(UNIT)
     service.kill()
     manager.end(UNIT)
-    record(service).write_text(json.dumps({**json.loads(record(service).read_text()), "expires": 0}))
+    _rewrite(record(service), expires=0)
     await service.restart()
     await released(service)
 
@@ -183,10 +183,9 @@ async def test_where_inotify_has_reached_a_limit_ends_are_noticed_nevertheless(s
     await service.ready()
     async with service.client() as client:
         await client.lease("web")
-        values = json.loads(record(service).read_text())
         manager.begin(UNIT)
         service.kill()
-        record(service).write_text(json.dumps({**values, "expires": 0}))
+        _rewrite(record(service), expires=0)
         service.start(program=("-c", _WITHOUT_INOTIFY))
         await service.ready()
         await moment()

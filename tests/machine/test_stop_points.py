@@ -181,7 +181,7 @@ def nothing_is_left_of(life: Life) -> None:
 def ground(booted: None) -> Iterator[Machine]:
     """The machine, for all tests here together: what is left alone is gone only after a while."""
     with left_as_found() as machine:
-        machine.expect("expired|reservation|no network unit|Main process exited|Failed (with result|to start)")
+        machine.expect("expired|reservation|Main process exited|Failed (with result|to start)")
         machine.expect("Call failed: Message recipient disconnected|Control process exited, code=exited")
         yield machine
         ok("solo5ctl", "gc")  # the users and bind mounts of starts that were killed

@@ -166,10 +166,11 @@ class Manager(UnitReader):
 
     async def outcome_targets(self) -> frozenset[TaskName]:
         """Return the tasks with an active outcome target."""
-        start, any_task, end = outcome_target(_ANY).partition(_ANY)
-        rows = await self._list_all("ListUnitsByPatterns", (), (f"{start}{any_task}{end}",))
+        pattern = outcome_target(_ANY)
+        rows = await self._list_all("ListUnitsByPatterns", (), (pattern,))
         # Activating and deactivating units count: their task may be starting or stopping.
         active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
+        start, _, end = pattern.partition(_ANY)
         return frozenset(TaskName(unit.removeprefix(start).removesuffix(end)) for unit in active)
 
     async def running_states(self) -> Sequence[UnitState]:

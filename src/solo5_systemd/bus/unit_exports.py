@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
-from solo5_systemd.names import INVOCATION_LINK, UnitKind
+from solo5_systemd.names import INVOCATION_LINK, UNITS, UnitKind
 
 if TYPE_CHECKING:
     from solo5_systemd.unit.state import Invocation, UnitState
-
-UNITS = Path("/run/systemd/units")
 
 STARTED = "ExecMainStartTimestamp"
 """The property with the start time, in microseconds since the epoch."""
@@ -43,7 +41,7 @@ class ExportedState:
         mount: mount point of the cgroup hierarchy.
     """
 
-    def __init__(self, exported: Path = UNITS, mount: Path = MOUNT) -> None:
+    def __init__(self, exported: Path = Path(UNITS), mount: Path = MOUNT) -> None:
         self._exported = exported
         self._root = unified(mount)
 

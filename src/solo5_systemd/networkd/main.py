@@ -6,13 +6,14 @@ from pathlib import Path
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import UNITS
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
-from solo5_systemd.networkd.task_units import UNITS, TaskUnits
+from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.users.registry import uid_of
 
@@ -35,7 +36,11 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--settings", default=ETC, type=Path, metavar="DIR", help="directory of *.toml (%(default)s)")
     parser.add_argument(
-        "--units", default=UNITS, type=Path, metavar="DIR", help="directory of PID 1's links of units (%(default)s)"
+        "--units",
+        default=Path(UNITS),
+        type=Path,
+        metavar="DIR",
+        help="directory of links of units (%(default)s)",
     )
     shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)

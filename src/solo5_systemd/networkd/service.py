@@ -193,11 +193,11 @@ class Networkd:
                 return True
             return False
 
-    async def _release_if_due(self, task: TaskName, reason: str, level: int = logging.INFO) -> None:
+    async def _release_if_due(self, task: TaskName, reason: str) -> None:
         """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
         async with self._task_locks[task]:
             if self._state.is_due(task):
-                _log.log(level, "releasing lease of task %s: %s", task, reason)
+                _log.info("releasing lease of task %s: %s", task, reason)
                 await self._release_now(task)
 
     async def _release_now(self, task: TaskName) -> None:

@@ -13,9 +13,7 @@ from pathlib import Path
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.files.removals import RemovedEntries
-from solo5_systemd.names import INVOCATION_LINK, TaskName, task_of_unit, task_scope, task_service
-
-UNITS = Path("/run/systemd/units")
+from solo5_systemd.names import INVOCATION_LINK, UNITS, TaskName, task_of_unit, task_scope, task_service
 
 REPLY_TIMEOUT_S = 10.0
 """For the reply of PID 1, during which no other call for the same task is answered."""
@@ -34,7 +32,7 @@ class TaskUnits:
         directory: of the links.
     """
 
-    def __init__(self, bus: MessageBus, directory: Path = UNITS) -> None:
+    def __init__(self, bus: MessageBus, directory: Path = Path(UNITS)) -> None:
         self._bus = bus
         self._directory = directory
         self._removed: RemovedEntries | None = None
