@@ -12,7 +12,7 @@ from tests.contract.test_network_paths import ask_tcp, ask_udp
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.port_sockets import bind
+from solo5_systemd.networkd.held_ports import bind
 
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 OPTIONS = (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT)

@@ -3,11 +3,11 @@
 import pytest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
-from tests.fast.network.test_nft_sets import RESERVATION
+from tests.fast.network.test_nft_rules import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.nft_sets import Element, Ruleset, elements
+from solo5_systemd.network.nft_rules import Element, Ruleset, elements
 from solo5_systemd.network.nft_tables import Tables
 
 RULESET = Ruleset(reservations=[RESERVATION])

@@ -26,8 +26,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_service
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles, parse_property
-from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload
 

@@ -28,9 +28,16 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
-from solo5_systemd.unit.exec_start import for_release, has_dollars, release_of
 from solo5_systemd.unit.outcome import is_plain
-from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
+from solo5_systemd.unit.properties import (
+    JobFailedError,
+    Property,
+    TransientUnit,
+    UnitFiles,
+    for_release,
+    has_dollars,
+    release_of,
+)
 from solo5_systemd.unit.state import (
     OUTCOME_PROPERTIES,
     TYPE_START_PROPERTIES,

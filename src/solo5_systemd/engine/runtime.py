@@ -76,7 +76,7 @@ class Runtime(Queries):
 
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
-        from solo5_systemd.unit.limits import unenforced
+        from solo5_systemd.unit.properties import unenforced
 
         return unenforced(workload, await self.backends.usages.controllers())
 

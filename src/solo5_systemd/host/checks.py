@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
 from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings
-from solo5_systemd.unit.limits import missing
+from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _systemd(host: Host) -> Fact:
 
 def cgroups(host: Host) -> Fact:
     """Return the fact about controllers: on a legacy or hybrid hierarchy cgroup v1 has them, and limits do not hold."""
-    lacking = missing(host.controllers)
+    lacking = missing_controllers(host.controllers)
     if not lacking:
         return Fact(name="cgroups", value="version 2")
     return Fact(

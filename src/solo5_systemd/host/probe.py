@@ -6,14 +6,15 @@ import pwd
 import re
 import subprocess
 from collections.abc import Callable
+from ctypes import CDLL
+from importlib.util import find_spec
 from pathlib import Path
 
+from solo5_systemd.dependencies import DEPENDENCIES, Dependency, Kind
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.checks import Host
-from solo5_systemd.host.devices import groups_for
-from solo5_systemd.host.installed import missing
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
-from solo5_systemd.host.tenders import TenderPath
+from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.names import journald_of
@@ -58,7 +59,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
         controllers=_controllers(root / "sys/fs/cgroup"),
-        missing=missing(root),
+        missing=missing_dependencies(root),
         files={f"/{name}": (root / name).exists() for name in FILES},
         user=_user_exists(USER),
         settings=problem,
@@ -156,3 +157,44 @@ def _store(directory: Path) -> tuple[str, int] | None:
     except OSError:
         return None
     return str(directory), status.f_bavail * status.f_frsize
+
+
+def missing_dependencies(root: Path = Path("/"), *, program: str | None = None) -> tuple[Dependency, ...]:
+    """Return the missing dependencies.
+
+    Args:
+        root: the root directory of programs and sockets; modules and libraries are always those of this process.
+        program: only dependencies of this program (`Dependency.needed_by`); None: all.
+    """
+    among = (each for each in DEPENDENCIES if program is None or program in each.needed_by)
+    return tuple(each for each in among if not _is_present(each, root))
+
+
+def _is_present(dependency: Dependency, root: Path) -> bool:
+    path = root / dependency.name.removeprefix("/")
+    match dependency.kind:
+        case Kind.MODULE:
+            return any(map(_is_module, filter(None, (dependency.preferred, dependency.name))))
+        case Kind.LIBRARY:
+            return _is_library(dependency.name)
+        case Kind.PROGRAM:
+            return os.access(path, os.X_OK)
+        case Kind.SOCKET:
+            return path.is_socket()
+
+
+def _is_module(name: str) -> bool:
+    """Return whether a module can be imported; an empty directory, a namespace package to Python, does not count."""
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _is_library(name: str) -> bool:
+    try:
+        CDLL(name)
+    except OSError:
+        return False
+    return True

@@ -1,8 +1,10 @@
-"""The search path of tenders, and the ABI version of each tender."""
+"""The search path of tenders, the ABI version of each tender, and the groups of the device nodes that it needs."""
 
 import asyncio
+import grp
 import os
 import re
+import stat
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
@@ -10,11 +12,55 @@ from pathlib import Path
 
 from solo5_systemd.concurrency.processes import reaped
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
-from solo5_systemd.host.devices import groups_for
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.unit.confinement import ROOT
+from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER
 from solo5_systemd.unit.tender import LIBRARIES, Tender
+
+ADVICE = {
+    KVM: "Load the module (modprobe kvm_intel or kvm_amd), or run an spt image.",
+    TUN: "Load the module: modprobe tun",
+}
+
+
+def groups_for(target: Target, *, nics: bool) -> tuple[str, ...]:
+    """Return the supplementary groups that a task needs for its device nodes.
+
+    Raises:
+        HostError: a node is missing, or only root may open it.
+    """
+    nodes = ([KVM] if target is Target.HVT else []) + ([TUN] if nics else [])
+    groups = (_group_for(node) for node in nodes)
+    return tuple(dict.fromkeys(group for group in groups if group is not None))
+
+
+def _group_for(node: str) -> str | None:
+    try:
+        status = os.stat(node)  # noqa: PTH116 - a device node, no path work
+    except OSError as error:
+        raise HostError(f"{node} does not exist: expected the device node.", ADVICE[node]) from error
+    if not stat.S_ISCHR(status.st_mode):
+        raise HostError(f"{node} is not a character device.", ADVICE[node])
+    if status.st_mode & 0o006 == 0o006:
+        return None
+    if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
+        return _group_name(node, status.st_gid)
+    raise HostError(
+        f"{node} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
+        f"expected a group through which user {USER} can read and write it.",
+        f"chgrp kvm {node} && chmod 0660 {node}" if node == KVM else f"chmod 0666 {node}",
+    )
+
+
+def _group_name(node: str, group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError as error:
+        raise HostError(
+            f"{node} belongs to group {group}, which has no name: expected a group in the group database.",
+            f"groupadd --system --gid {group} {node.rpartition('/')[2]}",
+        ) from error
+
 
 VERSION_CACHE = Path("/run/solo5/tenders")
 """The cache of tender versions: a symbolic link for each program file, whose target is the output of `--version`."""

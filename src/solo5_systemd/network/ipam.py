@@ -1,23 +1,88 @@
-"""Address management: ranges, addresses, MACs and tap names, derived from names and free of conflicts.
+"""Address management: ranges, addresses, MACs and tap names that are in use, and new ones without conflicts.
 
-Each value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
+Each new value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 
 import hashlib
 from base64 import b32encode
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest
+from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings
 
 T = TypeVar("T")
+
+
+class Allocations:
+    """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks."""
+
+    def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
+        self._addresses: dict[IPv4Address, TaskName] = {}
+        self._macs: dict[MacAddress, TaskName] = {}
+        self._taps: dict[str, TaskName] = {}
+        self._ports: defaultdict[tuple[Protocol, int], dict[PortRequest, TaskName]] = defaultdict(dict)
+        self._leases: Counter[NetworkName] = Counter()
+        for reservation in reservations:
+            self.add(reservation)
+
+    @property
+    def addresses(self) -> Mapping[IPv4Address, TaskName]:
+        """The task of each address."""
+        return self._addresses
+
+    @property
+    def macs(self) -> Mapping[MacAddress, TaskName]:
+        """The task of each MAC address."""
+        return self._macs
+
+    @property
+    def taps(self) -> Mapping[str, TaskName]:
+        """The task of each tap name."""
+        return self._taps
+
+    @property
+    def leases(self) -> Mapping[NetworkName, int]:
+        """The number of leases of each network."""
+        return self._leases
+
+    def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
+        """Yield what is published at a port of the host, at any address, with its task."""
+        yield from self._ports.get((protocol, port), {}).items()
+
+    def add(self, reservation: Reservation) -> None:
+        """Enter all values of a reservation."""
+        for lease in reservation.leases:
+            self._addresses[lease.ipv4.ip] = reservation.task
+            self._macs[lease.mac] = reservation.task
+            self._taps[lease.tap] = reservation.task
+            self._leases[lease.network] += 1
+        for port in reservation.ports:
+            self._ports[port.protocol, port.host_port][port] = reservation.task
+
+    def remove(self, reservation: Reservation) -> None:
+        """Undo `add`; a value that another task has entered since stays that task's."""
+        for lease in reservation.leases:
+            _remove(self._addresses, lease.ipv4.ip, reservation.task)
+            _remove(self._macs, lease.mac, reservation.task)
+            _remove(self._taps, lease.tap, reservation.task)
+            self._leases[lease.network] -= 1
+        for port in reservation.ports:
+            at = port.protocol, port.host_port
+            _remove(self._ports[at], port, reservation.task)
+            if not self._ports[at]:
+                del self._ports[at]
+
+
+def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:
+    if entries.get(value) == task:
+        del entries[value]
+
 
 TAP_PREFIX = "s5-"
 

@@ -20,7 +20,7 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.nft_sets import Element
+from solo5_systemd.network.nft_rules import Element
 
 _ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
 

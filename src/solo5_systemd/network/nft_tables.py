@@ -11,11 +11,20 @@ from typing import Any
 import nftables
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.network import nft_sets
+from solo5_systemd.network import nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.model import Dropped
-from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS, FRAGMENTS, REFUSED, TABLE
-from solo5_systemd.network.nft_sets import Element, Ruleset
+from solo5_systemd.network.nft_rules import (
+    CONTACTED,
+    DYNAMIC,
+    FAMILIES,
+    FLOWS,
+    FRAGMENTS,
+    REFUSED,
+    TABLE,
+    Element,
+    Ruleset,
+)
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
@@ -69,7 +78,7 @@ class Tables:
 
     def replace(self, ruleset: Ruleset) -> None:
         """Replace both tables in one transaction; retry if another program commits before they are verified."""
-        commands = nft_sets.replace(ruleset, owned=self._owned)
+        commands = nft_rules.replace(ruleset, owned=self._owned)
         self._flows_are_lost = bool(ruleset.reservations)
         self._earlier = None
         for _ in range(_REPLACE_ATTEMPTS):
@@ -81,8 +90,8 @@ class Tables:
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
-        commands = nft_sets.change(before, after)
-        if not self._built or not self.are_intact(lambda: nft_sets.elements(before)):
+        commands = nft_rules.change(before, after)
+        if not self._built or not self.are_intact(lambda: nft_rules.elements(before)):
             self.replace(after)
         elif commands:
             try:
@@ -111,17 +120,17 @@ class Tables:
 
     def remove(self) -> None:
         """Remove both tables; idempotent."""
-        self._run(nft_sets.remove(owned=self._owned))
+        self._run(nft_rules.remove(owned=self._owned))
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
     def add(self, elements: Iterable[Element]) -> None:
         """Add elements; raises HostError where the tables are missing."""
-        self._change(nft_sets.add(elements))
+        self._change(nft_rules.add(elements))
 
     def delete(self, elements: Iterable[Element]) -> None:
         """Delete elements; raises HostError, and deletes none, where one is missing."""
-        self._change(nft_sets.delete(elements))
+        self._change(nft_rules.delete(elements))
 
     def are_intact(self, expected: Callable[[], Iterable[Element]], *, verify: bool = False) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.

@@ -3,12 +3,15 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.settings.model import Settings
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.ipam import Allocations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ PORTS_MAX = 256
 def check_ports(
     ports: Sequence[PortRequest],
     nics: Collection[DeviceName],
-    allocations: Allocations,
+    allocations: "Allocations",
     bound: Collection[BoundPort],
     local: Collection[IPv4Address],
 ) -> None:

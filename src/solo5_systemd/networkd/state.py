@@ -8,10 +8,9 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network import links, nft_sets, sysctls
-from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network import links, nft_rules, sysctls
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
+from solo5_systemd.network.ipam import Allocations, assign_leases, choose_network, free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record
 from solo5_systemd.network.links import Links
@@ -28,11 +27,10 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
-from solo5_systemd.network.nft_sets import Element, Ruleset
+from solo5_systemd.network.nft_rules import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
-from solo5_systemd.network.port_sockets import bound_ports
-from solo5_systemd.networkd.held_ports import HeldPorts
+from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.settings.model import NetworkSettings, Settings
 
 RESERVATION_TIMEOUT_S = 60
@@ -153,9 +151,9 @@ class NetworkState:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
         before = self._ruleset()
-        known = set(nft_sets.elements(before))
+        known = set(nft_rules.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
-        return reservation, tuple(element for element in nft_sets.elements(after) if element not in known)
+        return reservation, tuple(element for element in nft_rules.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.
@@ -554,10 +552,10 @@ class NetworkState:
         )
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
-        return nft_sets.task_elements(reservation, self.networks())
+        return nft_rules.task_elements(reservation, self.networks())
 
     def _elements(self) -> Sequence[Element]:
-        return nft_sets.elements(self._ruleset())
+        return nft_rules.elements(self._ruleset())
 
     def _published_ports(self) -> Sequence[PortRequest]:
         live = (held for held in self.records if held.state is not LeaseState.RELEASING)

@@ -1,10 +1,138 @@
-"""Unit properties: the arguments of StartTransientUnit(), from and to the text of a unit file."""
+"""Unit properties: the table of all that are set, and the arguments of StartTransientUnit() from and to text."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.unit.property_table import PROPERTIES, SETTABLE
+from solo5_systemd.unit import property_types as types
+from solo5_systemd.unit.property_types import PropertyType
+from solo5_systemd.workload import DEFAULT_MEMORY, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropertyInfo:
+    """A property.
+
+    Attributes:
+        directive: its name in unit files (systemd.directives(7)).
+        name: its name on D-Bus.
+        type: of its value.
+        settable: whether an operator may set it; the engine alone sets the others.
+        controller: the cgroup v2 controller that enforces it, or empty.
+        security_module: without this module, systemd silently ignores the property; or empty.
+        is_executed: it is of systemd.exec(5). A scope lacks it, since PID 1 does not execute its processes.
+    """
+
+    directive: str
+    name: str
+    type: PropertyType
+    settable: bool = False
+    controller: str = ""
+    security_module: str = ""
+    is_executed: bool = False
+
+
+def _of(
+    directives: str,
+    kind: PropertyType,
+    name: str = "",
+    *,
+    settable: bool = False,
+    controller: str = "",
+    security_module: str = "",
+) -> Iterator[PropertyInfo]:
+    """Yield properties of one type. Without `name`, a time is `…Sec` in unit files and `…USec` on D-Bus."""
+    for each in directives.split():
+        on_bus = f"{each.removesuffix('Sec')}USec" if kind is types.TIME else each
+        yield PropertyInfo(
+            directive=each,
+            name=name or on_bus,
+            type=kind,
+            settable=settable,
+            controller=controller,
+            security_module=security_module,
+        )
+
+
+def _rows() -> Iterator[PropertyInfo]:
+    # Of systemd.unit(5), systemd.service(5), systemd.scope(5) and systemd.kill(5)
+    yield from _of("Description NotifyAccess Type", types.TEXT)
+    yield from _of("After Requires Wants", types.WORDS)
+    yield from _of("ExecStart", types.COMMANDS)
+    yield from _of("ExecStart", types.COMMANDS_WITH_FLAGS, "ExecStartEx")
+    yield from _of("PIDs", types.PIDS)
+    yield from _of("TimeoutStartSec", types.TIME)
+    yield from _of("RuntimeMaxSec TimeoutStopSec", types.TIME, settable=True)
+    yield from _of("KillSignal", types.STOP_SIGNAL, settable=True)
+
+    # Of systemd.resource-control(5)
+    yield from _of("Slice", types.TASK_SLICE, settable=True)
+    yield from _of("MemoryMax", types.SIZE, controller="memory")
+    yield from _of("MemoryHigh MemoryLow MemoryMin MemorySwapMax", types.SIZE, settable=True, controller="memory")
+    yield from _of("CPUQuota", types.PROCESSOR_TIME, "CPUQuotaPerSecUSec", settable=True, controller="cpu")
+    yield from _of("CPUQuotaPeriodSec", types.TIME, settable=True, controller="cpu")
+    yield from _of("CPUWeight", types.WEIGHT, settable=True, controller="cpu")
+    yield from _of("AllowedCPUs AllowedMemoryNodes", types.CPUS, settable=True, controller="cpuset")
+    yield from _of("TasksMax", types.COUNT, settable=True, controller="pids")
+    yield from _of("IOWeight", types.WEIGHT, settable=True, controller="io")
+    yield from _of("IOReadBandwidthMax IOWriteBandwidthMax", types.BANDWIDTH, settable=True, controller="io")
+    yield from _of("IOReadIOPSMax IOWriteIOPSMax", types.BANDWIDTH, settable=True, controller="io")
+    yield from _of("CPUAccounting IOAccounting", types.BOOLEAN, settable=True)
+    yield from _of("DeviceAllow", types.DEVICES)
+    yield from _of("DevicePolicy", types.TEXT)
+    yield from _of("IPAddressAllow IPAddressDeny", types.ADDRESSES)
+
+    yield from (replace(row, is_executed=True) for row in _executed_rows())
+
+
+def _executed_rows() -> Iterator[PropertyInfo]:
+    # Limits, logging, console
+    yield from _of("LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitSTACK", types.SIZE, settable=True)
+    yield from _of("LimitNOFILE LimitNPROC", types.COUNT, settable=True)
+    yield from _of("Nice", types.number("i", -20, 19), settable=True)
+    yield from _of("OOMScoreAdjust", types.number("i", -1000, 1000), settable=True)
+    yield from _of("LogRateLimitBurst", types.number("u", 0, (1 << 32) - 1), settable=True)
+    yield from _of("LogRateLimitIntervalSec", types.TIME, settable=True)
+    yield from _of("LogExtraFields", types.ASSIGNMENTS)
+    yield from _of("LogNamespace StandardInputFile StandardOutput SyslogIdentifier", types.TEXT)
+    yield from _of("SyslogFacility", types.INTEGER)
+    yield from _of("IgnoreSIGPIPE SyslogLevelPrefix", types.BOOLEAN)
+
+    # The files of the sandbox
+    yield from _of("ProcSubset ProtectHome ProtectProc ProtectSystem RootDirectory", types.TEXT)
+    yield from _of("BindLogSockets MountAPIVFS PrivateDevices", types.BOOLEAN)
+    yield from _of("BindPaths BindReadOnlyPaths", types.BINDS)
+    yield from _of("ExecPaths InaccessiblePaths NoExecPaths", types.WORDS)
+    yield from _of("TemporaryFileSystem", types.MOUNTS)
+    yield from _of("PrivateTmp", types.TEXT, "PrivateTmpEx")
+
+    # Users, capabilities and system calls of the sandbox
+    yield from _of("KeyringMode User", types.TEXT)
+    yield from _of("SupplementaryGroups SystemCallArchitectures", types.WORDS)
+    yield from _of("CapabilityBoundingSet", types.CAPABILITIES)
+    yield from _of("UMask", types.MODE)
+    yield from _of("MemoryDenyWriteExecute", types.ONLY_YES, settable=True)
+    yield from _of("SystemCallFilter", types.SYSTEM_CALLS, settable=True)
+    yield from _of("RestrictAddressFamilies", types.FILTER)
+    yield from _of("RestrictNamespaces", types.NAMESPACES)
+    yield from _of("NoNewPrivileges PrivateIPC PrivateNetwork PrivateUsers RemoveIPC", types.BOOLEAN)
+    yield from _of("ProtectClock ProtectControlGroups ProtectHostname ProtectKernelLogs", types.BOOLEAN)
+    yield from _of("ProtectKernelModules ProtectKernelTunables RestrictRealtime RestrictSUIDSGID", types.BOOLEAN)
+    yield from _of("ProtectControlGroups", types.TEXT, "ProtectControlGroupsEx")
+    yield from _of("AppArmorProfile", types.APPARMOR_PROFILE, settable=True, security_module="apparmor")
+    yield from _of("SELinuxContext", types.SELINUX_CONTEXT, settable=True, security_module="selinux")
+
+
+PROPERTIES: Mapping[str, PropertyInfo] = {row.name: row for row in _rows()}
+"""By name on D-Bus."""
+
+SETTABLE: Mapping[str, PropertyInfo] = {row.directive: row for row in PROPERTIES.values() if row.settable}
+"""Those that an operator may set, by directive."""
+
+LIMITS: Mapping[str, str] = {row.directive: row.controller for row in PROPERTIES.values() if row.controller}
+"""The cgroup v2 controller of each limit, by directive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +234,79 @@ def security_modules(assignments: Iterable[tuple[str, str]]) -> dict[str, str]:
         for key, text in assignments
         if key in SETTABLE and SETTABLE[key].security_module and text[:1] != "-"
     }
+
+
+FLAG_SINCE = 254
+"""The release of systemd whose flag `no-env-expand` prevents the expansion of `$NAME` in ExecStart=.
+
+It survives a daemon-reload since that release only: before, it is serialized under a name that systemd does not parse,
+and the unit becomes "bad-setting". `$$` survives before that release only: since, it is doubled at each reload.
+"""
+
+
+def exec_start(line: Iterable[str]) -> Property:
+    """Return ExecStart= of a command line, with each `$` doubled."""
+    words = list(line)
+    return unit_property("ExecStart", [(words[0], [word.replace("$", "$$") for word in words], False)])
+
+
+def has_dollars(entry: Property) -> bool:
+    """Return whether a property is an ExecStart= whose form depends on systemd's version."""
+    return entry.name == "ExecStart" and any("$" in word for word in _command(entry)[1])
+
+
+def release_of(version: str) -> int:
+    """Return the release in PID 1's version: 257 of `257.7-1~deb13u1`, 258 of `v258~rc1`; 0 without a number."""
+    match = re.search("[0-9]+", version)
+    return int(match[0]) if match else 0
+
+
+def for_release(entry: Property, release: int) -> Property:
+    """Return the form of an `exec_start` that survives a daemon-reload of this systemd.
+
+    Args:
+        entry: the property that `exec_start` returned.
+        release: of systemd, such as 257.
+    """
+    if release < FLAG_SINCE:
+        return entry
+    path, words, _ = _command(entry)
+    literal = [word.replace("$$", "$") for word in words]
+    return unit_property("ExecStartEx", [(path, literal, ["no-env-expand"])])
+
+
+def _command(entry: Property) -> tuple[str, list[str], bool]:
+    commands: Any = entry.value
+    [command] = commands
+    path, words, lenient = command
+    return path, words, lenient
+
+
+CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+"""The controllers that every task needs. `io` is left out: only a unit property of the task can require it."""
+
+
+def missing_controllers(controllers: Collection[str] | None) -> tuple[str, ...]:
+    """Return the `CONTROLLERS` that the unified hierarchy lacks; None: there is no unified hierarchy."""
+    return tuple(name for name in CONTROLLERS if name not in (controllers or ()))
+
+
+def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, str]:
+    """Return the limits of a workload that the kernel will not enforce, each with its missing controller.
+
+    Args:
+        workload: its memory counts as a limit unless it is the default.
+        controllers: of the unified hierarchy.
+    """
+    needed = ((name, LIMITS[name]) for name in _limits(workload) if name in LIMITS)
+    return {name: controller for name, controller in needed if controller not in controllers}
+
+
+def _limits(workload: Workload) -> Iterator[str]:
+    if workload.memory != DEFAULT_MEMORY:
+        yield "MemoryMax"
+    if workload.cpus is not None:
+        yield "CPUQuota"
+    if workload.cpu_weight is not None:
+        yield "CPUWeight"
+    yield from (name for name, _ in workload.properties)

@@ -24,11 +24,16 @@ from solo5_systemd.names import (
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.unit.confinement import confinement, setpriv_command
-from solo5_systemd.unit.exec_start import exec_start
 from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL_US, assignment
-from solo5_systemd.unit.placeholders import expand, placeholders
-from solo5_systemd.unit.properties import Property, TransientUnit, parse_property, scope_lacks, unit_property
-from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
+from solo5_systemd.unit.properties import (
+    Property,
+    TransientUnit,
+    exec_start,
+    parse_property,
+    scope_lacks,
+    unit_property,
+)
+from solo5_systemd.unit.tender import Tender, command_line, expand, guest_memory, placeholders, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT_S, Workload
 
 SECOND = 1_000_000

@@ -15,9 +15,8 @@ from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.config.values import seconds
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.unit.placeholders import expand
-from solo5_systemd.unit.properties import parse_property
-from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit.properties import SETTABLE, parse_property
+from solo5_systemd.unit.tender import expand
 
 LONG = {
     "digits": "1" * 1_000_000,

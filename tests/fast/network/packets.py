@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from solo5_systemd.network import nft_rules, nft_sets
-from solo5_systemd.network.nft_sets import Element, Ruleset
+from solo5_systemd.network import nft_rules
+from solo5_systemd.network.nft_rules import Element, Ruleset
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """The leased address of each bridge."""
@@ -40,7 +40,7 @@ class Packet:
 def verdict(plan: Ruleset, packet: Packet) -> str:
     """Return `accept` or `drop`, by the filter chains at the input or forward hook."""
     text = nft_rules.tables(plan.networks, forwards=plan.forwards, owned=True)
-    rules = _Rules(text, nft_sets.elements(plan))
+    rules = _Rules(text, nft_rules.elements(plan))
     to = packet.to or GUESTS.get(packet.oif, "192.0.2.9")
     return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
 

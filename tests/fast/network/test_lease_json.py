@@ -5,7 +5,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
-from tests.fast.network.test_nft_sets import RESERVATION
+from tests.fast.network.test_nft_rules import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from tests.fast.network.test_lease_json import NETWORK
-from tests.fast.network.test_nft_sets import RESERVATION, SERVICE
+from tests.fast.network.test_nft_rules import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
 from solo5_systemd.network.model import LeaseState
-from solo5_systemd.network.nft_sets import network_elements, task_elements
+from solo5_systemd.network.nft_rules import network_elements, task_elements
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [

@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
-from tests.fast.network.test_nft_sets import RESERVATION, network
+from tests.fast.network.test_nft_rules import RESERVATION, network
 from tests.support.fakes.tasks import NETWORK
 
 from solo5_systemd.errors import InvalidRequestError

@@ -4,15 +4,15 @@ tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
-from tests.fast.network.test_nft_sets import RESERVATION
 
-from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network.model import Network, Reservation
-from solo5_systemd.network.nft_sets import Ruleset
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network import nft_rules
+from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_rules import Ruleset
 from solo5_systemd.settings.model import CLOSED, HostPort, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
@@ -26,7 +26,7 @@ OPEN = NetworkPolicy(
 )
 
 
-def network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
+def linked_network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
     ipv4 = IPv4Network("10.77.0.0/24" if name == "front" else "10.78.0.0/24")
     return Network(
         name=NetworkName(name),
@@ -41,7 +41,9 @@ def network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
 
 def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Ruleset:
     guests = (RESERVATION, at_back(RESERVATION))
-    return Ruleset(networks=(network("front", front), network("back")), reservations=guests, forwards=forwards)
+    return Ruleset(
+        networks=(linked_network("front", front), linked_network("back")), reservations=guests, forwards=forwards
+    )
 
 
 def at_back(reservation: Reservation) -> Reservation:
@@ -159,3 +161,91 @@ def test_the_limit_is_each_networks_own() -> None:
 
 def test_clients_of_a_guest_are_not_the_guests_own_connections() -> None:
     assert verdict(plan(), Packet(iif=LAN, oif=FRONT, dnat=True, open=99999)) == "accept"
+
+
+SERVICE = DeviceName("service")
+RESERVATION = Reservation(
+    task=TaskName("a"),
+    leases=(
+        Lease(
+            nic=SERVICE,
+            network=NetworkName("default"),
+            bridge="solo5-default",
+            tap="s5-abcdefghijkl",
+            ipv4=IPv4Interface("10.77.0.5/24"),
+            gateway4=IPv4Address("10.77.0.1"),
+            mac=MacAddress("02:00:00:00:00:09"),
+            mtu=1500,
+        ),
+    ),
+    ports=(
+        PortRequest(nic=SERVICE, host_port=8080, port=80, protocol=Protocol.TCP),
+        PortRequest(nic=SERVICE, host_ip=IPv4Address("127.0.0.1"), host_port=53, port=5353, protocol=Protocol.UDP),
+    ),
+)
+GUEST = '"s5-abcdefghijkl"'
+ELEMENTS = [
+    f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
+    f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
+    "element bridge solo5 fragments { 10.77.0.5 }",
+    "element ip solo5 leased { 10.77.0.5 }",
+    "element ip solo5 refused { 10.77.0.5 }",
+    "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
+    "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
+]
+
+
+def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
+    ipv4 = IPv4Network("10.77.0.0/24")
+    return Network(
+        name=NetworkName("default"),
+        bridge="solo5-x.y",
+        ipv4=ipv4,
+        gateway4=ipv4[1],
+        mtu=1500,
+        masquerade=masquerade,
+        policy=NetworkPolicy(connections=connections),
+    )
+
+
+def test_a_task_is_elements_alone() -> None:
+    elements = nft_rules.task_elements(RESERVATION, [])
+    assert list(map(str, elements)) == ELEMENTS
+    assert nft_rules.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
+    assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
+
+
+def test_a_network_is_elements_alone() -> None:
+    elements = [
+        'element ip solo5 bridges { "solo5-x.y" }',
+        "element ip solo5 within { 10.77.0.0/24 . 10.77.0.0/24 }",
+        'element ip solo5 paths { "solo5-x.y" . "solo5-x.y" }',
+        "element ip solo5 masqueraded { 10.77.0.0/24 }",
+    ]
+    for masquerade, expected in ((True, elements), (False, elements[:3])):
+        made = network(masquerade=masquerade)
+        assert sorted(map(str, nft_rules.network_elements(made, [made]))) == sorted(expected)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
+    commands = nft_rules.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
+    assert commands.startswith(nft_rules.remove(owned=owned))
+    assert commands.endswith(f"add {ELEMENTS[-1]}")
+    for family in ("ip", "bridge"):
+        without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
+        assert without in nft_rules.remove(owned=owned)
+        assert f"\ntable {family} solo5 {{" in commands
+    assert commands.count("flags owner, persist;") == (2 if owned else 0)
+
+
+def test_a_change_touches_what_differs_alone() -> None:
+    first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
+    before, after = Ruleset(networks=[first], reservations=[RESERVATION]), Ruleset(networks=[first, other])
+    commands = nft_rules.change(before, after).splitlines()
+    assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
+    assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
+    elements = nft_rules.network_elements(other, [first, other])
+    assert commands[-len(elements) :] == [f"add {element}" for element in elements]
+    assert nft_rules.change(before, before) == ""
+    assert "limited" not in nft_rules.change(after, replace(after, reservations=[RESERVATION]))

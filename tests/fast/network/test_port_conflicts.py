@@ -8,7 +8,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
 from solo5_systemd.settings.model import Settings

@@ -19,7 +19,7 @@ from solo5_systemd.nomad.config.plugin import (
     plugin_config,
 )
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit.properties import SETTABLE
 
 POLICY = {
     "routed": True,

@@ -3,9 +3,88 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.unit.properties import Property, TransientUnit, parse_property
-from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit import properties
+from solo5_systemd.unit.properties import (
+    PROPERTIES,
+    SETTABLE,
+    Property,
+    TransientUnit,
+    directive,
+    exec_start,
+    for_release,
+    has_dollars,
+    parse_property,
+    release_of,
+)
 from solo5_systemd.unit.property_types import APPARMOR_PROFILE, INFINITY, PropertyType, parse_cpus, parse_size
+
+KNOWN = [
+    (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),
+    (
+        Property("ExecStart", "a(sasb)", [("/x", ["/x", "--a=b", "two words", "$$1", 'q"\\\n'], False)]),
+        'ExecStart=/x --a=b "two words" "$$1" "q\\"\\\\\\n"',
+    ),
+    (Property("CPUQuotaPerSecUSec", "t", 1_500_000), "CPUQuota=150%"),
+    (Property("TimeoutStopUSec", "t", 10_000_000), "TimeoutStopSec=10s"),
+    (Property("RuntimeMaxUSec", "t", 1_500_000), "RuntimeMaxSec=1500ms"),
+    (Property("CPUQuotaPeriodUSec", "t", 1), "CPUQuotaPeriodSec=1us"),
+    (Property("RuntimeMaxUSec", "t", INFINITY), "RuntimeMaxSec=infinity"),
+    (Property("MemoryMax", "t", 128 << 20), "MemoryMax=128M"),
+    (Property("MemoryMax", "t", (128 << 20) + 1), f"MemoryMax={(128 << 20) + 1}"),
+    (Property("MemorySwapMax", "t", 0), "MemorySwapMax=0"),
+    (Property("MemoryHigh", "t", INFINITY), "MemoryHigh=infinity"),
+    (Property("TasksMax", "t", 16), "TasksMax=16"),
+    (Property("TasksMax", "t", INFINITY), "TasksMax=infinity"),
+    (Property("NoNewPrivileges", "b", True), "NoNewPrivileges=yes"),
+    (Property("PrivateTmpEx", "s", "disconnected"), "PrivateTmp=disconnected"),
+    (Property("ProtectControlGroupsEx", "s", "strict"), "ProtectControlGroups=strict"),
+    (Property("IgnoreSIGPIPE", "b", False), "IgnoreSIGPIPE=no"),
+    (Property("CapabilityBoundingSet", "t", 0), "CapabilityBoundingSet="),
+    (Property("RestrictNamespaces", "t", 0), "RestrictNamespaces=yes"),
+    (Property("UMask", "u", 0o077), "UMask=0077"),
+    (Property("Requires", "as", ["a.service", "b.service"]), "Requires=a.service b.service"),
+    (Property("LogExtraFields", "aay", [b"A=1", b"B=two words"]), 'LogExtraFields=A=1 "B=two words"'),
+    (Property("SystemCallFilter", "(bas)", (False, ["fork", "vfork"])), "SystemCallFilter=~fork vfork"),
+    (Property("RestrictAddressFamilies", "(bas)", (True, ["AF_INET"])), "RestrictAddressFamilies=AF_INET"),
+    (Property("DeviceAllow", "a(ss)", [("/dev/kvm", "rw")]), "DeviceAllow=/dev/kvm rw"),
+    (Property("TemporaryFileSystem", "a(ss)", [("/", "ro")]), "TemporaryFileSystem=/:ro"),
+    (Property("BindPaths", "a(ssbt)", [("/a", "/a", False, 0), ("/b", "/c", True, 0)]), "BindPaths=/a -/b:/c"),
+    (Property("AllowedCPUs", "ay", b"\x4f"), "AllowedCPUs=0 1 2 3 6"),
+    (Property("KillSignal", "i", 15), "KillSignal=SIGTERM"),
+    (Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)]), "IPAddressDeny=any"),
+    (Property("IPAddressAllow", "a(iayu)", [(2, b"\x0a\x00\x00\x00", 8)]), "IPAddressAllow=10.0.0.0/8"),
+    (Property("Unheard", "a{sv}", {"x": 1}), "Unheard={'x': 1}"),
+]
+
+OPERATORS = [
+    "AllowedCPUs=0 3", "CPUQuota=150%", "CPUWeight=50", "IOReadBandwidthMax=/dev/sda 1048576",
+    "KillSignal=SIGINT", "Nice=-5",
+    "LimitNOFILE=64", "MemoryHigh=64M", "MemoryDenyWriteExecute=yes", "OOMScoreAdjust=500", "RuntimeMaxSec=5s",
+    "Slice=solo5-batch.slice", "SystemCallFilter=~fork", "TasksMax=32", "TimeoutStopSec=1500ms", "LimitCORE=infinity",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "text"), KNOWN)
+def test_a_property_is_a_directive_of_a_unit_file(entry: Property, text: str) -> None:
+    assert directive(entry) == text
+
+
+@pytest.mark.parametrize("text", OPERATORS)
+def test_a_property_is_shown_as_it_was_typed(text: str) -> None:
+    key, _, value = text.partition("=")
+    assert key in SETTABLE
+    assert directive(parse_property(key, value)) == text
+
+
+def test_a_size_that_is_no_multiple_of_its_largest_unit_is_shown_in_bytes() -> None:
+    assert directive(Property("MemoryMax", "t", 1025 << 10)) == f"MemoryMax={1025 << 10}"
+
+
+def test_each_property_has_one_row_and_each_that_is_settable_a_directive_of_its_own() -> None:
+    rows = list(properties._rows())
+    assert sorted(row.name for row in rows) == sorted(PROPERTIES)
+    assert sorted(row.directive for row in rows if row.settable) == sorted(SETTABLE)
+
 
 GOOD = [
     ("MemoryHigh=64M", "MemoryHigh", "t", 64 << 20),
@@ -163,3 +242,31 @@ def test_a_profile_is_shown_as_an_operator_writes_it(text: str) -> None:
 def test_a_type_without_a_parser_refuses_every_text() -> None:
     with pytest.raises(ValueError, match="not set by operators"):
         PropertyType(signature="s").parse("a")
+
+
+LINE = ("/x", "$HOME", "${A}", "a$$", "%n")
+
+
+@pytest.mark.parametrize("release", [0, 252, 253])
+def test_before_the_flag_is_written_as_it_is_read_dollars_are_doubled(release: int) -> None:
+    doubled = [("/x", ["/x", "$$HOME", "$${A}", "a$$$$", "%n"], False)]
+    assert for_release(exec_start(LINE), release) == Property("ExecStart", "a(sasb)", doubled)
+
+
+@pytest.mark.parametrize("release", [254, 257, 258])
+def test_since_then_the_flag_has_them_left_alone(release: int) -> None:
+    literal = [("/x", list(LINE), ["no-env-expand"])]
+    assert for_release(exec_start(LINE), release) == Property("ExecStartEx", "a(sasas)", literal)
+
+
+def test_the_version_matters_where_there_is_a_dollar_alone() -> None:
+    assert has_dollars(exec_start(LINE))
+    assert not has_dollars(exec_start(("/x", "%n")))
+    assert not has_dollars(Property("Description", "s", "$"))
+
+
+@pytest.mark.parametrize(
+    "version, release", [("257.7-1~deb13u1", 257), ("252.38-1~deb12u1", 252), ("v258~rc1", 258), ("unknown", 0)]
+)
+def test_the_release_is_read_of_a_development_version_as_well(version: str, release: int) -> None:
+    assert release_of(version) == release

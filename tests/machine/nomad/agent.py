@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
 from solo5_systemd.nomad.config.plugin import TIGHTENING
-from solo5_systemd.unit.limits import missing
+from solo5_systemd.unit.properties import missing_controllers
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ plugin "solo5" {{
 
 DISKS = Path("/srv/disks")
 _CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
-LACKS_CONTROLLERS = bool(missing(_CONTROLLERS.read_text().split() if _CONTROLLERS.exists() else None))
+LACKS_CONTROLLERS = bool(missing_controllers(_CONTROLLERS.read_text().split() if _CONTROLLERS.exists() else None))
 """Whether controllers are missing, as in a container on a host with cgroup v1."""
 
 STRICT = f"""

@@ -17,8 +17,8 @@ from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, St
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.unit.limits import unenforced
 from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.properties import unenforced
 from solo5_systemd.workload import StopSignal, Workload
 
 STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on request")

@@ -8,8 +8,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.errors import ImageError, Solo5Error
-from solo5_systemd.host.devices import groups_for
-from solo5_systemd.host.tenders import TenderPath
+from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.settings.files import read_settings

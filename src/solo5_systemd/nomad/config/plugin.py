@@ -12,8 +12,7 @@ from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.task import assignments, unpack
 from solo5_systemd.nomad.config.values import Logging, choice, choices, seconds
 from solo5_systemd.settings.model import network_policy, parse_settings, policy_table
-from solo5_systemd.unit.properties import parse_property
-from solo5_systemd.unit.property_table import SETTABLE
+from solo5_systemd.unit.properties import SETTABLE, parse_property
 
 WHERE = "plugin.solo5.config"
 
