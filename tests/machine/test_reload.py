@@ -21,7 +21,7 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import PROPERTIES, UNIT, unit_path
-from solo5_systemd.bus.unit_rows import INTERFACES
+from solo5_systemd.bus.unit_states import INTERFACES
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_service

@@ -10,7 +10,7 @@ from tests.machine.conftest import GUESTS, Runner, eventually, ok, sh
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_exports import ExportedState
+from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.unit.state import UnitState
 
 

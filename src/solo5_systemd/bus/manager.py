@@ -9,16 +9,12 @@ from typing import Any
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, RemoteError, unit_path
-from solo5_systemd.bus.unit_exports import ExportedState
-from solo5_systemd.bus.unit_listing import ListedUnit
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, ListedUnit, RemoteError, unit_path
 from solo5_systemd.bus.unit_reader import READ_RETRIES, RETRY_INTERVAL_S, UnitReader
-from solo5_systemd.bus.unit_rows import INTERFACES
+from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
 from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
-from solo5_systemd.cgroup.hierarchy import control_group
-from solo5_systemd.cgroup.scope_xattrs import ScopeFields
-from solo5_systemd.concurrency.gather import gather
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
+from solo5_systemd.concurrency import gather, retry
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import (

@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.bus.peers import RemoteError
-from solo5_systemd.bus.service_signals import signal_bodies
+from solo5_systemd.bus.services import Service, signal_bodies
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.lease_files import (

@@ -1,10 +1,13 @@
-"""The names of PID 1 on the system bus, calls, and D-Bus errors of a peer as exceptions; without a D-Bus library."""
+"""D-Bus calls without a D-Bus library: the names of PID 1, calls, rows of its list of units, errors of a peer.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Completion needs the names of tasks only: so nothing here imports the modules that the state of a unit takes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
-from solo5_systemd.names import TASK_PREFIX
+from solo5_systemd.names import TASK_PREFIX, TaskName, UnitKind, task_of_unit
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
@@ -77,3 +80,53 @@ def remote_error(name: str, text: str) -> Exception:
     if name in _DENIED:
         return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")
     return RemoteError(name, text)
+
+
+class ListedUnit(NamedTuple):
+    """A unit in the reply of ListUnits: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
+
+    unit: str
+    description: str
+    load: str
+    active: str
+    sub: str
+    following: str
+    path: str
+    job: int
+    job_type: str
+    job_path: str
+
+    @property
+    def task(self) -> TaskName | None:
+        """Return the task; None if it is not a task's unit."""
+        return task_of_unit(self.unit)
+
+    @property
+    def kind(self) -> UnitKind:
+        """Return the type of the unit."""
+        return UnitKind(self.unit.rpartition(".")[2])
+
+    @property
+    def over(self) -> bool:
+        """Return whether the unit is over, as in `UnitState.over`, or not a task's."""
+        inactive = self.active in ("inactive", "failed") and self.job_type not in ("start", "restart")
+        return inactive or self.task is None
+
+    def properties(self) -> Mapping[str, object]:
+        """Return the D-Bus properties that are in the listing."""
+        return {
+            "ActiveState": self.active,
+            "SubState": self.sub,
+            "Description": self.description,
+            "JobType": self.job_type,
+        }
+
+
+def loaded(rows: Iterable[Sequence[Any]]) -> list[ListedUnit]:
+    """Return the loaded units of a listing."""
+    return [row for row in map(ListedUnit._make, rows) if row.load == "loaded"]
+
+
+def task_names(rows: Iterable[ListedUnit], *, ended: bool) -> list[TaskName]:
+    """Return the tasks of units; without `ended`, of those that are not over."""
+    return [task for row in rows if (task := row.task) is not None and (ended or not row.over)]

@@ -7,11 +7,10 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.bus.activation import Service
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
-from solo5_systemd.bus.service_signals import signal_bodies
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.bus.services import Service, signal_bodies
+from solo5_systemd.concurrency import retry
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.lines import DroppedLines

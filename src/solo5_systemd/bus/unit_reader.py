@@ -15,7 +15,10 @@ from solo5_systemd.bus.peers import (
     SYSTEMD,
     TASK_PATTERNS,
     Call,
+    ListedUnit,
     RemoteError,
+    loaded,
+    task_names,
 )
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName, task_scope, task_service
@@ -24,10 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from solo5_systemd.bus.blocking import BlockingBus
-    from solo5_systemd.bus.unit_exports import ExportedState
-    from solo5_systemd.bus.unit_listing import ListedUnit
-    from solo5_systemd.bus.unit_rows import UnitStates
-    from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+    from solo5_systemd.bus.unit_states import ExportedState, UnitStates
+    from solo5_systemd.cgroup.cgroupfs import ScopeFields
     from solo5_systemd.unit.state import UnitState
 
 READ_RETRIES = 25
@@ -58,14 +59,13 @@ class UnitReader(ABC):
             the replies, variants as their values, or `RemoteError`s.
         """
 
-    async def _exported(self, rows: "Sequence[ListedUnit]") -> "Mapping[str, dict[str, object]]":
+    async def _exported(self, rows: Sequence[ListedUnit]) -> "Mapping[str, dict[str, object]]":
         return self._states.exported(rows)
 
     @cached_property
     def _states(self) -> "UnitStates":
-        from solo5_systemd.bus.unit_exports import ExportedState
-        from solo5_systemd.bus.unit_rows import UnitStates
-        from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+        from solo5_systemd.bus.unit_states import ExportedState, UnitStates
+        from solo5_systemd.cgroup.cgroupfs import ScopeFields
 
         return UnitStates(self._given_exports or ExportedState(), self._given_marks or ScopeFields())
 
@@ -79,12 +79,7 @@ class UnitReader(ABC):
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
-        rows = await self._listing()
-        if not rows:
-            return ()
-        from solo5_systemd.bus.unit_listing import task_names
-
-        return task_names(rows, ended=ended)
+        return tuple(task_names(await self._listing(), ended=ended))
 
     async def state(self, task: TaskName) -> "UnitState | None":
         """Return the state of a task's service or scope; None if neither is loaded."""
@@ -96,8 +91,7 @@ class UnitReader(ABC):
         rows = [row for row in await self._listing() if ended or not row.over]
         if not rows:
             return ()
-        from solo5_systemd.bus.unit_exports import STARTED
-        from solo5_systemd.bus.unit_rows import INTERFACES, needs_start_time
+        from solo5_systemd.bus.unit_states import INTERFACES, STARTED, needs_start_time
 
         exported = dict(await self._exported(rows))
         unknown = [row for row in rows if row.unit in exported and needs_start_time(row, exported[row.unit])]
@@ -110,31 +104,26 @@ class UnitReader(ABC):
         return await self._merged(rows, exported)
 
     async def _merged(
-        self, rows: "Sequence[ListedUnit]", exported: "Mapping[str, Mapping[str, object]]"
+        self, rows: Sequence[ListedUnit], exported: "Mapping[str, Mapping[str, object]]"
     ) -> "list[UnitState]":
         """Return the states of units from properties in files where there are any, else from PID 1."""
         from_files = (self._states.state(row, exported[row.unit]) for row in rows if row.unit in exported)
         from_bus = await self._read_all([row for row in rows if row.unit not in exported])
         return [*filter(None, from_files), *from_bus]
 
-    async def _listing(self) -> "list[ListedUnit]":
+    async def _listing(self) -> list[ListedUnit]:
         return await self._list("ListUnitsByPatterns", (), TASK_PATTERNS)
 
-    async def _rows(self, task: TaskName) -> "list[ListedUnit]":
+    async def _rows(self, task: TaskName) -> list[ListedUnit]:
         # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
         return await self._named(task_service(task)) or await self._named(task_scope(task))
 
-    async def _named(self, unit: str) -> "list[ListedUnit]":
+    async def _named(self, unit: str) -> list[ListedUnit]:
         return await self._list("ListUnitsByNames", (unit,))
 
-    async def _list(self, member: str, *body: Sequence[str]) -> "list[ListedUnit]":
+    async def _list(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
         """Return the loaded units of a listing."""
-        rows = await self._list_all(member, *body)
-        if not rows:
-            return []
-        from solo5_systemd.bus.unit_listing import loaded
-
-        return loaded(rows)
+        return loaded(await self._list_all(member, *body))
 
     async def _list_all(self, member: str, *body: Sequence[str]) -> "list[Any]":
         """Return the rows of a listing, also of units that are not loaded."""
@@ -144,7 +133,7 @@ class UnitReader(ABC):
         (rows,) = reply
         return list(rows)
 
-    async def _read_all(self, rows: "Sequence[ListedUnit]") -> "list[UnitState]":
+    async def _read_all(self, rows: Sequence[ListedUnit]) -> "list[UnitState]":
         """Read the properties of units one by one: for GetAll, PID 1 reads every file of the cgroup.
 
         PID 1 replies in order: a unit that is over in the listing has its exit status among the properties, and
@@ -152,7 +141,7 @@ class UnitReader(ABC):
         """
         if not rows:
             return []
-        from solo5_systemd.bus.unit_rows import wanted
+        from solo5_systemd.bus.unit_states import wanted
 
         properties_of = [(row, wanted(row)) for row in rows]
         values = iter(await self._read([(row.path, *each) for row, names in properties_of for each in names]))

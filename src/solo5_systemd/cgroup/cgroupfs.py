@@ -1,19 +1,121 @@
-"""Resource usage of units, from their cgroups, which may be removed at any moment."""
+"""The cgroups of units: their files, resource usage and attributes. A cgroup may be removed at any moment.
 
+Parsers are imported where they are used, for startup time: a list of tasks takes none.
+"""
+
+import errno
+import os
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cgroup.hierarchy import MOUNT, read, unified, units
-from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import SLICE, TaskName, task_of_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
 
-# The parsers of samples are imported where they are used, for startup time: a list of tasks takes none.
+
+READ_SIZE = 1 << 14
+"""Bytes of one read(2); memory.stat, the largest file, has some two thousand."""
+
+VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
+"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading and return its descriptor.
+
+    Raises:
+        OSError: one of `VANISHED`, or another.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read(path: str) -> bytes | None:
+    """Return the content of a file; None for an errno of `VANISHED`."""
+    try:
+        descriptor = open_file(path)
+        try:
+            return os.read(descriptor, READ_SIZE)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in VANISHED:
+            return None
+        raise
+
+
+MOUNT = Path("/sys/fs/cgroup")
+
+
+def unified(mount: Path = MOUNT) -> str:
+    """Return the root of the unified hierarchy; on a hybrid host it is `unified/`, without most controllers."""
+    return str(mount if (mount / "cgroup.procs").exists() else mount / "unified")
+
+
+def control_group(slice_unit: str, unit: str) -> str:
+    """Return ControlGroup= of a unit in a slice; each `-` in a slice's name is a level (systemd.slice(5))."""
+    words = slice_unit.removesuffix(".slice").split("-")
+    levels = ["-".join(words[: count + 1]) for count in range(len(words))] if slice_unit != "-.slice" else []
+    return "".join(f"/{level}.slice" for level in levels) + f"/{unit}"
+
+
+def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, str]]:
+    """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
+
+    Args:
+        root: the root of the unified hierarchy.
+        control_group: ControlGroup= of the slice.
+    """
+    try:
+        names = os.listdir(root + control_group)  # noqa: PTH208 - a thousand times cheaper
+    except OSError:  # the slice has no cgroup before its first unit
+        return
+    for name in names:
+        if name.endswith(".slice"):
+            yield from units(root, f"{control_group}/{name}")
+        elif name.endswith((".service", ".scope")):
+            yield name, f"{control_group}/{name}"
+
+
+ATTRIBUTE = "user.solo5.log_fields"
+"""A JSON object. The namespace is that of systemd's own cgroup attributes: user.invocation_id, user.delegate."""
+
+
+class ScopeFields:
+    """The log fields of scopes, which have no LogExtraFields=: only root can set the attribute, any user can read it.
+
+    The attribute is removed with the cgroup, so that it always belongs to the present run of the scope.
+
+    Args:
+        mount: the mount point of cgroups.
+    """
+
+    def __init__(self, mount: Path = MOUNT) -> None:
+        self._root = unified(mount)
+
+    def write(self, control_group: str, fields: Mapping[str, str]) -> None:
+        """Set the fields of a cgroup; errors are ignored (the cgroup was removed, or the kernel has no such xattrs)."""
+        import json
+
+        with suppress(OSError):
+            os.setxattr(self._root + control_group, ATTRIBUTE, json.dumps(dict(fields)).encode())
+
+    def read(self, control_group: str) -> Mapping[str, str]:
+        """Return the fields of a cgroup; empty without a valid attribute."""
+        from solo5_systemd.decode import Fields, json_document
+
+        try:
+            fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), ATTRIBUTE))
+            return {key: fields.text(key) for key in fields}
+        except (OSError, InvalidRequestError):
+            return {}
 
 
 class CgroupFs:

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from solo5_systemd.dbus_api.interface import Interface
 from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType, expects_reply
+from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, expects_reply
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 
 Handler = Callable[..., Awaitable[Sequence[object]]]

@@ -1,6 +1,6 @@
 """The D-Bus interface org.solo5.Network1 of solo5-networkd."""
 
-from solo5_systemd.dbus_api.interface import Interface, Method, Signal
+from solo5_systemd.dbus_api.messages import Interface, Method, Signal
 from solo5_systemd.network.model import LEASE_SIGNATURE, NIC_SIGNATURE, OVERVIEW_SIGNATURE, PORT_SIGNATURE
 
 _REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"

@@ -1,6 +1,6 @@
 """The D-Bus interface org.solo5.Relay1 of solo5-relay."""
 
-from solo5_systemd.dbus_api.interface import Interface, Method, Signal
+from solo5_systemd.dbus_api.messages import Interface, Method, Signal
 
 INTERFACE = Interface(
     name="org.solo5.Relay1",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.concurrency.gather import gather
+from solo5_systemd.concurrency import gather
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import NoCallbacks, SpawnProcess, StartCallbacks, Started, Task, phase

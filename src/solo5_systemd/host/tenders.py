@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.concurrency.processes import reaped
+from solo5_systemd.concurrency import reaped
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target

@@ -11,7 +11,7 @@ import os
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.concurrency import retry
 from solo5_systemd.errors import HostError
 from solo5_systemd.journal import journald
 from solo5_systemd.journal.journald import namespace_path, write_entry

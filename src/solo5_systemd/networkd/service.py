@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 
-from solo5_systemd.concurrency.keyed_lock import KeyedLocks
+from solo5_systemd.concurrency import KeyedLocks
 from solo5_systemd.daemon.process import log_about
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from solo5_systemd.concurrency.keyed_lock import KeyedLocks
+from solo5_systemd.concurrency import KeyedLocks
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.relay1 import INTERFACE

@@ -10,8 +10,8 @@ from tests.support.settled import no_task_left, pytest_configure, pytest_itemcol
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_exports import ExportedState
-from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.cgroup.cgroupfs import ScopeFields
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 

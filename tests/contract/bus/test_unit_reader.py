@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import SCOPE, TRANSIENT, UNIT, WEB, service
-from tests.contract.bus.test_unit_exports import RUN, write
+from tests.contract.bus.test_unit_states import RUN, write
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.bus import unit_reader as reader_module
 from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import SYSTEMD, Call, RemoteError
-from solo5_systemd.bus.unit_exports import ExportedState
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
-from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus_api.messages import Message, Variant
 from solo5_systemd.errors import HostError, TakenError

@@ -4,9 +4,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.attributes import Attributes
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.cgroup.cgroupfs import CgroupFs
+from solo5_systemd.cgroup.cgroupfs import ATTRIBUTE, CgroupFs, ScopeFields
 from solo5_systemd.names import TaskName
 
 GROUP = "/solo5.slice/solo5-task-web.service"
@@ -106,3 +107,43 @@ async def test_controllers_are_those_of_the_unified_hierarchy(root: Path) -> Non
     [procs] = root.rglob("cgroup.procs")
     (procs.parent / "cgroup.controllers").write_text("cpuset cpu memory\n")
     assert list(await subject.controllers()) == ["cpuset", "cpu", "memory"]
+
+
+SCOPE_GROUP = "/solo5.slice/solo5-task-web.scope"
+FIELDS = {"NOMAD_ALLOC_DIR": "/a/b/alloc", "NOTE": "two\nlines and \0 a zero: “é”"}
+
+
+@pytest.fixture
+def attributes(monkeypatch: pytest.MonkeyPatch) -> Attributes:
+    return Attributes(monkeypatch)
+
+
+@pytest.fixture(params=["unified", "hybrid"])
+def mount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A cgroup file system; on a hybrid host it is one level deeper."""
+    top = tmp_path if request.param == "unified" else tmp_path / "unified"
+    (top / SCOPE_GROUP.lstrip("/")).mkdir(parents=True)
+    (top / "cgroup.procs").touch()
+    return tmp_path
+
+
+def test_what_was_written_is_read(attributes: Attributes, mount: Path) -> None:
+    marks = ScopeFields(mount)
+    assert marks.read(SCOPE_GROUP) == {}
+    marks.write(SCOPE_GROUP, FIELDS)
+    assert marks.read(SCOPE_GROUP) == FIELDS
+
+
+def test_a_removed_cgroup_gets_no_attribute(attributes: Attributes, mount: Path) -> None:
+    ScopeFields(mount).write("/solo5.slice/other.scope", FIELDS)
+    assert attributes.stored == {}
+
+
+@pytest.mark.parametrize("mark", [b"", b"oops", b"\xff", b"[]", b'{"a": 1}', b'{"a": ["b"]}'])
+def test_a_malformed_attribute_gives_no_fields(attributes: Attributes, mount: Path, mark: bytes) -> None:
+    marks = ScopeFields(mount)
+    marks.write(SCOPE_GROUP, FIELDS)
+    [key] = attributes.stored
+    assert key[1] == ATTRIBUTE
+    attributes.stored[key] = mark
+    assert marks.read(SCOPE_GROUP) == {}

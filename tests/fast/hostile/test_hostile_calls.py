@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.hostile.values import TEXTS
 
 from solo5_systemd.daemon.service import Service
-from solo5_systemd.dbus_api.interface import Interface
-from solo5_systemd.dbus_api.messages import Message, MessageType, SignatureTree
+from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree
 from solo5_systemd.dbus_api.network1 import INTERFACE as NETWORK
 from solo5_systemd.dbus_api.relay1 import INTERFACE as RELAY
 from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError

@@ -12,7 +12,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
-from solo5_systemd.concurrency.processes import reaped
+from solo5_systemd.concurrency import reaped
 from solo5_systemd.errors import DependencyError, HostError, InvalidRequestError, Solo5Error
 
 GREP = "/usr/bin/grep"

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solo5_systemd.concurrency.keyed_lock import KeyedLocks
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.concurrency import KeyedLocks, retry
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.files.procfs import boot_id

@@ -7,7 +7,7 @@ found out by the wait for its end. A destroyed task invalidates the cache, so th
 import asyncio
 from contextlib import suppress
 
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.concurrency import retry
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.contract.netservice import PrivateBus, until
 
-from solo5_systemd.bus import activation
-from solo5_systemd.bus.activation import Service
+from solo5_systemd.bus import services
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
+from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.message_bus import connect
 from solo5_systemd.dbus_api.messages import Message
 
@@ -61,7 +61,7 @@ async def test_a_call_is_repeated_while_its_service_is_still_starting(
 async def test_a_start_that_never_ends_is_given_up(
     connection: Connection, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activation, "START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(services, "START_TIMEOUT_S", 0.0)
     with pytest.raises(RemoteError, match="TimedOut"):
         await service(connection).call(PATH, "Answer")
     assert len(attempts.read_text().splitlines()) == 1

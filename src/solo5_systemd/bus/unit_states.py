@@ -1,4 +1,4 @@
-"""Properties of running units, read from files instead of one D-Bus call per property.
+"""States of units from properties: of running units in files, else from rows and properties of PID 1.
 
 PID 1 exports a unit's invocation and its extra fields to journald in two files below /run/systemd/units (systemd's
 unit.c, `unit_export_state_files`); the rest is in its cgroup. The files are private to systemd: callers read a property
@@ -10,16 +10,28 @@ cgroup, with the invocation: if PID 1 starts the service again, it has another i
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cgroup.hierarchy import MOUNT, unified, units
+from solo5_systemd.bus.peers import UNIT, ListedUnit
+from solo5_systemd.cgroup.cgroupfs import MOUNT, ScopeFields, unified, units
 from solo5_systemd.names import INVOCATION_LINK, UNITS, UnitKind
+from solo5_systemd.unit.state import (
+    TYPE_END_PROPERTIES,
+    TYPE_PROPERTIES,
+    UNIT_END_PROPERTIES,
+    UNIT_PROPERTIES,
+    UnitState,
+    unit_state,
+)
 
 if TYPE_CHECKING:
-    from solo5_systemd.unit.state import Invocation, UnitState
+    from solo5_systemd.unit.state import Invocation
+
 
 STARTED = "ExecMainStartTimestamp"
 """The property with the start time, in microseconds since the epoch."""
@@ -67,7 +79,7 @@ class ExportedState:
         except OSError:
             return ""
 
-    def has_run(self, state: "UnitState") -> bool:
+    def has_run(self, state: UnitState) -> bool:
         """Return whether a run goes on: the link has its invocation."""
         return bool(state.invocation) and self.invocation(state.unit) == state.invocation
 
@@ -146,3 +158,70 @@ def _read(path: str) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
+
+
+INTERFACES = {
+    UnitKind.SERVICE: "org.freedesktop.systemd1.Service",
+    UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
+}
+
+
+@cache
+def _wanted(kind: UnitKind, *, over: bool) -> Sequence[tuple[str, str]]:
+    of_type = TYPE_PROPERTIES[kind] + (TYPE_END_PROPERTIES[kind] if over else ())
+    of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if over else ())
+    return [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
+
+
+@cache
+def _in_files(kind: UnitKind) -> frozenset[str]:
+    """Return the properties of a running unit that have to be in files."""
+    return frozenset(name for _, name in _wanted(kind, over=False)) - {STARTED, "LoadState"}
+
+
+def wanted(row: ListedUnit) -> Sequence[tuple[str, str]]:
+    """Return interface and name of each property of a unit to read, LoadState last."""
+    return _wanted(row.kind, over=row.over)
+
+
+class UnitStates:
+    """Makes states of units from rows and properties.
+
+    Args:
+        exports: properties of units in files.
+        marks: fields of scopes.
+    """
+
+    def __init__(self, exports: ExportedState, marks: ScopeFields) -> None:
+        self._exports = exports
+        self._marks = marks
+
+    def exported(self, rows: Sequence[ListedUnit]) -> dict[str, dict[str, object]]:
+        """Return the properties of running units, by unit, if files contain all but the start time."""
+        control_groups = self._exports.control_groups()
+        found: dict[str, dict[str, object]] = {}
+        for row in rows:
+            if not row.over and row.unit in control_groups:
+                properties = self._exports.properties(row.unit, control_groups[row.unit])
+                if _in_files(row.kind) <= properties.keys():
+                    found[row.unit] = properties
+        return found
+
+    def read(self, row: ListedUnit, properties: dict[str, object]) -> UnitState | None:
+        """Return the state from the properties of `wanted`, or None if the unit was unloaded meanwhile."""
+        # PID 1 has properties for any unit name.
+        if properties.pop("LoadState", None) != "loaded":
+            return None
+        return self.state(row, properties)
+
+    def state(self, row: ListedUnit, properties: Mapping[str, object]) -> UnitState | None:
+        """Return the state of a unit from its properties, and of a scope from its extended attribute."""
+        state = unit_state(row.unit, {**properties, **row.properties()})
+        if state is None or row.kind is not UnitKind.SCOPE or not state.control_group:
+            return state
+        return replace(state, log_fields=self._marks.read(state.control_group))
+
+
+def needs_start_time(row: ListedUnit, exported: Mapping[str, object]) -> bool:
+    """Return whether the start time has to be read from D-Bus; a scope has none."""
+    return row.kind is not UnitKind.SCOPE and STARTED not in exported

@@ -1,13 +1,15 @@
-"""Calls to the D-Bus-activated services of this package, and the reason for a missing reply."""
+"""Calls to the D-Bus-activated services of this package, the reason for a missing reply, and their signals."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
 from solo5_systemd.bus.peers import RemoteError, unit_path
-from solo5_systemd.concurrency.retry import retry
+from solo5_systemd.concurrency import retry
+from solo5_systemd.dbus_api.messages import Message, MessageType
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
 
@@ -114,3 +116,50 @@ class Service:
         path = unit_path(f"{self.unit}.service")
         [value] = await self.connection.call(_SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
         return value.value
+
+
+RETRY_INTERVAL_S = 1.0
+"""Interval between two attempts to connect to the bus."""
+
+
+async def signal_bodies(connection: Connection, interface: str, member: str) -> AsyncGenerator[list[Any], None]:
+    """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed.
+
+    Args:
+        connection: to the system bus.
+        interface: of the service, which is its bus name too.
+        member: the signal.
+    """
+    arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
+
+    def received(message: Message) -> None:
+        # A unicast signal has not been checked against the rule's sender: any user can send one.
+        is_broadcast = message.message_type is MessageType.SIGNAL and not message.destination
+        if is_broadcast and (message.interface, message.member) == (interface, member):
+            arrived.put_nowait(message.body)
+
+    rule = f"type='signal',sender='{interface}',interface='{interface}',member='{member}'"
+    connection.listen(received)
+    subscriber = asyncio.ensure_future(_keep_subscribed(connection, rule))
+    try:
+        while True:
+            yield await arrived.get()
+    finally:
+        subscriber.cancel()
+        connection.ignore(received)
+        with suppress(HostError):
+            await connection.unmatch(rule)
+
+
+async def _keep_subscribed(connection: Connection, rule: str) -> None:
+    """Add the match rule to each new connection."""
+
+    async def subscribe() -> "asyncio.Future[None]":
+        await connection.connect()
+        lost = connection.lost
+        await connection.match(rule)
+        return lost
+
+    while True:
+        lost = await retry(subscribe, HostError, interval_s=RETRY_INTERVAL_S)
+        await asyncio.wait((lost,))

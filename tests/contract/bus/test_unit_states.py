@@ -8,7 +8,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup.scope_xattrs import ScopeFields
+from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.unit.state import ActiveState
 

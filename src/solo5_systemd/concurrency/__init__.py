@@ -1,1 +1,0 @@
-"""Retries, locks by key, and child processes."""
