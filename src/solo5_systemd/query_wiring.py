@@ -133,7 +133,7 @@ class WrittenConsole:
 
     async def lines(self, state: "UnitState", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
         """Yield the console lines of one run that are in the journal."""
-        from solo5_systemd.journal.run_lines import run_lines
+        from solo5_systemd.journal.reader import run_lines
 
         for line in run_lines(state, last):
             yield line

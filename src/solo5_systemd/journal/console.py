@@ -50,7 +50,7 @@ class Journal:
     ) -> AsyncGenerator["Line", None]:
         """Yield the console lines of one run, oldest first; without PID 1's messages about the unit."""
         from solo5_systemd.journal.follow import batches
-        from solo5_systemd.journal.run_lines import run_reader, seek
+        from solo5_systemd.journal.reader import run_reader, seek
 
         with closing(run_reader(state)) as journal:
             if until is not None:
@@ -66,7 +66,7 @@ class Journal:
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         """Return why a unit failed to start: PID 1's messages, then the lines of the unit's processes."""
-        from solo5_systemd.journal.failure_messages import read_failure_messages
+        from solo5_systemd.journal.exit_messages import read_failure_messages
 
         await self.sync(task_of_unit(unit) or TaskName(unit), namespace)
         return await asyncio.to_thread(read_failure_messages, unit, namespace)

@@ -1,4 +1,4 @@
-"""Reads the exit messages of a run: the last lines of its guest and tender, and messages of PID 1."""
+"""Reads why a run has ended, or why a unit failed to start: the last lines of guest, tender and PID 1."""
 
 from contextlib import closing
 
@@ -54,3 +54,34 @@ def _is_of(line: Line, state: UnitState) -> bool:
 
 def _text(line: Line) -> str:
     return line.data.decode("utf-8", "replace").rstrip("\n")
+
+
+FAILURE_LINES = 10
+"""Lines to read: of PID 1, and of the unit's processes."""
+
+GENERIC_MESSAGE_IDS = frozenset(
+    {
+        "7d4958e842da4a758f6c1cdc7b36dcc5",  # SD_MESSAGE_UNIT_STARTING
+        "be02cf6855d2428ba40df7e9d022f03d",  # SD_MESSAGE_UNIT_FAILED
+        "d9b373ed55a64feb8242e02dbe79a49c",  # SD_MESSAGE_UNIT_FAILURE_RESULT
+    }
+)
+"""Messages of PID 1 about every failed start, which have no reason (`journalctl --catalog`)."""
+
+
+def read_failure_messages(unit: str, namespace: str) -> list[str]:
+    """Return PID 1's messages about a unit, then the lines of the unit's processes; each oldest first.
+
+    Args:
+        unit: the unit.
+        namespace: the journal namespace of the processes; PID 1 writes to the host's journal.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    with closing(JournalReader((f"UNIT={unit}", "_PID=1", this_boot()))) as journal:
+        found = journal.last_with_ids(FAILURE_LINES)
+    by_systemd = [line for line, message_id in found if message_id not in GENERIC_MESSAGE_IDS]
+    with closing(JournalReader((f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout", this_boot()), namespace)) as journal:
+        by_processes = journal.last(FAILURE_LINES)
+    return [_text(line).strip() for line in (*reversed(by_systemd), *reversed(by_processes))]

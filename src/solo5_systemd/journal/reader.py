@@ -8,15 +8,19 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
 from solo5_systemd.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
+
+if TYPE_CHECKING:
+    from solo5_systemd.unit.state import UnitState
 
 LIBRARY = "libsystemd.so.0"
 _LOCAL_ONLY = 1  # SD_JOURNAL_LOCAL_ONLY
@@ -312,3 +316,37 @@ def _library() -> ctypes.CDLL:
     library.free.argtypes = [ctypes.c_void_p]
     library.free.restype = None
     return library
+
+
+BATCH_LINES = 100
+
+
+def run_reader(state: "UnitState") -> JournalReader:
+    """Return a reader of the console lines of a unit, without PID 1's messages about it; the caller closes it.
+
+    Not by _SYSTEMD_INVOCATION_ID=: journald looks that up when it processes a line, and the last lines of a unit that
+    has just ended may be without it. So the lines of a run are those since its start.
+    """
+    return JournalReader((f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout"), state.log_namespace)
+
+
+def seek(journal: JournalReader, state: "UnitState", last: int | None) -> None:
+    """Go to the first line of a run, or to the one that `last` lines begin with."""
+    if last is None:
+        journal.seek_realtime(state.started)
+    else:
+        journal.seek_last(last)
+
+
+def run_lines(state: "UnitState", last: int | None = None) -> Iterator[Line]:
+    """Yield the console lines of a run that are in the journal, oldest first; with `last`, that many at most.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    with closing(run_reader(state)) as journal:
+        seek(journal, state, last)
+        while lines := journal.read_batch(BATCH_LINES):
+            yield from (line for line in lines if line.realtime >= state.started)
+            if len(lines) < BATCH_LINES:
+                return

@@ -14,11 +14,9 @@ from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import fdstore_names, journal_catchup
-from solo5_systemd.relay.fdstore_names import StoredDescriptors
-from solo5_systemd.relay.fifo_writer import FifoWriter
-from solo5_systemd.relay.journal_catchup import BATCH_SIZE, OpenJournal
-from solo5_systemd.relay.journal_follower import JournalFollower
+from solo5_systemd.relay import fifo_writer, journal_lines
+from solo5_systemd.relay.fifo_writer import FifoWriter, StoredDescriptors
+from solo5_systemd.relay.journal_lines import BATCH_SIZE, JournalFollower, OpenJournal
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
 from solo5_systemd.relay.task_console import TaskConsole
@@ -100,7 +98,7 @@ class Forwarder:
         for stream, fd in fds.items():
             duplicate = os.dup(fd)
             os.set_blocking(duplicate, False)
-            fdstore_names.store_fifo(console.number, stream, duplicate)
+            fifo_writer.store_fifo(console.number, stream, duplicate)
             console.writers[stream].open(duplicate)
         self._catching_up.add(console)
         self._timer.restart()
@@ -203,7 +201,7 @@ class Forwarder:
             task=task,
             unit=unit,
             since=since,
-            since_monotonic=max(0, journal_catchup.to_monotonic(since)),
+            since_monotonic=max(0, journal_lines.to_monotonic(since)),
             streams=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,
@@ -263,5 +261,5 @@ class Forwarder:
         self._catching_up.discard(console)
         self._ended.discard(console)
         console.close()
-        fdstore_names.remove(console.number)
+        fifo_writer.remove_stored(console.number)
         self._state_files.remove(console.task)

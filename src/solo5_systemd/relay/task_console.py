@@ -5,9 +5,8 @@ from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.fdstore_names import StoredDescriptors, create_staging_pipe
-from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe
-from solo5_systemd.relay.journal_catchup import JournalCatchup, OpenJournal, matches
+from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe, StoredDescriptors, create_staging_pipe
+from solo5_systemd.relay.journal_lines import JournalCatchup, OpenJournal, matches
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
 
 

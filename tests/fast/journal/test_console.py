@@ -10,7 +10,7 @@ import pytest
 from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.journal import console, failure_messages, follow, reader
+from solo5_systemd.journal import console, exit_messages, follow, reader
 from solo5_systemd.journal.console import BATCH_LINES, Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
@@ -93,7 +93,7 @@ class Reader(JournalReader):
         return self.files.lines[: -count - 1 : -1]
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        generic = min(failure_messages.GENERIC_MESSAGE_IDS)
+        generic = min(exit_messages.GENERIC_MESSAGE_IDS)
         return [(line, generic if line.data.startswith(b"Starting") else "") for line in self.last(count)]
 
     def close(self) -> None:
@@ -229,10 +229,10 @@ async def test_a_follower_without_permission_ends_at_once(
 async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failure_messages, "JournalReader", files.open)
+    monkeypatch.setattr(exit_messages, "JournalReader", files.open)
     for text in ("Starting", "Failed to attach ", "solo5-hvt: no"):
         files.write(text)
-    found = failure_messages.read_failure_messages("solo5-network@web.service", "guests")
+    found = exit_messages.read_failure_messages("solo5-network@web.service", "guests")
     assert found == ["Failed to attach", "solo5-hvt: no", "Starting", "Failed to attach", "solo5-hvt: no"]
     by_systemd, by_processes = files.readers
     assert {"UNIT=solo5-network@web.service", "_PID=1", reader.this_boot()} == set(by_systemd.matches)

@@ -5,7 +5,7 @@ import pytest
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.relay import fdstore_names
+from solo5_systemd.relay import fifo_writer
 
 UNIT = Path(__file__).parents[3] / "units/solo5-relay.service"
 MAX_ARG_STRLEN = 128 << 10
@@ -18,7 +18,7 @@ def test_the_names_of_all_stored_descriptors_fit_into_one_variable(monkeypatch: 
     most = int(re.findall("(?m)^FileDescriptorStoreMax=([0-9]+)$", UNIT.read_text())[0])
     for number in range(1, most // 4 + 1):
         for stream in Stream:
-            fdstore_names.store_fifo(number, stream, 0)
-            fdstore_names.create_staging_pipe(number, stream).close()
+            fifo_writer.store_fifo(number, stream, 0)
+            fifo_writer.create_staging_pipe(number, stream).close()
     assert len(names) == len(set(names)) == most
     assert len(f"LISTEN_FDNAMES={':'.join(names)}\0") <= MAX_ARG_STRLEN
