@@ -124,7 +124,7 @@ class Machine:
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
     from solo5_systemd.block.backing_files import common_owner
-    from solo5_systemd.block.reclaim import given_disk, reclaim_disk
+    from solo5_systemd.block.owner import given_disk, reclaim_disk
 
     reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
 

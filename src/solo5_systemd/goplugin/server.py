@@ -1,24 +1,206 @@
-"""The plugin process, from the handshake to its exit."""
+"""The plugin process, from the handshake to its exit: the socket, go-plugin's own services, signals.
+
+The socket is in a private directory. A later plugin removes the directories of plugins that were killed.
+"""
 
 import asyncio
+import fcntl
+import grp
 import logging
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Never
 from urllib.parse import quote
 
+import grpc
 import grpc.aio
+from google.protobuf.empty_pb2 import Empty
 
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.goplugin import services
+from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
 from solo5_systemd.goplugin.handshake import Handshake
-from solo5_systemd.goplugin.rpc import Handler
-from solo5_systemd.goplugin.socket_dir import grant_group, socket_path
-from solo5_systemd.goplugin.stdio import log_to, redirect_stdio
+from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
+from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
+from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from solo5_systemd.goplugin.proto.plugin_pb2 import ConnInfo, StdioData
+from solo5_systemd.goplugin.rpc import Failure, Handler, service_handler
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a socket's path (unix(7))."""
+
+_PREFIX = "plugin-"
+_NAME = "socket"
+
+
+@contextmanager
+def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield a path for the socket, in a new directory that is removed at the end of the block.
+
+    The directory is below PLUGIN_UNIX_SOCKET_DIR, or else in the directory for temporary files. It is locked (flock(2))
+    while the process lives, so an unlocked one is that of a killed plugin. systemd-tmpfiles skips locked ones, too.
+
+    Raises:
+        HostError: no directory can be made there, the path would be too long, or PLUGIN_UNIX_SOCKET_GROUP is unknown.
+    """
+    parent = Path(environment.get("PLUGIN_UNIX_SOCKET_DIR") or tempfile.gettempdir())
+    _remove_stale(parent)
+    directory, lock = _locked_directory(parent)
+    try:
+        path = directory / _NAME
+        if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+            raise HostError(
+                f"the socket's path {path} is longer than the {SOCKET_PATH_MAX} bytes that Linux allows.",
+                "Set TMPDIR, or PLUGIN_UNIX_SOCKET_DIR, to a shorter directory.",
+            )
+        yield path
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def grant_group(path: Path, environment: Mapping[str, str]) -> None:
+    """Give the group of PLUGIN_UNIX_SOCKET_GROUP access to the socket (go-plugin's server.go).
+
+    Raises:
+        HostError: there is no such group, or chown(2) is not permitted.
+    """
+    name = environment.get("PLUGIN_UNIX_SOCKET_GROUP")
+    if not name:
+        return
+    try:
+        group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+        for entry, mode in ((path, 0o660), (path.parent, 0o710)):
+            os.chown(entry, -1, group)
+            entry.chmod(mode)
+    except (KeyError, OSError) as error:
+        raise HostError(f"the socket cannot be given to group {name} (PLUGIN_UNIX_SOCKET_GROUP): {error}.") from error
+
+
+def _locked_directory(parent: Path) -> tuple[Path, int]:
+    try:
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    except OSError as error:
+        raise HostError(
+            f"no directory for the socket can be made in {parent}: {error.strerror}.",
+            "Set TMPDIR, or PLUGIN_UNIX_SOCKET_DIR, to a directory that the plugin can write to.",
+        ) from error
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory, lock
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove the directories of killed plugins."""
+    # Only those with a socket: a plugin that is just starting has not locked its new directory yet.
+    for socket in parent.glob(f"{_PREFIX}*/{_NAME}"):
+        with suppress(OSError):
+            _remove_unlocked(socket.parent)
+
+
+def _remove_unlocked(directory: Path) -> None:
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(lock).st_uid == os.getuid():  # the directory for temporary files is shared with other users
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory)
+    finally:
+        os.close(lock)
+
+
+_SERVED = ("", "plugin")
+"""The name of the whole server, and that which go-plugin's hosts check."""
+
+
+def own_services(shutdown: asyncio.Event) -> list[Handler]:
+    """Return the handlers of go-plugin's own services. The host's shutdown call sets *shutdown*."""
+    plugin = plugin_pb2.DESCRIPTOR.services_by_name
+    return [
+        service_handler(plugin["GRPCController"], Controller(shutdown), _to_failure),
+        service_handler(plugin["GRPCStdio"], Stdio(), _to_failure),
+        service_handler(plugin["GRPCBroker"], Broker(), _to_failure),
+        service_handler(health_pb2.DESCRIPTOR.services_by_name["Health"], Health(), _to_failure),
+    ]
+
+
+class Controller:
+    """The service plugin.GRPCController."""
+
+    def __init__(self, shutdown: asyncio.Event) -> None:
+        self._shutdown = shutdown
+
+    async def shutdown(self, _: plugin_pb2.Empty) -> plugin_pb2.Empty:
+        """Request the plugin's shutdown."""
+        self._shutdown.set()
+        return plugin_pb2.Empty()
+
+
+class Stdio:
+    """The service plugin.GRPCStdio, without data: printed lines are log lines (see `stdio`)."""
+
+    def stream_stdio(self, _: Empty) -> AsyncIterator[StdioData]:
+        """Stream nothing. The stream stays open, since a host logs its end."""
+        return _IdleStream()
+
+
+class Broker:
+    """The service plugin.GRPCBroker, by which either side could request further connections; unused."""
+
+    def start_stream(self, _: AsyncIterator[ConnInfo]) -> AsyncIterator[ConnInfo]:
+        """Stream nothing."""
+        return _IdleStream()
+
+
+class Health:
+    """The service grpc.health.v1.Health."""
+
+    async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        """Return that the plugin is serving.
+
+        Raises:
+            NotFoundError: there is no such service.
+        """
+        if request.service not in _SERVED:
+            raise NotFoundError(f"no service {request.service!r} here: expected “plugin”.")
+        return _serving()
+
+    async def list(self, _: health_pb2.HealthListRequest) -> health_pb2.HealthListResponse:
+        """Return the status of all services."""
+        return health_pb2.HealthListResponse(statuses=dict.fromkeys(_SERVED, _serving()))
+
+    async def watch(self, request: HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
+        """Stream the status of a service, which never changes."""
+        served = request.service in _SERVED
+        yield _serving() if served else HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
+        async for _ in _IdleStream():
+            pass
+
+
+class _IdleStream:
+    """A stream without messages, open until its caller disconnects."""
+
+    def __aiter__(self) -> "_IdleStream":
+        return self
+
+    async def __anext__(self) -> Never:
+        await asyncio.Event().wait()
+        raise StopAsyncIteration
+
+
+def _serving() -> HealthCheckResponse:
+    return HealthCheckResponse(status=HealthCheckResponse.SERVING)
+
+
+def _to_failure(error: Exception) -> Failure | None:
+    if isinstance(error, NotFoundError):
+        return Failure(code=grpc.StatusCode.NOT_FOUND, message=str(error))
+    return None
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,7 +247,7 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
 async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[[], None]) -> None:
     shutdown = asyncio.Event()
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
-    server = grpc.aio.server(handlers=[*handlers, *services.handlers(shutdown)], options=options)
+    server = grpc.aio.server(handlers=[*handlers, *own_services(shutdown)], options=options)
     _listen(server, path)
     _handle_signals(shutdown)
     await server.start()

@@ -16,8 +16,7 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.kernel import failing
 from tests.support.fakes.tasks import NETWORK, endpoints, running
 
-from solo5_systemd.cli.metric_families import families
-from solo5_systemd.cli.openmetrics import Family, Kind, openmetrics, prometheus
+from solo5_systemd.cli.metric_families import Family, Kind, families, openmetrics, prometheus
 from solo5_systemd.cli.verbs.metrics import write_textfile
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName, TaskName

@@ -195,7 +195,7 @@ def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: st
 
 
 def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.cli.run_scope.execute", lambda line: None)
+    monkeypatch.setattr("solo5_systemd.cli.run_modes.execute", lambda line: None)
     solo5ctl.engine.enabled = ()
     assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 

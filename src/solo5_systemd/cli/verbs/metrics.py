@@ -54,8 +54,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl metrics` and return the exit status."""
 
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.metric_families import families  # imported here for startup time
-        from solo5_systemd.cli.openmetrics import openmetrics, prometheus
+        from solo5_systemd.cli.metric_families import (
+            families,  # imported here for startup time
+            openmetrics,
+            prometheus,
+        )
 
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}

@@ -88,14 +88,12 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl run` and return the exit status."""
     workload = _workload(arguments)
     _check_exclusive_options(arguments)
+    from solo5_systemd.cli import run_modes  # imported here for startup time: it imports asyncio
+
     if arguments.dry_run:
-        from solo5_systemd.cli.run_preview import print_plan
-
-        return print_plan(workload, context, json=arguments.json)
+        return run_modes.print_plan(workload, context, json=arguments.json)
     if arguments.scope:
-        from solo5_systemd.cli.run_scope import exec_in_scope
-
-        exec_in_scope(workload, context)
+        run_modes.exec_in_scope(workload, context)
     return context.run(lambda engine: _start(engine, workload, arguments, context))
 
 
@@ -144,14 +142,14 @@ def _workload(arguments: Namespace) -> "Workload":
 
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
-    from solo5_systemd.cli import run_foreground  # imported here for startup time: it imports asyncio
+    from solo5_systemd.cli import run_modes
 
     await context.warn_unenforced(engine, workload)
 
     if arguments.replace:
-        await run_foreground.remove_existing(engine, workload.name)
+        await run_modes.remove_existing(engine, workload.name)
     if not arguments.detach:
-        return await run_foreground.run_attached(engine, workload, context.screen, remove=arguments.rm)
+        return await run_modes.run_attached(engine, workload, context.screen, remove=arguments.rm)
     started = await engine.start(workload)
     if arguments.json:
         from solo5_systemd.cli.task_output import task_json

@@ -1,25 +1,29 @@
-"""`solo5ctl run` in the foreground: copies the console, forwards signals, exits with the task's status.
-
-SIGINT or SIGTERM during the start cancels it, and everything is rolled back. Afterwards the first one stops the task
-and the second kills it. If this process is killed, the task keeps running.
-"""
+"""The ways of `solo5ctl run` besides a service: in the foreground, as a plan that is printed, as a scope."""
 
 import asyncio
+import os
+import shlex
 import signal as signals
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.cli.console_output import copy_console, write_plain
+from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.task_output import lease_text, port, reservation_json
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.host.exec import execute
 from solo5_systemd.names import TaskName
 from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.properties import directive
 from solo5_systemd.workload import StopSignal, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.start import Plan
+
 
 FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
     signals.SIGINT: StopSignal.INT,
@@ -114,3 +118,84 @@ def _cancelled_by_sigterm() -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signals.SIGTERM)
+
+
+def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:
+    """Print the plan of a start.
+
+    Raises:
+        Solo5Error: the preflight failed.
+    """
+
+    async def command(engine: "Runtime") -> int:
+        await context.warn_unenforced(engine, workload)
+        plan = await engine.preview(workload)
+        if json:
+            context.screen.json(_plan_json(plan))
+        else:
+            context.screen.write(_plan_text(plan))
+        return 0
+
+    return context.run(command)
+
+
+def plain_value(value: object) -> object:
+    """Return a D-Bus value that JSON can represent: bytes are decoded to text."""
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    return value
+
+
+def _plan_text(plan: "Plan") -> str:
+    sections = [
+        _section(plan.unit.name, [directive(each) for each in plan.unit.properties]),
+        _section("command line", [shlex.join(plan.argv)]),
+    ]
+    sections.append(_section("leases", [f"{lease.nic} {lease_text(lease)}" for lease in plan.reservation.leases]))
+    sections.append(_section("ports", [f"{port(each)} ({each.nic})" for each in plan.reservation.ports]))
+    sections.append(_section("nftables", plan.nft.splitlines()))
+    return "\n".join(section for section in sections if section)
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in (f"# {title}", *lines)) if lines else ""
+
+
+def _plan_json(plan: "Plan") -> dict[str, object]:
+    """Return the plan as a JSON object; properties have their D-Bus names and values."""
+    return {
+        "unit": plan.unit.name,
+        "properties": {each.name: plain_value(each.value) for each in plan.unit.properties},
+        "argv": list(plan.argv),
+        "image": {"path": plan.image.path, "sha256": plan.image.sha256},
+        "tender": plan.tender.path,
+        "nft": plan.nft,
+        **reservation_json(plan.reservation),
+    }
+
+
+def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
+    """Start the scope with this process in it, and execute the tender.
+
+    Raises:
+        NotFoundError: the tender was removed after the preflight.
+        Solo5Error: the scope did not start.
+    """
+    line: list[str] = []
+
+    @asynccontextmanager
+    async def spawn(argv: Sequence[str], descriptors: Sequence[int], _: str) -> AsyncGenerator[int, None]:
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
+        line.extend(argv)
+        yield os.getpid()
+
+    async def command(engine: "Runtime") -> int:
+        await context.warn_unenforced(engine, workload)
+        async with engine.start_scope(workload, spawn):
+            return 0
+
+    context.run(command)
+    execute(line)
