@@ -14,7 +14,7 @@ from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.sync import synchronize
 from solo5_systemd.names import TaskName, task_name, task_service
-from solo5_systemd.nomad.logs.fifos import open_fifo
+from solo5_systemd.nomad.logs import open_fifo
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.backends import Backends, Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import DeviceName, TaskName, task_service
-from solo5_systemd.nomad.logs.fifos import open_fifo
+from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.settings import files
 from solo5_systemd.workload import MIB, Publish, Workload
 

@@ -11,7 +11,7 @@ from tests.machine.fifos import Reader
 
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.names import TaskName, task_service
-from solo5_systemd.nomad.logs.fifos import open_fifo
+from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.relay.main import IDLE_TIMEOUT_S
 
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))

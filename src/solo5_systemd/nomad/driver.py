@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.nomad.config.plugin import REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events.service_signals import ServiceSignals
-from solo5_systemd.nomad.events.stream import EventStream
-from solo5_systemd.nomad.fingerprint import Fingerprint, disabled, failed, fingerprint
-from solo5_systemd.nomad.fingerprint_stream import fingerprints
-from solo5_systemd.nomad.gc.loops import Housekeeping
+from solo5_systemd.nomad.events.stream import EventStream, ServiceSignals
+from solo5_systemd.nomad.fingerprint import HEALTHY, Fingerprint, disabled, failed, fingerprint, response
+from solo5_systemd.nomad.gc import Housekeeping
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.stats.message import mhz_per_core
@@ -118,3 +116,44 @@ class Driver:
         host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
         self._housekeeping.reclaim_disks()
         return fingerprint(host, settings, self.config, self._version)
+
+
+HEALTHY_INTERVAL_S = 30.0
+"""Seconds between two fingerprints, as in Nomad's own drivers."""
+
+UNHEALTHY_INTERVAL_S = 5.0
+"""The same while the driver is unhealthy, so that it recovers soon."""
+
+
+async def fingerprints(
+    probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
+) -> AsyncGenerator[wire.FingerprintResponse, None]:
+    """Yield fingerprints without end: Nomad would reopen an ended stream at once.
+
+    Args:
+        probe: makes a fingerprint.
+        refresh: set to make the next one without delay.
+    """
+    last: Fingerprint | None = None
+    while True:
+        refresh.clear()  # before the probe: a change during it causes another one
+        found = await probe()
+        if found != last:
+            _log_change(found, last)
+            yield response(found, last.attributes if last else {})
+            last = found
+        await _wait(refresh, HEALTHY_INTERVAL_S if found.health == HEALTHY else UNHEALTHY_INTERVAL_S)
+
+
+def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:
+    if last is None or found.description != last.description:
+        level = logging.INFO if found.health == HEALTHY else logging.WARNING
+        _log.log(level, "%s", found.description)
+
+
+async def _wait(refresh: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await refresh.wait()
+    except TimeoutError:
+        pass

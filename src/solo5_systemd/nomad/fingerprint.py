@@ -1,4 +1,4 @@
-"""The fingerprint: the node's attributes and health, as the scheduler gets them."""
+"""What Nomad gets to know of the driver and its node: name, versions, capabilities, attributes and health."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,11 +6,36 @@ from dataclasses import dataclass, replace
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
-from solo5_systemd.nomad.plugin_info import NAME
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.confinement import KVM
+
+NAME = "solo5"
+"""The value of a job's `driver`. Also the plugin's file name, by which Nomad looks up its configuration."""
+
+API_VERSION = "v0.1.0"
+"""The only version of Nomad's plugin API."""
+
+HANDLE_VERSION = 1
+"""The version of TaskHandle. Nomad takes zero for a handle from before 0.9."""
+
+
+def capabilities() -> wire.DriverCapabilities:
+    """Return the driver's capabilities. Nomad itself refuses a job that needs others.
+
+    File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
+    need them; a unikernel sees no file system of the host anyway. Group networks and mounts are not supported.
+    """
+    return wire.DriverCapabilities(
+        send_signals=True,
+        exec=False,
+        fs_isolation=wire.DriverCapabilities.NONE,
+        network_isolation_modes=[wire.NetworkIsolationSpec.HOST],
+        must_create_network=False,
+        mount_configs=wire.DriverCapabilities.NO_MOUNTS,
+    )
+
 
 UNDETECTED = wire.FingerprintResponse.UNDETECTED
 UNHEALTHY = wire.FingerprintResponse.UNHEALTHY

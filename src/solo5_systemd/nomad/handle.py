@@ -12,7 +12,7 @@ from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
-from solo5_systemd.nomad.config.values import Logging, choice
+from solo5_systemd.nomad.config.schema import Logging, choice
 
 VERSION = 2
 """Version 1 had no `ready`."""

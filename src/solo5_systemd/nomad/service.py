@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.nomad import plugin_info as about
+from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.stats.stream import StatsStreams
-from solo5_systemd.nomad.task import exit_result
 from solo5_systemd.nomad.task.registry import TaskEntry
 
 NO_SHELL = (
@@ -38,9 +38,9 @@ class BasePlugin:
         """Return name, version and type of the plugin."""
         return base.PluginInfoResponse(
             type=base.DRIVER,
-            plugin_api_versions=[about.API_VERSION],
+            plugin_api_versions=[fingerprint.API_VERSION],
             plugin_version=self._version,
-            name=about.NAME,
+            name=fingerprint.NAME,
         )
 
     async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
@@ -79,7 +79,7 @@ class DriverService:
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
         """Return the driver's capabilities."""
-        capabilities = about.capabilities()
+        capabilities = fingerprint.capabilities()
         capabilities.disable_log_collection = self._driver.config.disable_log_collection
         return wire.CapabilitiesResponse(capabilities=capabilities)
 
@@ -105,9 +105,7 @@ class DriverService:
     async def wait_task(self, request: wire.WaitTaskRequest) -> wire.WaitTaskResponse:
         """Wait for a task's end, and return its exit result."""
         end = await self._driver.tasks.wait(request.task_id)
-        return wire.WaitTaskResponse(
-            result=exit_result.exit_result(end.outcome), err=exit_result.exit_error(end.outcome)
-        )
+        return wire.WaitTaskResponse(result=messages.exit_result(end.outcome), err=messages.exit_error(end.outcome))
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
         """Stop a task within the request's timeout."""
@@ -182,7 +180,7 @@ class DriverService:
 
 def _handle(config: wire.TaskConfig, entry: TaskEntry) -> wire.TaskHandle:
     return wire.TaskHandle(
-        version=about.HANDLE_VERSION,
+        version=fingerprint.HANDLE_VERSION,
         config=config,
         state=wire.RUNNING,
         driver_state=encode(entry.state),
@@ -197,7 +195,7 @@ def _status(entry: TaskEntry) -> wire.TaskStatus:
         state=wire.EXITED if ended else wire.RUNNING,
         started_at=_timestamp(entry.state.started),
         completed_at=_timestamp(ended.time if ended else 0),
-        result=exit_result.exit_result(ended.outcome) if ended else wire.ExitResult(),
+        result=messages.exit_result(ended.outcome) if ended else wire.ExitResult(),
     )
 
 

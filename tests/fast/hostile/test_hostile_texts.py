@@ -12,7 +12,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, device_name, network_name, task_name
 from solo5_systemd.network.model import Lease, NetworkOverview, NicRequest, PortRequest, Wire, ipv4_address, mac_address
 from solo5_systemd.networkd.service import _request
-from solo5_systemd.nomad.config.values import seconds
+from solo5_systemd.nomad.config.schema import seconds
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.unit.properties import SETTABLE, parse_property

@@ -6,7 +6,7 @@ import pytest
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.nomad.logs.fifos import open_fifo
+from solo5_systemd.nomad.logs import open_fifo
 
 
 @pytest.fixture

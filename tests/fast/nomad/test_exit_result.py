@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.nomad.task.exit_result import exit_error, exit_event, exit_result
+from solo5_systemd.nomad.events.messages import exit_error, exit_event, exit_result
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]

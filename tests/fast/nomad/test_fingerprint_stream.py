@@ -12,8 +12,8 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.errors import HostError, SettingsError
+from solo5_systemd.nomad.driver import fingerprints
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
-from solo5_systemd.nomad.fingerprint_stream import fingerprints
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 
@@ -36,8 +36,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.HEALTHY_INTERVAL_S", 0.001)
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint_stream.UNHEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.driver.HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.driver.UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:

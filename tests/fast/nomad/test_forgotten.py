@@ -12,7 +12,7 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
-from solo5_systemd.nomad.gc.forgotten import ForgottenTasks
+from solo5_systemd.nomad.gc import ForgottenTasks
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 LOST = TaskName("lost")

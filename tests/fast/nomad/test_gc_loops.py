@@ -29,7 +29,7 @@ def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Periods that are over at once."""
-    monkeypatch.setattr("solo5_systemd.nomad.gc.loops.CPUSET_INTERVAL_S", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.gc.CPUSET_INTERVAL_S", 0)
 
 
 async def begun(nomad: Agent) -> None:

@@ -5,7 +5,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.nomad.config.plugin import TIGHTENING as USUALLY_ALLOWED
-from solo5_systemd.nomad.workload.properties import USUAL, merged
+from solo5_systemd.nomad.workload.convert import USUAL, merged_properties
 
 TIGHTENING = (*USUALLY_ALLOWED, "IOReadBandwidthMax")
 OPERATOR = (("TasksMax", "8"), ("IOReadBandwidthMax", "/dev/sda 10M"), ("SystemCallFilter", "~fork"))
@@ -27,7 +27,7 @@ OPERATOR = (("TasksMax", "8"), ("IOReadBandwidthMax", "/dev/sda 10M"), ("SystemC
 )
 def test_a_job_loosens_nothing(key: str, text: str, operator: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        merged([(key, text)], operator, TIGHTENING)
+        merged_properties([(key, text)], operator, TIGHTENING)
     assert f"config.properties.{key} is {text!r}" in refused.value.sentence
     assert dict((*USUAL.items(), *operator))[key] in refused.value.sentence
 
@@ -37,24 +37,24 @@ def test_a_job_loosens_nothing(key: str, text: str, operator: tuple[tuple[str, s
     [("TasksMax", "8"), ("TasksMax", "1"), ("LimitCORE", "0"), ("LimitNOFILE", "524288"), ("MemoryHigh", "32M")],
 )
 def test_a_job_tightens_what_holds(key: str, text: str) -> None:
-    assert dict(merged([(key, text)], OPERATOR, TIGHTENING))[key] == text
+    assert dict(merged_properties([(key, text)], OPERATOR, TIGHTENING))[key] == text
 
 
 def test_an_operator_raises_what_a_job_may_have() -> None:
-    assert refusal(merged, [("TasksMax", "100")], [("TasksMax", "infinity")], TIGHTENING) == ""
+    assert refusal(merged_properties, [("TasksMax", "100")], [("TasksMax", "infinity")], TIGHTENING) == ""
 
 
 def test_what_the_operator_takes_away_stays_away() -> None:
     """A filter of system calls is added to the operator's, and a limit of one device takes none from another."""
     job = (("SystemCallFilter", "~vfork"), ("IOReadBandwidthMax", "/dev/sdb 1G"), ("TasksMax", "7"))
-    assert merged(job, OPERATOR, TIGHTENING) == (*OPERATOR[1:], *job)
+    assert merged_properties(job, OPERATOR, TIGHTENING) == (*OPERATOR[1:], *job)
 
 
 def test_a_name_that_the_operator_does_not_allow_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="config.properties.Nice may not be set by a job"):
-        merged([("Nice", "1")], (), TIGHTENING)
+        merged_properties([("Nice", "1")], (), TIGHTENING)
 
 
 def test_a_malformed_value_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="TasksMax=many: expected a whole number"):
-        merged([("TasksMax", "many")], (), TIGHTENING)
+        merged_properties([("TasksMax", "many")], (), TIGHTENING)

@@ -15,7 +15,7 @@ from solo5_systemd.nomad.config.ready import Rule
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.start_progress import SLOW_START_S
+from solo5_systemd.nomad.events.stream import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings.model import Settings

@@ -18,7 +18,7 @@ from solo5_systemd.nomad.config.plugin import (
     PluginConfig,
     plugin_config,
 )
-from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.unit.properties import SETTABLE
 
 POLICY = {

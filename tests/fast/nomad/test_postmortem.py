@@ -8,8 +8,8 @@ from tests.support.fakes.backends import Machine
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
-from solo5_systemd.nomad.task import postmortem
-from solo5_systemd.nomad.task.postmortem import remove_orphaned
+from solo5_systemd.nomad.gc import remove_orphaned
+from solo5_systemd.nomad.task import registry
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -48,7 +48,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
 
     async with agent() as nomad:
         nomad.driver.config = KEEPING
-        monkeypatch.setattr(postmortem, "remove_earlier", refused)
+        monkeypatch.setattr(registry, "_remove_earlier", refused)
         unit = await run(nomad, machine, 1)
         assert machine.units.loaded.keys() == {unit}
         assert nomad.driver.tasks.claims().names == frozenset()

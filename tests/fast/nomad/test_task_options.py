@@ -13,6 +13,7 @@ from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, UnitKind
 from solo5_systemd.network.model import MacAddress, Protocol
+from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import (
     CONFIG_MAX_BYTES,
     DEPTH_MAX,
@@ -22,7 +23,6 @@ from solo5_systemd.nomad.config.task import (
     TaskOptions,
     task_options,
 )
-from solo5_systemd.nomad.config.values import Logging
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))

@@ -14,9 +14,9 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Sta
 from solo5_systemd.names import task_service
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.config.ready import Endpoint, OnLoss
-from solo5_systemd.nomad.errors import to_failure
+from solo5_systemd.nomad.plugin import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness import probe, regex
+from solo5_systemd.nomad.readiness import probe
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -56,7 +56,7 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
     monkeypatch.setattr(probe, "failure", made.problem)
     monkeypatch.setattr(probe, "first_line", made.line)
-    monkeypatch.setattr(regex, "check", made.check)
+    monkeypatch.setattr(probe, "check_pattern", made.check)
     monkeypatch.setattr("solo5_systemd.nomad.readiness.watch.PROBE_INTERVAL_S", 0.001)
     return made
 

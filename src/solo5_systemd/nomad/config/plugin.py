@@ -9,8 +9,8 @@ from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName, UnitKind, log_namespace, network_name
 from solo5_systemd.nomad.config import schema
+from solo5_systemd.nomad.config.schema import Logging, choice, choices, seconds
 from solo5_systemd.nomad.config.task import assignments, unpack
-from solo5_systemd.nomad.config.values import Logging, choice, choices, seconds
 from solo5_systemd.settings.model import network_policy, parse_settings, policy_table
 from solo5_systemd.unit.properties import SETTABLE, parse_property
 

@@ -11,7 +11,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Protocol, ipv4_address, port_number
 from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.values import choice, seconds
+from solo5_systemd.nomad.config.schema import choice, seconds
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.task import Preflight

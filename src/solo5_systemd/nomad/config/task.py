@@ -17,7 +17,7 @@ from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
-from solo5_systemd.nomad.config.values import Logging, choice
+from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.unit.log_fields import labels
 
 

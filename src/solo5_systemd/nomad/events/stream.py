@@ -1,17 +1,26 @@
-"""The driver's stream of task events to the agent (TaskEvents).
+"""Task events: the driver's stream to the agent (TaskEvents), and what feeds it besides ends: starts, D-Bus signals.
 
 Events are buffered while no agent is connected: it opens the stream only after the first tasks may have been recovered,
 and opens a new one after a restart.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from solo5_systemd.concurrency import retry
+from solo5_systemd.engine.task import Preflight
+from solo5_systemd.errors import Solo5Error
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import Lease
+from solo5_systemd.nomad.config.ready import Rule, check_manifest
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent, summary
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.sanitize import bounded
@@ -177,3 +186,107 @@ class Throttle:
     def _refill(self, now: float) -> None:
         self.tokens = min(BURST, self.tokens + (now - self.since) / REFILL_INTERVAL_S)
         self.since = now
+
+
+SLOW_START_S = (5.0, 30.0)
+"""Seconds after which an event names the current step of an unfinished start."""
+
+
+class StartEvents:
+    """The task events of one start; implements `engine.task.StartCallbacks`. Warns of a slow start while it is entered.
+
+    Args:
+        events: the driver's event stream.
+        task: the task that starts.
+        rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
+    """
+
+    def __init__(self, events: EventStream, task: wire.TaskConfig, rule: Rule | None) -> None:
+        self._events = events
+        self._task = task
+        self._rule = rule
+        self._step = "connecting to the system bus"
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def __enter__(self) -> "StartEvents":
+        loop = asyncio.get_running_loop()
+        self._timers = [loop.call_later(seconds, self._warn, seconds) for seconds in SLOW_START_S]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _warn(self, seconds: float) -> None:
+        self.publish(messages.slow_start(self._step, seconds))
+
+    def on_step(self, doing: str) -> None:
+        """Set the current step."""
+        self._step = doing
+
+    def on_preflight(self, preflight: Preflight) -> None:
+        """Publish the passed preflight.
+
+        Raises:
+            InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
+        """
+        check_manifest(self._rule, preflight)
+        self.publish(messages.preflight_passed(preflight))
+
+    def on_leases(self, leases: Sequence[Lease]) -> None:
+        """Publish the task's leases, if it has NICs."""
+        if leases:
+            self.publish(messages.leases_attached(leases))
+
+    def publish(self, event: TaskEvent) -> None:
+        """Publish an event of the task."""
+        self._events.publish(self._task, event)
+
+
+RETRY_INTERVAL_S = 5.0
+"""Seconds until a lost or failed subscription is renewed."""
+
+_log = logging.getLogger(__name__)
+
+
+class ServiceSignals:
+    """The subscriptions to the signals of both services, from `subscribe` until the plugin ends.
+
+    Args:
+        session: the engine.
+        publish: a callback for an event of the task of this name; it ignores the tasks of others.
+        background: the group that runs the subscriptions.
+    """
+
+    def __init__(
+        self, session: EngineSession, publish: Callable[[TaskName, TaskEvent], None], background: asyncio.TaskGroup
+    ) -> None:
+        self._session = session
+        self._publish = publish
+        self._background = background
+        self._subscribed = False
+
+    def subscribe(self) -> None:
+        """Start both subscriptions. Idempotent."""
+        if not self._subscribed:
+            self._subscribed = True
+            self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_repairs))
+            self._background.create_task(_keep_subscribed("solo5-relay", self._publish_dropped_lines))
+
+    async def _publish_repairs(self) -> None:
+        async with aclosing((await self._session.engine()).backends.networks.repairs()) as repairs:
+            async for repair in repairs:
+                for name in repair.tasks:
+                    self._publish(name, messages.network_repaired(repair.what))
+
+    async def _publish_dropped_lines(self) -> None:
+        async with aclosing((await self._session.engine()).backends.relay.gaps()) as gaps:
+            async for gap in gaps:
+                self._publish(gap.task, messages.lines_dropped(gap.lines))
+
+
+async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:
+    def log(error: Solo5Error) -> None:
+        _log.warning("lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, RETRY_INTERVAL_S, error)
+
+    await retry(listen, Solo5Error, interval_s=RETRY_INTERVAL_S, on_failure=log)

@@ -54,10 +54,10 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
     if isinstance(rule.condition, GuestPort):
         ports.ready_port(rule.condition, task, options)
         return
-    from solo5_systemd.nomad.readiness import regex
+    from solo5_systemd.nomad.readiness.probe import check_pattern
 
     try:
-        await regex.check(rule.condition.pattern)
+        await check_pattern(rule.condition.pattern)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
 

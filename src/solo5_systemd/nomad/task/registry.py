@@ -7,6 +7,7 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 import asyncio
 import logging
 import posixpath
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,27 +17,27 @@ from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.files.procfs import boot_id
 from solo5_systemd.names import TaskName
+from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import EventStream
 from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
-from solo5_systemd.nomad.logs import fifos
-from solo5_systemd.nomad.logs.reattach import LogReattacher
+from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness.watch import ReadinessWatch
 from solo5_systemd.nomad.scope import ScopeChildren
-from solo5_systemd.nomad.task import exit_result, postmortem, signals
+from solo5_systemd.nomad.task import signals
 from solo5_systemd.nomad.task.forgotten_tasks import Claims
 from solo5_systemd.nomad.task.start import TaskStarter, sibling_conflict
 from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload.convert import name_of, stem
 from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import UnitState
@@ -179,7 +180,7 @@ class TaskRegistry:
         if watch and watching:
             watching.cancel()
             end = _with_stop_reason(end, watch.stop_reason)
-        await fifos.drain(self._session, state.task, state.logging)
+        await logs.drain(self._session, state.task, state.logging)
         await self._events.publish_last(config, _exit_event(end.outcome))
         return end
 
@@ -256,17 +257,17 @@ class TaskRegistry:
             await self._remove(name, over=over, keep=keep, unit=entry.state.unit if entry else "")
             if keep and entry is not None:
                 try:  # DestroyTask is called once: the rest must be done even if this fails
-                    await postmortem.remove_earlier(self._session, entry.config, name, self.claims().names)
+                    await _remove_earlier(self._session, entry.config, name, self.claims().names)
                 except HostError as error:
                     _log.info("earlier runs of task %s not removed: %s", name, error)
             self._unit_cache.invalidate()
             self._exit_waiter.forget(name)
             if entry is not None:
-                await asyncio.wait((entry.end,), timeout=fifos.DRAIN_TIMEOUT_S)
+                await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)
                 del self._entries[task_id]
             else:
                 # Its destination is unknown. Without a record of the relay this does nothing.
-                await fifos.drain(self._session, name, Logging.NOMAD)
+                await logs.drain(self._session, name, Logging.NOMAD)
 
     async def _remove(self, name: TaskName, *, over: bool, keep: bool, unit: str) -> None:
         """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
@@ -290,7 +291,7 @@ class TaskRegistry:
     async def remove_forgotten(self, name: TaskName) -> None:
         """Stop and remove a forgotten task."""
         await (await self._session.engine()).discard(name)
-        await fifos.drain(self._session, name, Logging.NOMAD)
+        await logs.drain(self._session, name, Logging.NOMAD)
 
     async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):
@@ -347,4 +348,38 @@ def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:
 
 
 def _exit_event(outcome: Outcome) -> TaskEvent:
-    return messages.with_last_lines(exit_result.exit_event(outcome), outcome.last_lines)
+    return messages.with_last_lines(messages.exit_event(outcome), outcome.last_lines)
+
+
+async def _remove_earlier(
+    session: EngineSession, config: wire.TaskConfig, newest: TaskName, claimed: Collection[str]
+) -> None:
+    """Remove the earlier ended runs of a task that is retained (`gc { tasks = false }`).
+
+    Each is a loaded unit in PID 1, and a job may restart its task any number of times.
+
+    Args:
+        session: the engine.
+        config: the task's configuration, which names its allocation.
+        newest: the run to keep.
+        claimed: names of the driver's tasks, which are kept, too.
+
+    Raises:
+        HostError: PID 1 is not reachable.
+    """
+    engine = await session.engine()
+    prefix = stem(newest)
+    for name in await engine.names():
+        if not name.startswith(prefix) or name == newest or name in claimed:
+            continue
+        unit = await engine.backends.units.state(name)  # the prefix is short: another allocation may have the same
+        if unit is not None and unit.over and _is_of(unit, config):
+            await engine.discard(name, over=True)
+
+
+def _is_of(unit: UnitState, config: wire.TaskConfig) -> bool:
+    fields = unit.log_fields
+    return (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (
+        config.alloc_id,
+        name_for_unit(config.name),
+    )

@@ -13,16 +13,15 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.files.procfs import boot_id, exists
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.names import UnitKind, task_scope, task_service
+from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.start_progress import StartEvents
-from solo5_systemd.nomad.events.stream import EventStream
+from solo5_systemd.nomad.events.stream import EventStream, StartEvents
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.logs import fifos
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import watch
@@ -123,7 +122,7 @@ class TaskStarter:
             if request.options.ready is not None:
                 await watch.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
-            await fifos.unblock_readers(config)  # the client has started logmon before StartTask
+            await logs.unblock_readers(config)  # the client has started logmon before StartTask
             raise
         with StartEvents(self._events, config, request.options.ready) as progress:
             try:
@@ -160,8 +159,8 @@ class TaskStarter:
         try:
             with suppress(Solo5Error):  # the first error is the one to raise
                 await (await self._session.engine()).discard(state.task)
-            await asyncio.wait((ended,), timeout=fifos.DRAIN_TIMEOUT_S)
-            await fifos.drain(self._session, state.task, state.logging)
+            await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
+            await logs.drain(self._session, state.task, state.logging)
         finally:
             ended.cancel()
             self._exit_waiter.forget(state.task)
@@ -177,10 +176,10 @@ class TaskStarter:
         try:
             progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(engine, config)
-            await fifos.connect(self._session, config, name, unit, since, request.logging, namespace)
+            await logs.connect(self._session, config, name, unit, since, request.logging, namespace)
             return await self._begin(engine, workload, since, progress)
         except BaseException:
-            await asyncio.shield(fifos.drain(self._session, name, request.logging))
+            await asyncio.shield(logs.drain(self._session, name, request.logging))
             raise
 
     async def _log_namespace(self, engine: "Runtime", config: wire.TaskConfig) -> str:
@@ -188,7 +187,7 @@ class TaskStarter:
         try:
             return await engine.log_namespace()
         except Solo5Error:
-            await fifos.unblock_readers(config)
+            await logs.unblock_readers(config)
             raise
 
     async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: StartEvents) -> Started:

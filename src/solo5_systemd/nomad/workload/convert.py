@@ -3,24 +3,26 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import NicOptions, TaskOptions
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.nomad.workload.properties import merged
 from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.unit.confinement import USER
+from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_types import INFINITY, parse_cpus
+from solo5_systemd.unit.translate import TASKS_MAX
 from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
@@ -229,7 +231,7 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
 def _properties(
     task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, nodes: Mapping[int, str]
 ) -> tuple[tuple[str, str], ...]:
-    found = merged(options.properties, plugin.defaults.properties, plugin.allowed_properties)
+    found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
     if not (cpus := task.resources.linux_resources.cpuset_cpus):
         return found
     # Reserved cores are the scheduler's decision: no property may override them.
@@ -298,3 +300,66 @@ def stem(name: TaskName) -> str:
 
 def _slug(text: str) -> str:
     return _UNFIT.sub("_", text)[:_SLUG_MAX].lstrip("_.")
+
+
+Assignments = Sequence[tuple[str, str]]
+
+USUAL: Mapping[str, str] = {"TasksMax": str(TASKS_MAX), "LimitCORE": "0", "LimitNOFILE": "524288"}
+"""Limits that apply if the operator sets none; that of file descriptors is systemd's (systemd-system.conf(5)).
+
+All other properties are unlimited by default, so a job can only lower them.
+"""
+
+_LIMITS = frozenset(
+    "LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK MemoryHigh RuntimeMaxSec "
+    "TasksMax".split()
+)
+_OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IOWriteIOPSMax".split())
+_ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
+
+
+def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the properties of job and operator, in the order in which they must be set.
+
+    A job may lower a limit, and raise none.
+
+    Args:
+        job: the properties in the task options.
+        operator: the default properties of the plugin configuration.
+        allowed: names that a job may use.
+
+    Raises:
+        InvalidRequestError: the job uses another name, or a value that is malformed or above the limit.
+    """
+    names, base = frozenset(allowed), {**USUAL, **dict(operator)}
+    for key, text in job:
+        if key not in names:
+            raise InvalidRequestError(
+                f"config.properties.{key} may not be set by a job: expected one of {', '.join(sorted(names))}.",
+                "The operator allows more in plugin.solo5.config.allowed_properties.",
+            )
+        if key in base and _is_looser(key, text, base[key]):
+            raise InvalidRequestError(
+                f"config.properties.{key} is {text!r}: expected no more than {base[key]!r}, which holds without it.",
+                f"The operator raises it in plugin.solo5.config.defaults.properties.{key}.",
+            )
+    # Assignments of the others add up in systemd, so that the operator's must stay.
+    replaced = {key for key, _ in job} - _ADDING_UP
+    return (*((key, text) for key, text in operator if key not in replaced), *job)
+
+
+def _is_looser(key: str, text: str, base: str) -> bool:
+    """Return whether a job's limit is above the operator's; limits of different devices are independent."""
+    if key in _OF_DEVICES:
+        (device, most), (limited, least) = _of_device(key, text), _of_device(key, base)
+        return device == limited and most > least
+    return key in _LIMITS and _number(key, text) > _number(key, base)
+
+
+def _number(key: str, text: str) -> int:
+    return cast("int", parse_property(key, text).value)
+
+
+def _of_device(key: str, text: str) -> tuple[str, int]:
+    [found] = cast("list[tuple[str, int]]", parse_property(key, text).value)
+    return found

@@ -12,16 +12,13 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import TaskName
-from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-
-if TYPE_CHECKING:
-    from solo5_systemd.nomad.engine import EngineSession
-
 
 READER_TIMEOUT_S = 5.0
 """Seconds until a FIFO without a reader is an error."""
@@ -109,7 +106,7 @@ async def _write_ends(task: wire.TaskConfig) -> AsyncIterator[tuple[int, int]]:
 
 
 async def connect(
-    session: "EngineSession",
+    session: EngineSession,
     task: wire.TaskConfig,
     name: TaskName,
     unit: str,
@@ -148,7 +145,7 @@ async def unblock_readers(task: wire.TaskConfig) -> None:
                 pass
 
 
-async def drain(session: "EngineSession", name: TaskName, destination: Logging) -> None:
+async def drain(session: EngineSession, name: TaskName, destination: Logging) -> None:
     """Have the relay write the last lines of an ended task, and close its FIFOs; a failure is logged."""
     if destination is not Logging.NOMAD:
         return
@@ -171,3 +168,64 @@ async def drain(session: "EngineSession", name: TaskName, destination: Logging) 
                 await asyncio.sleep(RETRY_INTERVAL_S)
     except TimeoutError:
         _log.warning("last lines of task %s not delivered to Nomad for %.0f s: %s", name, timeout_s, why)
+
+
+CONCURRENCY = 4
+"""Tasks at once: a FIFO without a reader takes its whole timeout, and a returning agent needs answers meanwhile."""
+
+CACHE_TIMEOUT_S = 10.0
+"""Seconds for which one answer of the relay serves all recovered tasks."""
+
+
+class LogReattacher:
+    """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does.
+
+    Args:
+        session: the relay.
+        background: the group that runs the work.
+    """
+
+    def __init__(self, session: EngineSession, background: asyncio.TaskGroup) -> None:
+        self._session = session
+        self._background = background
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._querying = asyncio.Lock()
+        self._held: frozenset[TaskName] = frozenset()
+        self._expires = 0.0
+
+    def begin(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> "asyncio.Task[None]":
+        """Start to reattach a task's FIFOs. A failure is only logged, since the journal has the whole console.
+
+        Args:
+            config: the task's configuration, with the paths of its FIFOs.
+            state: the task's handle.
+            running: False: it has ended.
+        """
+        return self._background.create_task(self._reattach(config, state, running=running))
+
+    async def _reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
+        async with self._slots:
+            try:
+                if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
+                    namespace = state.log_namespace
+                    await connect(
+                        self._session, config, state.task, state.unit, state.started, state.logging, namespace
+                    )
+            except Solo5Error as error:
+                _log.info("log FIFOs of task %s not reattached: %s", state.task, error)
+            except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+                _log.exception("log FIFOs of task %s not reattached: internal error", state.task)
+
+    async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
+        # The relay may have delivered all of an ended task, and then no longer holds its FIFOs rightly.
+        relay = (await self._session.engine()).backends.relay
+        return (running or await relay.has_record(task)) and task not in await self._holds()
+
+    async def _holds(self) -> frozenset[TaskName]:
+        # A cached answer is safe: the relay closes the FIFOs of ended tasks only, when this driver drains them.
+        async with self._querying:
+            now = asyncio.get_running_loop().time()
+            if now >= self._expires:
+                self._held = await (await self._session.engine()).backends.relay.open_tasks()
+                self._expires = now + CACHE_TIMEOUT_S
+            return self._held

@@ -1,1 +1,0 @@
-"""Removal of tasks and networks that the agent no longer has."""

@@ -1,1 +1,0 @@
-"""Task logs: Nomad's FIFOs, written by the console relay."""
