@@ -10,7 +10,8 @@ from typing import Any
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.bus.peers import RemoteError
-from solo5_systemd.bus.services import Service, signal_bodies
+from solo5_systemd.bus.services import Service
+from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.names import DeviceName, TaskName, task_name
 from solo5_systemd.network.lease_files import (
@@ -21,8 +22,6 @@ from solo5_systemd.network.lease_files import (
     start_mark,
 )
 from solo5_systemd.network.model import (
-    NIC_SIGNATURE,
-    PORT_SIGNATURE,
     Lease,
     LeaseRecord,
     NetworkOverview,
@@ -34,21 +33,16 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic, read_traffic
 
-_NAME = "org.solo5.Network1"
-_PATH = "/org/solo5/Network1"
 _TIMEOUT_S = 90.0
 """Timeout of one call. The first nftables rules of a boot load some 25 kernel modules. A hanging service is killed by
 its watchdog."""
-
-_REQUEST = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}"
 
 
 class Networkd:
     """solo5-networkd over one bus connection; implements `backends.Networks`."""
 
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
-        self._connection = connection
-        self._service = Service(unit="solo5-networkd", name=_NAME, connection=connection, timeout=_TIMEOUT_S)
+        self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
         self._state = state
 
     async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
@@ -59,12 +53,12 @@ class Networkd:
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call("Reserve", _REQUEST, *_request(task, nics, ports))
+        (leases,) = await self._call("Reserve", *_request(task, nics, ports))
         return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports))
 
     async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, nft = await self._call("Preview", _REQUEST, *_request(task, nics, ports))
+        leases, nft = await self._call("Preview", *_request(task, nics, ports))
         return Preview(
             reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
         )
@@ -77,11 +71,11 @@ class Networkd:
             TakenError: a link of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
-        await self._call("Attach", "s", task)
+        await self._call("Attach", task)
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""
-        await self._call("Release", "s", task)
+        await self._call("Release", task)
 
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
         """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
@@ -132,18 +126,18 @@ class Networkd:
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Release expired leases, and remove orphaned taps and elements; return a line for each lease."""
-        (lines,) = await self._call("Collect", "b", dry_run)
+        (lines,) = await self._call("Collect", dry_run)
         return tuple(lines)
 
     async def repairs(self) -> AsyncGenerator[Repair, None]:
         """Yield each repair from now on."""
-        async with aclosing(signal_bodies(self._connection, _NAME, "Repaired")) as bodies:
+        async with aclosing(self._service.signals("Repaired")) as bodies:
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
 
-    async def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
+    async def _call(self, member: str, *body: object) -> list[Any]:
         try:
-            return await self._service.call(_PATH, member, signature, body)
+            return await self._service.call(member, body)
         except RemoteError as error:
             raise await self._service.explain(error) from error
 

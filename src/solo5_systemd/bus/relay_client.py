@@ -9,8 +9,9 @@ from typing import Any
 
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
-from solo5_systemd.bus.services import Service, signal_bodies
+from solo5_systemd.bus.services import Service
 from solo5_systemd.concurrency import retry
+from solo5_systemd.dbus_api.relay1 import INTERFACE
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.journal.lines import DroppedLines
@@ -19,8 +20,6 @@ from solo5_systemd.names import TaskName, task_name
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""
 
-_NAME = "org.solo5.Relay1"
-_PATH = "/org/solo5/Relay1"
 _DIED = "org.freedesktop.DBus.Error.NoReply"
 """The bus's error if the service exits during a call."""
 
@@ -46,8 +45,7 @@ class Relay:
     def __init__(
         self, connection: Connection, sync: Callable[[TaskName, str], Awaitable[None]], state: Path = STATE
     ) -> None:
-        self._connection = connection
-        self._service = Service(unit="solo5-relay", name=_NAME, connection=connection)
+        self._service = Service(unit="solo5-relay", interface=INTERFACE, connection=connection)
         self._sync = sync
         self._state = state
 
@@ -57,9 +55,9 @@ class Relay:
         """Forward a unit's console to two FIFOs; see `backends.Relay`."""
         body = [task, unit, since, 0, 1]
         if namespace:
-            await self._call("ForwardFrom", "sssthh", [namespace, *body], (stdout, stderr))
+            await self._call("ForwardFrom", [namespace, *body], (stdout, stderr))
         else:
-            await self._call("Forward", "ssthh", body, (stdout, stderr))
+            await self._call("Forward", body, (stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
         """Return whether the relay has a record of the task."""
@@ -73,7 +71,7 @@ class Relay:
         """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
-        [tasks] = await self._call("List", "", [])
+        [tasks] = await self._call("List", [])
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
@@ -83,7 +81,7 @@ class Relay:
             return None  # without activating the relay
         await self._sync(task, namespace)
         until = time.monotonic() + _DRAIN_TIMEOUT_S
-        while await self._call("Drain", "s", [task]) == [False]:
+        while await self._call("Drain", [task]) == [False]:
             if time.monotonic() >= until:
                 return await asyncio.to_thread(_changed, self._state / f"{task}.json")
             await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks
@@ -91,15 +89,15 @@ class Relay:
 
     async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
         """Yield the dropped lines of consoles from now on."""
-        async with aclosing(signal_bodies(self._connection, _NAME, "Gap")) as bodies:
+        async with aclosing(self._service.signals("Gap")) as bodies:
             async for task, lines in bodies:
                 yield DroppedLines(task=task_name(task), lines=lines)
 
-    async def _call(self, member: str, signature: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
+    async def _call(self, member: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
         """Call a method; retry if the relay exits meanwhile. All its methods are idempotent."""
         try:
             return await retry(
-                lambda: self._service.call(_PATH, member, signature, body, fds),
+                lambda: self._service.call(member, body, fds),
                 RemoteError,
                 interval_s=0,  # the next call activates it again
                 attempts=_ATTEMPTS,

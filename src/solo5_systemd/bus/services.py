@@ -9,7 +9,7 @@ from typing import Any
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
 from solo5_systemd.bus.peers import RemoteError, unit_path
 from solo5_systemd.concurrency import retry
-from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.dbus_api.messages import Interface, Message, MessageType
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
 
@@ -36,19 +36,17 @@ class Service:
 
     Attributes:
         unit: unit name without suffix.
-        name: bus name, which is the name of its interface too.
+        interface: its only one, whose name is the bus name too.
         connection: to the system bus.
         timeout: seconds for one reply; a service that exits is reported by the bus at once.
     """
 
     unit: str
-    name: str
+    interface: Interface
     connection: Connection
     timeout: float = REPLY_TIMEOUT_S
 
-    async def call(
-        self, path: str, member: str, signature: str = "", body: Sequence[object] = (), fds: Sequence[int] = ()
-    ) -> list[Any]:
+    async def call(self, member: str, body: Sequence[object] = (), fds: Sequence[int] = ()) -> list[Any]:
         """Call a method and return the reply's body.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
@@ -60,18 +58,17 @@ class Service:
             Solo5Error: an error of the service, or no reply.
         """
         return await retry(
-            lambda: self._reply(path, member, signature, body, fds),
+            lambda: self._reply(member, body, fds),
             RemoteError,
             interval_s=0,  # the bus has waited already
             timeout_s=START_TIMEOUT_S,
             transient=lambda error: error.name == _START_TIMED_OUT,
         )
 
-    async def _reply(
-        self, path: str, member: str, signature: str, body: Sequence[object], fds: Sequence[int]
-    ) -> list[Any]:
+    async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
+        name, signature = self.interface.name, self.interface.methods[member].in_signature
         calling = asyncio.ensure_future(
-            self.connection.call(self.name, path, self.name, member, signature, body, fds, self.timeout)
+            self.connection.call(name, self.interface.path, name, member, signature, body, fds, self.timeout)
         )
         try:
             while not (await asyncio.wait({calling}, timeout=STATUS_INTERVAL_S))[0]:
@@ -81,6 +78,29 @@ class Service:
             return await calling
         finally:
             calling.cancel()
+
+    async def signals(self, member: str) -> AsyncGenerator[list[Any], None]:
+        """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed."""
+        interface, connection = self.interface.name, self.connection
+        arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
+
+        def received(message: Message) -> None:
+            # A unicast signal has not been checked against the rule's sender: any user can send one.
+            is_broadcast = message.message_type is MessageType.SIGNAL and not message.destination
+            if is_broadcast and (message.interface, message.member) == (interface, member):
+                arrived.put_nowait(message.body)
+
+        rule = f"type='signal',sender='{interface}',interface='{interface}',member='{member}'"
+        connection.listen(received)
+        subscriber = asyncio.ensure_future(_keep_subscribed(connection, rule))
+        try:
+            while True:
+                yield await arrived.get()
+        finally:
+            subscriber.cancel()
+            connection.ignore(received)
+            with suppress(HostError):
+                await connection.unmatch(rule)
 
     async def explain(self, error: RemoteError) -> HostError:
         """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
@@ -97,7 +117,7 @@ class Service:
     async def _missing_dependency(self) -> DependencyError | None:
         """Return the missing dependency that the service's last process reported as STATUS=, or None."""
         try:
-            [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.name])
+            [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.interface.name])
             if owned:
                 return None  # it runs, and is only slow
             status = await self._property("ExecMainStatus")
@@ -120,35 +140,6 @@ class Service:
 
 RETRY_INTERVAL_S = 1.0
 """Interval between two attempts to connect to the bus."""
-
-
-async def signal_bodies(connection: Connection, interface: str, member: str) -> AsyncGenerator[list[Any], None]:
-    """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed.
-
-    Args:
-        connection: to the system bus.
-        interface: of the service, which is its bus name too.
-        member: the signal.
-    """
-    arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
-
-    def received(message: Message) -> None:
-        # A unicast signal has not been checked against the rule's sender: any user can send one.
-        is_broadcast = message.message_type is MessageType.SIGNAL and not message.destination
-        if is_broadcast and (message.interface, message.member) == (interface, member):
-            arrived.put_nowait(message.body)
-
-    rule = f"type='signal',sender='{interface}',interface='{interface}',member='{member}'"
-    connection.listen(received)
-    subscriber = asyncio.ensure_future(_keep_subscribed(connection, rule))
-    try:
-        while True:
-            yield await arrived.get()
-    finally:
-        subscriber.cancel()
-        connection.ignore(received)
-        with suppress(HostError):
-            await connection.unmatch(rule)
 
 
 async def _keep_subscribed(connection: Connection, rule: str) -> None:

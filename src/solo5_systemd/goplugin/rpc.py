@@ -58,7 +58,7 @@ def service_handler(descriptor: ServiceDescriptor, implementation: object, to_fa
 def _method_handler(
     descriptor: MethodDescriptor, implementation: object, to_failure: ToFailure
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    method = getattr(implementation, _snake_case(descriptor.name))
+    method = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).lower())
     call, make = {
         (False, False): (_unary(method), grpc.unary_unary_rpc_method_handler),
         (False, True): (_stream(method), grpc.unary_stream_rpc_method_handler),
@@ -140,10 +140,6 @@ def _sendable(message: str) -> str:
     text = message.encode(errors="replace").decode()
     half = _MESSAGE_MAX // 2
     return text if len(text) <= _MESSAGE_MAX else f"{text[:half]} … {text[-half:]}"
-
-
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _message_class(descriptor: Any) -> type[Message]:

@@ -15,10 +15,10 @@ from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Message
+from solo5_systemd.dbus_api.messages import Interface, Message, Method
 
 NAME = "org.solo5.Slow1"
-PATH = "/slow"
+SLOW = Interface(name=NAME, path="/slow", methods={"Answer": Method("", "s", "answer")})
 WAIT_MS = 200
 """`service_start_timeout` of the bus here; the system's is 25 s."""
 
@@ -42,13 +42,13 @@ def attempts(tmp_path: Path, bus: PrivateBus) -> Iterator[Path]:
 
 
 def service(connection: Connection) -> Service:
-    return Service(unit="solo5-slow", name=NAME, connection=connection)
+    return Service(unit="solo5-slow", interface=SLOW, connection=connection)
 
 
 async def test_a_call_is_repeated_while_its_service_is_still_starting(
     address: str, connection: Connection, attempts: Path
 ) -> None:
-    calling = asyncio.ensure_future(service(connection).call(PATH, "Answer"))
+    calling = asyncio.ensure_future(service(connection).call("Answer"))
     await until(lambda: attempts.exists() and len(attempts.read_text().splitlines()) == 2)
     assert not calling.done()
     bus = await connect(address)
@@ -63,5 +63,5 @@ async def test_a_start_that_never_ends_is_given_up(
 ) -> None:
     monkeypatch.setattr(services, "START_TIMEOUT_S", 0.0)
     with pytest.raises(RemoteError, match="TimedOut"):
-        await service(connection).call(PATH, "Answer")
+        await service(connection).call("Answer")
     assert len(attempts.read_text().splitlines()) == 1

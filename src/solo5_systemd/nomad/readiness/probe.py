@@ -107,7 +107,8 @@ async def _running(pattern: str) -> AsyncIterator[Process]:
     """Yield grep(1) with its limits; kill and reap it at the end of the block."""
     try:
         process = await asyncio.create_subprocess_exec(
-            PRLIMIT, *_limits(), NICE, f"--adjustment={LOWEST_PRIORITY}", SETPRIV, *_privileges(),
+            PRLIMIT, f"--cpu={CPU_LIMIT_S}", f"--as={MEMORY_LIMIT}", "--core=0",
+            NICE, f"--adjustment={LOWEST_PRIORITY}", SETPRIV, *_privileges(),
             GREP, *_OPTIONS, pattern,
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=_ENVIRONMENT,
         )  # fmt: skip
@@ -115,10 +116,6 @@ async def _running(pattern: str) -> AsyncIterator[Process]:
         raise _not_executed(f"{PRLIMIT}: {error.strerror}") from error
     async with reaped(process):
         yield process
-
-
-def _limits() -> tuple[str, ...]:
-    return (f"--cpu={CPU_LIMIT_S}", f"--as={MEMORY_LIMIT}", "--core=0")
 
 
 def _privileges() -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of, stem
 from solo5_systemd.sanitize import name_for_unit
-from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import StopSignal
 
@@ -181,7 +181,9 @@ class TaskRegistry:
             watching.cancel()
             end = _with_stop_reason(end, watch.stop_reason)
         await logs.drain(self._session, state.task, state.logging)
-        await self._events.publish_last(config, _exit_event(end.outcome))
+        await self._events.publish_last(
+            config, messages.with_last_lines(messages.exit_event(end.outcome), end.outcome.last_lines)
+        )
         return end
 
     def _readiness_watch(self, config: wire.TaskConfig, state: DriverState) -> ReadinessWatch | None:
@@ -345,10 +347,6 @@ def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:
     return replace(
         end, outcome=replace(end.outcome, sentence=f"stopped because it was no longer ready ({stop_reason})")
     )
-
-
-def _exit_event(outcome: Outcome) -> TaskEvent:
-    return messages.with_last_lines(messages.exit_event(outcome), outcome.last_lines)
 
 
 async def _remove_earlier(

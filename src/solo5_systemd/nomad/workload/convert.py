@@ -209,13 +209,9 @@ def _memory(task: wire.TaskConfig) -> int:
     return mb * MIB
 
 
-def _max_mb(task: wire.TaskConfig) -> int:
-    return task.resources.allocated_resources.memory.memory_max_mb
-
-
 def _memory_max(task: wire.TaskConfig) -> int | None:
     """Nomad's `memory_max`: 0 is unset, -1 no limit."""
-    mb = _max_mb(task)
+    mb = task.resources.allocated_resources.memory.memory_max_mb
     if mb < 0:
         return INFINITY
     return mb * MIB if mb else None
