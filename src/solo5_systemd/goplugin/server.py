@@ -141,7 +141,7 @@ class Controller:
 
 
 class Stdio:
-    """The service plugin.GRPCStdio, without data: printed lines are log lines (see `stdio`)."""
+    """The service plugin.GRPCStdio, without data: printed lines are log lines (see `hclog`)."""
 
     def stream_stdio(self, _: Empty) -> AsyncIterator[StdioData]:
         """Stream nothing. The stream stays open, since a host logs its end."""

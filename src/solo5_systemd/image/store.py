@@ -28,8 +28,7 @@ from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Sol
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.files.procfs import open_path
 from solo5_systemd.image.elf import read_manifest
-from solo5_systemd.image.manifest import ImageFacts, StoredImage
-from solo5_systemd.image.manifest_cache import Memo, is_sha256
+from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
 
