@@ -12,8 +12,8 @@ from tests.bench import processes
 
 GUESTS = "/srv/guests"
 CLIENT = "/usr/local/bin/driver-client"
-NETWORK_TASKS = 900
-"""Tasks per network: a bridge has 1023 ports, of which some are left for the tasks that are measured."""
+SETTINGS = '[network.default]\nipv4 = "10.153.0.0/18"\n'
+"""A file of /etc/solo5: a network with room for all tasks."""
 
 ANSWER = 1 << 24
 """Bytes that the longest answer may have."""
@@ -110,13 +110,9 @@ class Driver:
         return Pairs(seconds=took.seconds, cpu=processes.difference(processes.spent(pids), before, also={}))
 
     async def grow(self, count: int) -> None:
-        """Start tasks until `count` run, `NETWORK_TASKS` in each network."""
-        while self._grown < count:
-            network = self._grown // NETWORK_TASKS
-            self._grown = min(count, (network + 1) * NETWORK_TASKS)
-            await self.do("describe", config=CONFIG | {"nic": {"service": {"network": network_name(network)}}})
-            await self.do("grow", count=self._grown)
-        await self.do("describe", config=CONFIG)
+        """Start tasks until `count` run."""
+        self._grown = max(self._grown, count)
+        await self.do("grow", count=self._grown)
 
     async def clear(self, at_once: int) -> None:
         """Stop and destroy the tasks of `grow`."""
@@ -152,16 +148,6 @@ class Driver:
             raise RuntimeError(f"{what}: {(line + await self._process.stdout.read()).decode()}")
         found = json.loads(line)
         return Answer(milliseconds=found["milliseconds"] or (), seconds=found["seconds"], pid=found["pid"])
-
-
-def network_name(number: int) -> str:
-    return f"more-{number}" if number else "default"
-
-
-def settings(tasks: int) -> str:
-    """Return the networks for so many tasks, as a file of /etc/solo5."""
-    networks = range(1 + tasks // NETWORK_TASKS)
-    return "".join(f'[network.{network_name(each)}]\nipv4 = "10.153.{4 * each}.0/22"\n' for each in networks)
 
 
 @contextlib.asynccontextmanager

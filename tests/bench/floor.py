@@ -72,12 +72,6 @@ class Floor:
         """Start and stop `count` tasks."""
         return await self._run("pairs", count, at_once)
 
-    async def listing(self) -> float:
-        """The seconds that PID 1, the bus and its library take to list every task's unit, and nothing of them."""
-        begun = asyncio.get_running_loop().time()
-        await self._manager.names()
-        return asyncio.get_running_loop().time() - begun
-
     async def _run(self, mode: str, count: int, at_once: int) -> Pairs:
         names = [TaskName(f"floor-{number}") for number in itertools.islice(self._numbers, count)]
         plan = await self._engine.preview(_workload(names[0]))

@@ -39,6 +39,20 @@ def routed() -> Iterator[None]:
     extra.unlink()
 
 
+@pytest.mark.vm  # a container has no such setting
+def test_the_neighbour_table_has_room_for_the_guests(run: Runner) -> None:
+    """The limits of a host that can keep 32 neighbours, which two guests and their clients could fill."""
+    limits = [Path(f"/proc/sys/net/ipv4/neigh/default/gc_thresh{number}") for number in (1, 2, 3)]
+    before = [path.read_text() for path in limits]
+    for path, value in zip(limits, ("4", "16", "32"), strict=True):
+        path.write_text(value)
+    sh("systemctl", "restart", "solo5-networkd")  # it reads the limits when they may not suffice
+    web(run)
+    assert [int(path.read_text()) for path in limits] == [128, 512, 1024]
+    for path, text in zip(limits, before, strict=True):
+        path.write_text(text)
+
+
 @pytest.mark.usefixtures("routed")
 @pytest.mark.parametrize("target", ["hvt", "spt"])
 def test_published_ports_answer_from_outside_from_here_and_by_loopback(

@@ -14,7 +14,7 @@ from typing import TypeVar
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings, default_bridge
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ class Allocations:
         self._taps: dict[str, TaskName] = {}
         self._ports: defaultdict[tuple[Protocol, int], dict[PortRequest, TaskName]] = defaultdict(dict)
         self._leases: Counter[NetworkName] = Counter()
+        self._taps_of: Counter[str] = Counter()
         for reservation in reservations:
             self.add(reservation)
 
@@ -51,6 +52,16 @@ class Allocations:
         """The number of leases of each network."""
         return self._leases
 
+    @property
+    def guests(self) -> int:
+        """The number of leases of all networks."""
+        return len(self._taps)
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The number of taps of each bridge."""
+        return self._taps_of
+
     def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
         """Yield what is published at a port of the host, at any address, with its task."""
         yield from self._ports.get((protocol, port), {}).items()
@@ -62,6 +73,7 @@ class Allocations:
             self._macs[lease.mac] = reservation.task
             self._taps[lease.tap] = reservation.task
             self._leases[lease.network] += 1
+            self._taps_of[lease.bridge] += 1
         for port in reservation.ports:
             self._ports[port.protocol, port.host_port][port] = reservation.task
 
@@ -72,6 +84,7 @@ class Allocations:
             _remove(self._macs, lease.mac, reservation.task)
             _remove(self._taps, lease.tap, reservation.task)
             self._leases[lease.network] -= 1
+            self._taps_of[lease.bridge] -= 1
         for port in reservation.ports:
             at = port.protocol, port.host_port
             _remove(self._ports[at], port, reservation.task)
@@ -86,8 +99,14 @@ def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:
 
 TAP_PREFIX = "s5-"
 
-BRIDGE_PORTS = 1023
-"""Ports that a Linux bridge can have (BR_MAX_PORTS, less number 0)."""
+_SEGMENT_STEM = 13
+"""Characters of a link's name (15) that a dot and the number of a segment leave."""
+
+TAPS_PER_BRIDGE = 1000
+"""Taps of one bridge. A Linux bridge can have 1023 ports (BR_MAX_PORTS, less number 0); some lead to the segments."""
+
+SEGMENTS = 9
+"""Further bridges that a network may have, each a port of the first one."""
 
 CANDIDATES = tuple(
     subnet
@@ -142,12 +161,34 @@ def _free_range(name: NetworkName, busy: Sequence[IPv4Network]) -> IPv4Network:
     )
 
 
-def bridge_mac(name: NetworkName) -> MacAddress:
+def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
     """Return the fixed MAC of a network's bridge, which also identifies the bridge as made by this service.
 
     Without a fixed MAC a bridge takes the lowest MAC of its ports.
+
+    Args:
+        name: of the network.
+        bridge: the name of a segment; empty for the network's first bridge.
     """
-    return _mac(_number("bridge", name))
+    return _mac(_number("bridge", name, *((bridge,) if bridge else ())))
+
+
+def segments(bridge: str) -> tuple[str, ...]:
+    """Return the names of the bridges that extend a network's first one, in the order of their use."""
+    stem = bridge if len(bridge) <= _SEGMENT_STEM else bridge[:7] + b32encode(_digest("segment", bridge))[:5].decode()
+    return tuple(f"{stem}.{number}" for number in range(1, 1 + SEGMENTS))
+
+
+def first_bridge(bridge: str, network: NetworkName) -> str:
+    """Return the first bridge of a network, from any of its bridges."""
+    stem = bridge.rpartition(".")[0]
+    return next((first for first in (default_bridge(network), stem) if first and bridge in segments(first)), bridge)
+
+
+def segment_link(segment: str) -> tuple[str, str]:
+    """Return the names of the veth pair of a segment: the port of the first bridge, and the segment's own."""
+    digest = b32encode(_digest("segment", segment))[:10].decode().lower()
+    return f"s5d{digest}", f"s5u{digest}"
 
 
 def assign_leases(
@@ -171,7 +212,6 @@ def assign_leases(
         TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
     _check_distinct(nics)
-    _check_ports(nics, allocations)
     choice = _Choice(task, networks, allocations)
     named = {network.name: network for network in networks}
     for nic in nics:
@@ -183,7 +223,7 @@ def assign_leases(
             Lease(
                 nic=nic.nic,
                 network=network.name,
-                bridge=network.bridge,
+                bridge=choice.bridge(network),
                 tap=choice.tap(nic.nic, exists),
                 ipv4=IPv4Interface((nic.ipv4 or choice.address(nic.nic, network), network.ipv4.prefixlen)),
                 gateway4=network.gateway4,
@@ -200,7 +240,8 @@ def free_addresses(ipv4: IPv4Network, taken: int) -> int:
 
 
 def _capacity(ipv4: IPv4Network) -> int:
-    return min(BRIDGE_PORTS, ipv4.num_addresses - 3)  # the network's own, the broadcast and the gateway's
+    # The network's own, the broadcast and the gateway's address are no guest's.
+    return min(TAPS_PER_BRIDGE * (1 + SEGMENTS), ipv4.num_addresses - 3)
 
 
 class _Choice:
@@ -210,6 +251,7 @@ class _Choice:
         self._task = task
         self._allocations = allocations
         self._taps: set[str] = set()
+        self._ports: Counter[str] = Counter()
         self._addresses: dict[IPv4Address, str] = {}
         self._macs: dict[MacAddress, str] = {}
         for network in networks:
@@ -252,6 +294,17 @@ class _Choice:
             f"End a task, or set a larger range as network.{network.name}.ipv4 below /etc/solo5.",
         )
 
+    def bridge(self, network: Network) -> str:
+        """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
+        for bridge in (network.bridge, *segments(network.bridge)):
+            if self._allocations.ports.get(bridge, 0) + self._ports[bridge] < TAPS_PER_BRIDGE:
+                self._ports[bridge] += 1
+                return bridge
+        raise TakenError(
+            f"network {network.name} has no free port: each of its {1 + SEGMENTS} bridges has {TAPS_PER_BRIDGE} taps.",
+            "End a task, or use another network: [network.NAME] below /etc/solo5.",
+        )
+
     def mac(self, nic: DeviceName) -> MacAddress:
         """Return the first free MAC, from the one derived from task and NIC on."""
         number = _number("mac", self._task, nic)
@@ -284,16 +337,6 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
     for index, nic in enumerate(nics):
         if nic.nic in (other.nic for other in nics[:index]):
             raise InvalidRequestError(f"NIC {nic.nic} is requested twice: expected each NIC once.")
-
-
-def _check_ports(nics: Sequence[NicRequest], allocations: Allocations) -> None:
-    for name, wanted in Counter(nic.network for nic in nics).items():
-        if allocations.leases.get(name, 0) + wanted > BRIDGE_PORTS:
-            raise TakenError(
-                f"network {name} has no free port for NIC {next(nic.nic for nic in nics if nic.network == name)}: "
-                f"its bridge has {allocations.leases[name]} of the {BRIDGE_PORTS} ports of a Linux bridge.",
-                "End a task, or use another network: [network.NAME] below /etc/solo5.",
-            )
 
 
 def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:

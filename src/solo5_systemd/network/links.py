@@ -13,7 +13,7 @@ from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import taps
-from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac
+from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes
@@ -78,10 +78,15 @@ class Links:
         addresses = self._route.get_addr(family=socket.AF_INET)
         return frozenset(IPv4Address(address.get_attr("IFA_LOCAL")) for address in addresses)
 
-    def has_bridge(self, network: Network) -> bool:
-        """Return whether the network's bridge exists, with the MAC of `bridge_mac`."""
-        link = self._link(network.bridge)
-        return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name)
+    def has_bridge(self, network: Network, segment: str = "") -> bool:
+        """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
+        link = self._link(segment or network.bridge)
+        return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
+
+    def has_segment(self, network: Network, segment: str) -> bool:
+        """Return whether a segment exists, and is joined to the network's first bridge by links that are up."""
+        ends = zip(segment_link(segment), (network.bridge, segment), strict=True)
+        return self.has_bridge(network, segment) and all(self._is_port(end, bridge) for end, bridge in ends)
 
     def make_bridge(self, network: Network) -> None:
         """Create the network's bridge, or repair an existing one; idempotent.
@@ -91,14 +96,7 @@ class Links:
             HostError: the kernel refused.
         """
         with _kernel_errors(f"bridge {network.bridge}"):
-            if not index(network.bridge):
-                self._add_bridge(network)
-            elif not self.has_bridge(network):
-                raise TakenError(
-                    f"link {network.bridge} exists and is not a bridge of solo5-networkd: expected a free name.",
-                    f"Set another one as network.{network.name}.bridge below /etc/solo5.",
-                )
-            set_for_link("ipv6", network.bridge, "disable_ipv6", "1")
+            self._make_bridge(network)
             set_for_link("ipv4", network.bridge, "route_localnet", "1")  # for ports published at 127.0.0.1
             set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # guests must not learn the host's other addresses
             bridge = index(network.bridge)
@@ -111,6 +109,32 @@ class Links:
                     broadcast=str(network.ipv4.broadcast_address),
                 )
             self._route.link("set", index=bridge, state="up")
+
+    def make_segment(self, network: Network, segment: str) -> None:
+        """Create a segment and the veth pair that joins it to the network's first bridge, or repair them; idempotent.
+
+        The segment has no address: for guests and host it is a part of the first bridge. In an isolated network the
+        first bridge's port is isolated like a tap; the segment's end is not, since frames for the host pass it.
+
+        Raises:
+            TakenError: another program's link has the segment's name.
+            HostError: the kernel refused.
+        """
+        with _kernel_errors(f"bridge {segment}"):
+            self._make_bridge(network, segment)
+            set_for_link("ipv4", segment, "arp_ignore", "8")  # no reply: the first bridge has the gateway's address
+            down, up = segment_link(segment)
+            if not (index(down) and index(up)):
+                self._route.link("add", ifname=down, kind="veth", mtu=network.mtu, peer={"ifname": up})
+                self._route.link("set", index=index(up), mtu=network.mtu)
+            for end, bridge in ((down, network.bridge), (up, segment)):
+                set_for_link("ipv6", end, "disable_ipv6", "1")
+                self._route.link("set", index=index(end), master=index(bridge), state="up")
+            # Hairpin mode as for taps. The segment learns no MAC from its link: its taps have theirs, and whatever else
+            # has another MAC is behind that link.
+            self._route.brport("set", index=index(down), mode=1, isolated=int(network.policy.isolated))
+            self._route.brport("set", index=index(up), learning=0)
+            self._route.link("set", index=index(segment), state="up")
 
     def make_tap(self, task: TaskName, lease: Lease, *, isolated: bool) -> None:
         """Create a NIC's tap, or repair an existing one without setting it down; idempotent.
@@ -148,25 +172,38 @@ class Links:
 
     def has_tap(self, lease: Lease) -> bool:
         """Return whether the tap exists, is up and is a port of its bridge."""
-        link = self._link(lease.tap)
-        return link is not None and link.up and link.master == index(lease.bridge)
+        return self._is_port(lease.tap, lease.bridge)
 
     def taps(self) -> dict[str, Link]:
         """Return all taps with the prefix `s5-`, by name."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
         return {name: link for name in names if (link := self._link(name)) and link.kind == "tun"}
 
-    def _add_bridge(self, network: Network) -> None:
-        self._route.link(
-            "add",
-            ifname=network.bridge,
-            kind="bridge",
-            address=bridge_mac(network.name),
-            mtu=network.mtu,
-            br_stp_state=0,
-            br_forward_delay=0,  # a new port forwards at once
-            br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
-        )
+    def _is_port(self, name: str, bridge: str) -> bool:
+        """Return whether a link exists, is up and is a port of a bridge."""
+        link = self._link(name)
+        return link is not None and link.up and link.master == index(bridge)
+
+    def _make_bridge(self, network: Network, segment: str = "") -> None:
+        """Create the network's first bridge or a segment, without ports, unless it exists."""
+        name = segment or network.bridge
+        if not index(name):
+            self._route.link(
+                "add",
+                ifname=name,
+                kind="bridge",
+                address=bridge_mac(network.name, segment),
+                mtu=network.mtu,
+                br_stp_state=0,
+                br_forward_delay=0,  # a new port forwards at once
+                br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
+            )
+        elif not self.has_bridge(network, segment):
+            raise TakenError(
+                f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
+                f"Set another one as network.{network.name}.bridge below /etc/solo5.",
+            )
+        set_for_link("ipv6", name, "disable_ipv6", "1")
 
     def _link(self, name: str) -> Link | None:
         number = index(name)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network.ipam import bridge_mac, segment_link
 from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
 
 TABLE = "solo5"
@@ -41,7 +43,8 @@ fd00:ec2::254 is not listed: IPv6 frames of guests are dropped.
 NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_TIMEOUT_S = 64, 16, 5
 """The neighbours that one guest may use: a burst, a rate per second, and the time for which a neighbour is known.
 
-That is 144 entries of the host's neighbour table, which has 1024 (net.ipv4.neigh.default.gc_thresh3) for all links.
+That is 144 entries of the host's neighbour table, which has 1024 (net.ipv4.neigh.default.gc_thresh3) for all links
+or, with many guests, twice their number and 512.
 """
 
 LIMITED = "limited"
@@ -51,6 +54,7 @@ _TABLES = """
 table ip solo5 {
     OWNED
     set bridges { type ifname; }
+    set segments { type ifname; }
     set within { type ipv4_addr . ipv4_addr; flags interval; }
     set masqueraded { type ipv4_addr; flags interval; }
     map published { type inet_proto . inet_service : ipv4_addr . inet_service; }
@@ -72,9 +76,13 @@ table ip solo5 {
     # longer is counted in the set flows.
     ct timeout soon { protocol tcp; l3proto ip; policy = { time_wait : CLOSED, close : CLOSED }; }
 
+    # With br_netfilter, these tables see the packets that a segment passes on. They come from the network's first
+    # bridge or go there, where the rules apply; here they would be translated twice. Packets for a segment itself,
+    # which has no address, are dropped in input and forward.
     # Ports published at 127.0.0.1 need route_localnet on the bridges, which alone would open the host's loopback.
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
+        iifname @segments notrack accept
         iifname @bridges ip daddr 127.0.0.0/8 drop
         iifname @bridges tcp flags & (syn | ack) != syn \\
             ip saddr . tcp sport . ip daddr . tcp dport @closed drop
@@ -129,6 +137,7 @@ table ip solo5 {
     chain input {
         type filter hook input priority filter; policy accept;
         iifname != @bridges accept
+        iifname @segments drop
         ct state established,related accept
         ct state invalid drop
         icmp type echo-request goto limited
@@ -137,6 +146,8 @@ table ip solo5 {
     }
     chain forward {
         type filter hook forward priority filter; policy accept;
+        iifname @segments oifname @segments accept
+        iifname @segments drop
         ct state established,related accept
         iifname @bridges ct state invalid drop
         oifname @bridges goto inward
@@ -181,6 +192,7 @@ table bridge solo5 {
     OWNED
     set guests { type ifname . ether_addr . ipv4_addr; }
     set reflected { type ifname . ifname; }
+    map returned { type ifname : ether_addr; }
     set fragments { type ipv4_addr; counter; }
     set storms { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
 
@@ -201,10 +213,12 @@ table bridge solo5 {
         accept
     }
     # A guest needs hairpin mode to connect to its own published port where br_netfilter passes bridged packets to table
-    # ip. This rule drops the echo of its own broadcasts.
+    # ip. The first rule drops the echo of its own broadcasts. br_netfilter sends a packet for a guest's published port
+    # back to the segment that it came from: with the first bridge's MAC, so that the reply comes here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
         iifname . oifname @reflected meta pkttype { broadcast, multicast } drop
+        iifname . oifname @reflected ether saddr set iifname map @returned
     }
 }
 """
@@ -278,11 +292,14 @@ class Ruleset:
     Attributes:
         networks: the networks that are up.
         reservations: the reservations that are attached.
+        segments: the further bridges of these networks, each with its network. Their names reach table ip only with
+            br_netfilter, which passes bridged packets through it.
         forwards: the host forwarded packets before the first network was up; packets between other links are accepted.
     """
 
     networks: Sequence[Network] = ()
     reservations: Sequence[Reservation] = ()
+    segments: Sequence[tuple[str, NetworkName]] = ()
     forwards: bool = False
 
 
@@ -290,6 +307,7 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     """Return all elements of both tables."""
     return (
         *(element for network in ruleset.networks for element in network_elements(network, ruleset.networks)),
+        *(element for segment, network in ruleset.segments for element in _segment(segment, network)),
         *(element for reservation in ruleset.reservations for element in task_elements(reservation, ruleset.networks)),
     )
 
@@ -307,6 +325,16 @@ def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Ele
         *((_member("routed", bridge),) if policy.routed else ()),
         *((_member("metadata", bridge),) if policy.metadata else ()),
         *(_member("services", bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)),
+    )
+
+
+def _segment(segment: str, network: NetworkName) -> tuple[Element, ...]:
+    name, port = _quoted(segment), _quoted(segment_link(segment)[0])
+    return (
+        _member("bridges", name),
+        _member("segments", name),
+        Element(family="bridge", name="reflected", key=(port, port)),
+        Element(family="bridge", name="returned", key=(port,), value=(bridge_mac(network),)),
     )
 
 

@@ -1,5 +1,6 @@
 """The sysctls below net that the service changes, and restores after the last network is down."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +9,12 @@ from solo5_systemd.errors import HostError
 _ROOT = Path("/proc/sys/net")
 IP_FORWARD = "ipv4/ip_forward"
 """Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
+
+_NEIGHBOUR_LIMITS = tuple(f"ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))
+_NEIGHBOURS_BEYOND = 512
+"""Entries for neighbours that are no guests: half of the kernel's default limit."""
+
+_log = logging.getLogger(__name__)
 
 _CHANGED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwarding")
 """The sysctls that the kernel sets with ip_forward (inet_forward_change of net/ipv4/devinet.c), besides each link's
@@ -55,6 +62,37 @@ def restore(before: Mapping[str, str]) -> None:
     for name, value in before.items():
         if _read(name) not in ("", value):
             _write(name, value)
+
+
+def make_room_for_neighbours(guests: int, room: int) -> int:
+    """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
+
+    They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
+    first namespace has these settings; a container has what its host gives it.
+
+    Args:
+        guests: the number of guests, each of which is a neighbour.
+        room: the returned value of the last call; 0 for the first call.
+
+    Returns:
+        The entries that the table can have, as far as this service has set or read it.
+    """
+    needed = _NEIGHBOURS_BEYOND + 2 * guests
+    if needed <= room:
+        return room
+    try:
+        limit = int(_read(_NEIGHBOUR_LIMITS[-1]) or needed)
+        if limit < needed:
+            limit = 1 << (needed - 1).bit_length()
+            # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
+            for name, value in zip(reversed(_NEIGHBOUR_LIMITS), (limit, limit // 2, limit // 8), strict=True):
+                if int(_read(name)) < value:
+                    _write(name, str(value))
+            _log.info("neighbour table: room for %d entries, for %d guests", limit, guests)
+    except (HostError, ValueError) as error:  # a guest that has no entry is reached again when another entry expires
+        _log.warning("neighbour table: cannot make room for %d guests: %s", guests, error)
+        return needed
+    return limit
 
 
 def _read(name: str) -> str:

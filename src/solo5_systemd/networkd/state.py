@@ -10,7 +10,15 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links, nft_rules, sysctls
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.ipam import Allocations, assign_leases, choose_network, free_addresses
+from solo5_systemd.network.ipam import (
+    Allocations,
+    assign_leases,
+    choose_network,
+    first_bridge,
+    free_addresses,
+    segment_link,
+    segments,
+)
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record
 from solo5_systemd.network.links import Links
@@ -82,6 +90,8 @@ class NetworkState:
         self._allocations = Allocations()
         self._networks: dict[NetworkName, Network] = {}
         self._up: set[NetworkName] = set()
+        self._segments: dict[str, NetworkName] = {}
+        self._neighbours = 0
         self._repairs: list[Repair] = []
 
     @property
@@ -207,7 +217,7 @@ class NetworkState:
             NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.ipv4.ip, mac=lease.mac) for lease in had.leases
         ]
         reservation, networks = self._choose(task, nics, had.ports, ())
-        if reservation != had:
+        if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
@@ -290,6 +300,8 @@ class NetworkState:
         self.remove_orphaned_taps()
         for name in {lease.network for _, lease in self._attached_leases()}:
             self._bring_up(self._networks[name])
+        for _, lease in self._attached_leases():
+            self._bring_up_segment(lease)
         if self._up:
             self._tables.replace(self._ruleset())
             self._repair_links()
@@ -341,7 +353,9 @@ class NetworkState:
         record = self._records.get(self._allocations.taps.get(link, TaskName("")))
         if record is not None:
             return record.state is not LeaseState.RELEASING
-        return any(network.bridge == link for network in self.networks())
+        if any(network.bridge == link for network in self.networks()):
+            return True
+        return any(link in (segment, *segment_link(segment)) for segment in list(self._segments))
 
     def bind_missing_ports(self) -> None:
         """Retry to bind published ports that another process had bound when the service started."""
@@ -418,10 +432,12 @@ class NetworkState:
         reservation = record.reservation
         for lease in reservation.leases:
             self._bring_up(self._networks[lease.network])
+            self._bring_up_segment(lease)
         for lease in reservation.leases:
             self._make_tap(reservation.task, lease)
         self._add_to_tables(reservation)
         self._save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
+        self._neighbours = sysctls.make_room_for_neighbours(self._allocations.guests, self._neighbours)
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:
@@ -455,6 +471,20 @@ class NetworkState:
             self._up.discard(network.name)
             raise
 
+    def _bring_up_segment(self, lease: Lease) -> None:
+        """Make the bridge of a lease, if that is not the network's first."""
+        network = self._networks[lease.network]
+        if lease.bridge == network.bridge or lease.bridge in self._segments:
+            return
+        before = self._ruleset()
+        self._segments[lease.bridge] = network.name
+        try:
+            self._tables.change(before, self._ruleset())
+            self._links.make_segment(network, lease.bridge)
+        except Solo5Error:
+            del self._segments[lease.bridge]
+            raise
+
     def _save_sysctls(self) -> None:
         if not self._store.sysctls():  # saved once, before the first change: later values are this service's
             self._store.save_sysctls(sysctls.values_to_restore())
@@ -463,9 +493,11 @@ class NetworkState:
         idle = [network for name, network in self._networks.items() if not self._allocations.leases.get(name)]
         if not idle:
             return
-        links.delete_links(network.bridge for network in idle if self._links.has_bridge(network))
+        for network in idle:
+            links.delete_links(self._own_bridges(network))
         before = self._ruleset()
         self._up -= {network.name for network in idle}
+        self._segments = {segment: name for segment, name in self._segments.items() if name in self._up}
         if self._up:
             self._tables.change(before, self._ruleset())
         else:
@@ -475,6 +507,13 @@ class NetworkState:
         for network in idle:
             self._store.remove_network(network.name)
             del self._networks[network.name]
+
+    def _own_bridges(self, network: Network) -> Sequence[str]:
+        """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
+        if not self._links.has_bridge(network):
+            return ()
+        found = [each for each in segments(network.bridge) if self._links.has_bridge(network, each)]
+        return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
 
     def _repair_links(self, only: Collection[TaskName] | None = None) -> None:
         """Recreate bridges, then taps, of all tasks or of some.
@@ -487,6 +526,12 @@ class NetworkState:
                 tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
                 what = f"bridge {network.bridge} of network {network.name} was missing: it is rebuilt"
                 self._repaired(sorted(tasks), what)
+        for segment, name in self._segments.items():
+            network = self._networks[name]
+            if not self._links.has_segment(network, segment):
+                self._links.make_segment(network, segment)
+                tasks = {task for task, lease in self._attached_leases() if lease.bridge == segment}
+                self._repaired(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._attached_leases():
             if (only is None or task in only) and not self._links.has_tap(lease):
                 self._make_tap(task, lease)
@@ -505,7 +550,11 @@ class NetworkState:
         damaged = [task for task in self._store.damaged_tasks() if task not in self._records]
         if not damaged:
             return
-        bridges = {links.index(network.bridge): network for network in self.networks()}  # IFLA_MASTER is an index
+        bridges = {  # IFLA_MASTER is an index
+            links.index(bridge): replace(network, bridge=bridge)
+            for network in self.networks()
+            for bridge in self._own_bridges(network)
+        }
         taps = {
             name: (tap.alias, bridges[tap.master]) for name, tap in self._links.taps().items() if tap.master in bridges
         }
@@ -526,7 +575,7 @@ class NetworkState:
                 if lease.network not in self._networks:
                     network = Network(
                         name=lease.network,
-                        bridge=lease.bridge,
+                        bridge=first_bridge(lease.bridge, lease.network),
                         ipv4=lease.ipv4.network,
                         gateway4=lease.gateway4,
                         mtu=lease.mtu,
@@ -548,6 +597,7 @@ class NetworkState:
         return Ruleset(
             networks=[network for network in self.networks() if network.name in self._up],
             reservations=[held.reservation for held in self._attached()],
+            segments=tuple(self._segments.items()),
             forwards=sysctls.was_forwarding(self._store.sysctls()),
         )
 
@@ -587,6 +637,10 @@ class NetworkState:
             self._reserved[task] = record
         else:
             self._reserved.pop(task, None)
+
+
+def _without_bridges(reservation: Reservation) -> Reservation:
+    return replace(reservation, leases=tuple(replace(lease, bridge="") for lease in reservation.leases))
 
 
 def _udp(reservation: Reservation) -> Sequence[PortRequest]:

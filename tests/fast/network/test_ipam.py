@@ -12,17 +12,22 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import (
-    BRIDGE_PORTS,
     CANDIDATES,
+    SEGMENTS,
+    TAP_PREFIX,
+    TAPS_PER_BRIDGE,
     Allocations,
     assign_leases,
     bridge_mac,
     choose_network,
+    first_bridge,
     free_addresses,
+    segment_link,
+    segments,
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.model import NetworkSettings
+from solo5_systemd.settings.model import NetworkSettings, default_bridge
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
 OTHER = replace(
@@ -231,15 +236,38 @@ def test_a_request_that_contradicts_itself() -> None:
         leases("a", nic("one", ip="10.77.0.5"), nic("two", ip="10.77.0.5"))
 
 
-def test_a_bridge_with_all_its_ports_takes_no_further_nic() -> None:
+def test_a_full_bridge_is_extended_by_segments() -> None:
     wide = network("10.80.0.0/16")
     [one] = fill(1, wide)
-    held = [replace(one, leases=one.leases * (BRIDGE_PORTS - 1))]
-    assert leases("last", networks=(wide,), held=held)
-    words = "network default has no free port for NIC two: its bridge has 1022 of the 1023 ports"
-    with pytest.raises(TakenError, match=words):
-        leases("pair", nic("two"), nic("three"), networks=(wide,), held=held)
-    assert free_addresses(wide.ipv4, 1000) == 23
+    full = [replace(one, leases=one.leases * (TAPS_PER_BRIDGE - 1))]
+    assert [lease.bridge for lease in leases("pair", nic("two"), nic("three"), networks=(wide,), held=full)] == [
+        "solo5-default",
+        "solo5-default.1",
+    ]
+    each = [replace(one.leases[0], bridge=bridge) for bridge in ("solo5-default", *segments("solo5-default"))]
+    held = [replace(one, leases=tuple(each) * TAPS_PER_BRIDGE)]
+    with pytest.raises(TakenError, match="has no free port: each of its 10 bridges has 1000 taps"):
+        leases("a", networks=(wide,), held=held)
+    assert free_addresses(wide.ipv4, 9990) == 10
+
+
+@pytest.mark.parametrize("bridge", ["br0", "solo5-default", "solo5-default1", "solo5-back6f1ab"])
+def test_segments_have_names_of_links_of_their_own(bridge: str) -> None:
+    names = segments(bridge)
+    assert all(len(name) <= 15 for name in names)
+    links = {link for name in names for link in segment_link(name)}
+    assert len({*names, *links}) == 3 * SEGMENTS
+    assert not any(link.startswith(TAP_PREFIX) for link in links), "frames from these need no check"
+    assert not {*names} & {*segments("solo5-default2")}
+
+
+@pytest.mark.parametrize("network", ["default", "a-network-of-the-longest-name-32"])
+def test_the_first_bridge_of_a_segment_is_known(network: str) -> None:
+    name = NetworkName(network)
+    bridge = default_bridge(name)
+    assert {first_bridge(each, name) for each in (bridge, *segments(bridge))} == {bridge}
+    assert first_bridge("br0.1", name) == "br0"
+    assert first_bridge("br0.10", name) == "br0.10"
 
 
 def test_a_range_is_chosen_once_for_all() -> None:
