@@ -1,22 +1,46 @@
 """systemd's file descriptor store, for restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
 
+import array
 import fcntl
+import logging
 import os
 import select
 import socket
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 LISTEN_FDS_START = 3
 """The first descriptor passed (SD_LISTEN_FDS_START)."""
 
+TOGETHER_MAX = 250
+"""Descriptors that can be stored under one name: a message of sockets has 253 at most (SCM_MAX_FD of net/scm.h)."""
+
+_log = logging.getLogger(__name__)
+
 FD_SETSIZE = 1024
 """select(2) of libnftables aborts the process where the number of its socket is as high (fortified FD_SET)."""
 
 
-def store(name: str, fd: int) -> None:
-    """Store a descriptor with FDPOLL=0: it stays stored after POLLHUP. No effect without $NOTIFY_SOCKET."""
-    _notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
+def store(name: str, fds: Sequence[int]) -> None:
+    """Store at most TOGETHER_MAX descriptors under one name. No effect without $NOTIFY_SOCKET.
+
+    systemd gets one descriptor in their place: a socket that has them in its queue. For each new one it compares all
+    that it has stored for the service (`service_add_fd_store` of src/core/service.c), and each costs a message: with
+    several descriptors for each of many tasks, that was most of what a start cost PID 1.
+
+    FDPOLL=0: it stays stored after POLLHUP, which the socket has from the beginning.
+    """
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return
+    carrier, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with carrier, sender:
+        try:
+            socket.send_fds(sender, [b"\0"], list(fds))
+        except OSError as error:  # ETOOMANYREFS: more of them in all queues than RLIMIT_NOFILE
+            _log.warning("descriptors %s not kept over a restart: %s", name, error.strerror)
+            return
+        _notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", carrier.fileno())
 
 
 def remove(name: str) -> None:
@@ -45,8 +69,8 @@ def barrier(timeout_s: float) -> bool:
         os.close(ours)
 
 
-def restored() -> Mapping[str, int]:
-    """Return the stored descriptors by name, now the caller's; of two with the same name, the later one.
+def restored() -> Mapping[str, Sequence[int]]:
+    """Return copies of the stored descriptors by name, now the caller's; of two with the same name, the later ones.
 
     Their numbers are those of `out_of_select`: all that the process opens afterwards has a low number.
     """
@@ -54,12 +78,27 @@ def restored() -> Mapping[str, int]:
         return {}
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
     count = int(os.environ.get("LISTEN_FDS", "0"))
-    stored: dict[str, int] = {}
-    for fd, name in zip(range(LISTEN_FDS_START, LISTEN_FDS_START + count), names, strict=True):
-        if name in stored:
-            os.close(stored[name])
-        stored[name] = out_of_select(fd)
+    carriers = dict(zip(names, range(LISTEN_FDS_START, LISTEN_FDS_START + count), strict=False))
+    stored = {name: carried(fd) for name, fd in carriers.items()}
+    for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + count):
+        os.close(fd)
     return stored
+
+
+def carried(carrier: int) -> Sequence[int]:
+    """Return copies of the descriptors in the queue of a stored socket; none of what an earlier version has stored."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(TOGETHER_MAX * fds.itemsize)
+    if not stat.S_ISSOCK(os.fstat(carrier).st_mode):
+        return ()
+    with socket.socket(fileno=os.dup(carrier)) as queue:
+        try:  # socket.recv_fds() ignores its flags
+            _, ancillary, _, _ = queue.recvmsg(1, room, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return ()
+    for _, _, data in ancillary:
+        fds.frombytes(data)
+    return [out_of_select(fd) for fd in fds]
 
 
 def out_of_select(fd: int) -> int:

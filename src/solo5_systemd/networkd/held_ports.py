@@ -108,7 +108,7 @@ def _drop_everything(made: socket.socket) -> None:
 
 
 HELD_MAX = 8000
-"""systemd passes the names of all descriptors in LISTEN_FDNAMES, at most 128 KiB: 16 bytes for each."""
+"""Port sockets, of which each takes a descriptor of the service (LimitNOFILE=)."""
 
 BARRIER_TIMEOUT_S = 30
 _CLOSE_TIMEOUT_S = 1
@@ -118,11 +118,15 @@ _log = logging.getLogger(__name__)
 
 
 class HeldPorts:
-    """One port socket for each published port, by its name in the file descriptor store (`_fd_name`)."""
+    """One port socket for each published port. Those of a task are stored together, by the name of the first one."""
 
-    def __init__(self, restored: Mapping[str, int]) -> None:
+    def __init__(self, restored: Mapping[str, Sequence[int]]) -> None:
         """Take ownership of the file descriptors of an earlier process, by name."""
-        self._sockets = {name: socket.socket(fileno=fd) for name, fd in restored.items()}
+        self._sockets: dict[str, socket.socket] = {}
+        self._stored: dict[str, str] = {}
+        for stored, fds in restored.items():
+            for held in (socket.socket(fileno=fd) for fd in fds):
+                self._sockets[_name_of(held)], self._stored[_name_of(held)] = held, stored
 
     def bind(self, ports: Sequence[PortRequest]) -> None:
         """Bind all of these ports or, on an error, none; ports that are bound already stay as they are.
@@ -137,7 +141,7 @@ class HeldPorts:
             )
         new: list[PortRequest] = []
         for port in ports:
-            if _fd_name(port) in self._sockets:  # a repeated request, or kept over a restart
+            if _name(port) in self._sockets:  # a repeated request, or kept over a restart
                 continue
             try:
                 self._bind(port)
@@ -150,16 +154,15 @@ class HeldPorts:
                     f"`ss -a{port.protocol[0]}n sport = :{port.host_port}` shows the socket.",
                 ) from error
             new.append(port)
+        self._store(list(map(_name, new)))
 
     def release(self, ports: Iterable[PortRequest]) -> None:
         """Close these port sockets; other processes can bind the ports after `wait_until_free`."""
-        for port in ports:
-            self._close(_fd_name(port))
+        self._close({_name(port) for port in ports} & self._sockets.keys())
 
     def restore(self, ports: Collection[PortRequest]) -> None:
         """Make these the bound ports: close all other sockets, and bind what is missing, as after an upgrade."""
-        for name in self._sockets.keys() - set(map(_fd_name, ports)):
-            self._close(name)
+        self._close(self._sockets.keys() - set(map(_name, ports)))
         for port in self.bind_missing(ports):
             _log.warning("cannot bind published port %s: another process has bound it", show_port(port))
 
@@ -167,23 +170,33 @@ class HeldPorts:
         """Bind those of these ports that are not bound; return the ports for which bind(2) fails."""
         failed = []
         for port in ports:
-            if _fd_name(port) not in self._sockets:
+            if _name(port) not in self._sockets:
                 try:
                     self._bind(port)
                 except OSError:
                     failed.append(port)
+                else:
+                    self._store([_name(port)])
         return failed
 
     def _bind(self, port: PortRequest) -> None:
-        made = socket.socket(fileno=fdstore.out_of_select(bind(port).detach()))
-        self._sockets[_fd_name(port)] = made
-        fdstore.store(_fd_name(port), made.fileno())
+        self._sockets[_name(port)] = socket.socket(fileno=fdstore.out_of_select(bind(port).detach()))
 
-    def _close(self, name: str) -> None:
-        held = self._sockets.pop(name, None)
-        if held is not None:
-            fdstore.remove(name)
-            held.close()
+    def _store(self, names: Sequence[str]) -> None:
+        """Store the sockets of these ports together."""
+        for first in range(0, len(names), fdstore.TOGETHER_MAX):
+            together = names[first : first + fdstore.TOGETHER_MAX]
+            fdstore.store(together[0], [self._sockets[name].fileno() for name in together])
+            self._stored |= dict.fromkeys(together, together[0])
+
+    def _close(self, names: Collection[str]) -> None:
+        for name in names:
+            self._sockets.pop(name).close()
+        removed = {stored for name in names if (stored := self._stored.pop(name, None))}
+        for stored in removed:
+            fdstore.remove(stored)
+        # Of a task's ports, all or none are released; but those that a restart finds may be of an earlier task, too.
+        self._store([name for name, stored in self._stored.items() if stored in removed])
 
 
 def wait_until_free(ports: Collection[PortRequest]) -> bool:
@@ -204,7 +217,17 @@ def wait_until_free(ports: Collection[PortRequest]) -> bool:
     return passed
 
 
-def _fd_name(port: PortRequest) -> str:
-    """Return the FDNAME= of a port, of at most 15 characters: `t8080`, or `u53-c0000201` for 192.0.2.1."""
-    at = f"{port.host_ip:x}" if port.host_ip else ""
-    return f"{port.protocol[0]}{port.host_port}-{at}" if at else f"{port.protocol[0]}{port.host_port}"
+def _name(port: PortRequest) -> str:
+    return _port_name(port.protocol, port.host_ip, port.host_port)
+
+
+def _name_of(held: socket.socket) -> str:
+    address, number = held.getsockname()
+    host_ip = IPv4Address(address)
+    protocol = next(each for each, kind in _KINDS.items() if kind == held.type)
+    return _port_name(protocol, None if host_ip.is_unspecified else host_ip, number)
+
+
+def _port_name(protocol: Protocol, host_ip: IPv4Address | None, port: int) -> str:
+    """Return the name of a port of the host, of at most 15 characters: `t8080`, or `u53-c0000201` for 192.0.2.1."""
+    return f"{protocol[0]}{port}-{host_ip:x}" if host_ip else f"{protocol[0]}{port}"

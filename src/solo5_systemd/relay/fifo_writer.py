@@ -3,10 +3,12 @@
 import asyncio
 import fcntl
 import os
+import re
 import select
 import struct
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
@@ -141,6 +143,11 @@ class FifoWriter:
         self._fd = fd
         self.pump()
 
+    @property
+    def staging(self) -> int:
+        """The descriptor of the staging pipe."""
+        return self._staging.fd
+
     def close(self) -> None:
         """Close the FIFO, whose reader gets an end of file, and the staging pipe."""
         self._close_fifo()
@@ -217,59 +224,83 @@ def _has_no_reader(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-_LETTERS = {Stream.STDOUT: "o", Stream.STDERR: "e"}
-"""The first letter of a descriptor's name; the console's number follows, and a staging pipe has a capital.
+_NAME = re.compile(r"c([0-9]+)\.([0-9]+)", re.ASCII)
+"""The name of a console's stored descriptors: its number, and how often they were stored.
 
 systemd passes all names in LISTEN_FDNAMES, and execve(2) limits a variable to 128 KiB: with the names of tasks, a relay
 with a thousand tasks could not be executed again.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConsoleDescriptors:
+    """The descriptors of one console: a FIFO and a staging pipe of each stream.
+
+    Attributes:
+        generation: how often descriptors of the console were stored.
+    """
+
+    generation: int
+    fifos: Mapping[Stream, int]
+    staging: Mapping[Stream, int]
+
+    def store(self, number: int) -> None:
+        """Store them in the place of the generation before: of two, a restarted relay takes the later one."""
+        fds = [of[stream] for of in (self.fifos, self.staging) for stream in Stream]
+        fdstore.store(_name(number, self.generation), fds)
+        if self.generation > 1:
+            fdstore.remove(_name(number, self.generation - 1))
+
+    def close(self) -> None:
+        """Close all of them."""
+        for fd in (*self.fifos.values(), *self.staging.values()):
+            os.close(fd)
+
+
 class StoredDescriptors:
-    """The descriptors that systemd passed at start, by name; each can be taken once."""
+    """The descriptors that systemd passed at start, by a console's number; each console's can be taken once."""
 
-    def __init__(self, descriptors: Mapping[str, int]) -> None:
-        self._left = dict(descriptors)
+    def __init__(self, descriptors: Mapping[str, Sequence[int]]) -> None:
+        self._left: dict[int, ConsoleDescriptors] = {}
+        for name, fds in descriptors.items():
+            match = _NAME.fullmatch(name)
+            if match is None or len(fds) != 2 * len(Stream):
+                _drop(name, fds)
+                continue
+            number, found = int(match[1]), _split(int(match[2]), fds)
+            other = self._left.setdefault(number, found)
+            if other is not found:  # killed between the storage of the one and the removal of the other
+                earlier, self._left[number] = sorted((found, other), key=lambda each: each.generation)
+                earlier.close()
+                remove_stored(number, earlier.generation)
 
-    def take_fifo(self, number: int, stream: Stream) -> int | None:
-        """Return the descriptor of a FIFO, now the caller's; None: it was not stored."""
-        return self._left.pop(_fifo_name(number, stream), None)
-
-    def take_staging_pipe(self, number: int, stream: Stream) -> StagingPipe | None:
-        """Return a staging pipe, now the caller's; None: it was not stored."""
-        fd = self._left.pop(_staging_name(number, stream), None)
-        return None if fd is None else StagingPipe(fd)
+    def take(self, number: int) -> ConsoleDescriptors | None:
+        """Return the descriptors of a console, now the caller's; None: they were not stored."""
+        return self._left.pop(number, None)
 
     def discard(self) -> None:
         """Close the descriptors that were not taken, and remove them from the fd store."""
-        for name, fd in self._left.items():
-            os.close(fd)
-            fdstore.remove(name)
+        for number, left in self._left.items():
+            left.close()
+            remove_stored(number, left.generation)
 
 
-def store_fifo(number: int, stream: Stream, fd: int) -> None:
-    """Store a FIFO in the place of an earlier one."""
-    fdstore.remove(_fifo_name(number, stream))
-    fdstore.store(_fifo_name(number, stream), fd)
-
-
-def create_staging_pipe(number: int, stream: Stream) -> StagingPipe:
-    """Return a new staging pipe, which is stored from now on."""
-    staging = StagingPipe()
-    fdstore.store(_staging_name(number, stream), staging.fd)
-    return staging
-
-
-def remove_stored(number: int) -> None:
+def remove_stored(number: int, generation: int) -> None:
     """Remove the descriptors of a console from the fd store."""
-    for stream in Stream:
-        fdstore.remove(_fifo_name(number, stream))
-        fdstore.remove(_staging_name(number, stream))
+    if generation:
+        fdstore.remove(_name(number, generation))
 
 
-def _fifo_name(number: int, stream: Stream) -> str:
-    return f"{_LETTERS[stream]}{number}"
+def _split(generation: int, fds: Sequence[int]) -> ConsoleDescriptors:
+    fifos, staging = (dict(zip(Stream, each, strict=True)) for each in (fds[: len(Stream)], fds[len(Stream) :]))
+    return ConsoleDescriptors(generation=generation, fifos=fifos, staging=staging)
 
 
-def _staging_name(number: int, stream: Stream) -> str:
-    return f"{_LETTERS[stream].upper()}{number}"
+def _drop(name: str, fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+    fdstore.remove(name)
+
+
+def _name(number: int, generation: int) -> str:
+    return f"c{number}.{generation}"

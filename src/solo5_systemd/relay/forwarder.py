@@ -14,8 +14,8 @@ from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.names import TaskName
-from solo5_systemd.relay import fifo_writer, journal_lines
-from solo5_systemd.relay.fifo_writer import FifoWriter, StoredDescriptors
+from solo5_systemd.relay import journal_lines
+from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
 from solo5_systemd.relay.journal_lines import BATCH_SIZE, JournalFollower, OpenJournal
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
@@ -67,22 +67,21 @@ class Forwarder:
         """Some FIFOs are open, so that the relay has to stay."""
         return bool(self.tasks)
 
-    def restore(self, stored: Mapping[str, int]) -> None:
+    def restore(self, stored: Mapping[str, Sequence[int]]) -> None:
         """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
         descriptors = StoredDescriptors(stored)
         for state in sorted(self._state_files.load(), key=lambda state: state.number == 0):
             if state.number == 0:  # saved by an earlier version
                 state = replace(state, number=self._free_number())
-            console = self._add(state, self._follower(state.namespace).position, descriptors)
+            found = descriptors.take(state.number)
+            console = self._add(state, self._follower(state.namespace).position, found)
             self._state_files.save(console.state)
-            for stream, writer in console.writers.items():
-                fifo = descriptors.take_fifo(state.number, stream)
-                if fifo is not None:
-                    writer.open(fifo)
+            for stream, fifo in found.fifos.items() if found else ():
+                console.writers[stream].open(fifo)
         descriptors.discard()
 
     def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
-        """Forward a unit's lines to these FIFOs; the descriptors are duplicated.
+        """Forward a unit's lines to these FIFOs, one of each stream; the descriptors are duplicated.
 
         If the task is forwarded already, it continues after the last byte delivered; otherwise with the lines from
         `since` (µs since the epoch).
@@ -95,11 +94,10 @@ class Forwarder:
             console = self._create(task, unit, since, namespace)
         else:
             self._set_ended(console, ended=False)
-        for stream, fd in fds.items():
-            duplicate = os.dup(fd)
-            os.set_blocking(duplicate, False)
-            fifo_writer.store_fifo(console.number, stream, duplicate)
-            console.writers[stream].open(duplicate)
+        fifos = {stream: os.dup(fd) for stream, fd in fds.items()}
+        for fifo in fifos.values():
+            os.set_blocking(fifo, False)
+        console.open(fifos)
         self._catching_up.add(console)
         self._timer.restart()
 
@@ -207,7 +205,7 @@ class Forwarder:
             namespace=namespace,
         )
         catch_up_to = self._follower(namespace).read_past(state.since_monotonic)
-        console = self._add(state, catch_up_to, StoredDescriptors({}))
+        console = self._add(state, catch_up_to, None)
         try:
             self._state_files.save(state)
         except Solo5Error:
@@ -220,7 +218,9 @@ class Forwarder:
         used = {console.number for console in self._consoles.values()}
         return next(number for number in count(1) if number not in used)
 
-    def _add(self, state: ConsoleState, catch_up_to: JournalPosition | None, stored: StoredDescriptors) -> TaskConsole:
+    def _add(
+        self, state: ConsoleState, catch_up_to: JournalPosition | None, stored: ConsoleDescriptors | None
+    ) -> TaskConsole:
         """Add a console with this state, in the place of an earlier one of the same task."""
         if state.task in self._consoles:
             self._remove(self._consoles[state.task])
@@ -261,5 +261,5 @@ class Forwarder:
         self._catching_up.discard(console)
         self._ended.discard(console)
         console.close()
-        fifo_writer.remove_stored(console.number)
+        remove_stored(console.number, console.generation)
         self._state_files.remove(console.task)

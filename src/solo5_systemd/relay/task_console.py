@@ -1,11 +1,11 @@
 """The console of one task: a FIFO writer and a catch-up reader for each stream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.fifo_writer import FifoWriter, StagingPipe, StoredDescriptors, create_staging_pipe
+from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StagingPipe
 from solo5_systemd.relay.journal_lines import JournalCatchup, OpenJournal, matches
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
 
@@ -16,26 +16,27 @@ class TaskConsole:
     Args:
         state: the saved or initial state.
         catch_up_to: the last line that has to be read from the journal again.
-        stored: the descriptors from the fd store; a staging pipe that is not among them is created, and what was staged
-            is written again.
+        stored: the descriptors from the fd store, closed by this console; None: staging pipes are created, what was
+            staged is written again, and the writers have no FIFO.
         save: called when `state` has changed; has to save it before it returns.
         open_journal: opens a reader of a journal.
 
     Attributes:
         ended: the task has ended.
+        generation: how often its descriptors were stored.
         writers: the FIFO writer of each stream.
     """
 
     __slots__ = (
-        "_catchups", "_open_any_journal", "ended", "namespace", "number", "since", "since_monotonic", "task", "unit",
-        "writers",
+        "_catchups", "_open_any_journal", "ended", "generation", "namespace", "number", "since", "since_monotonic",
+        "task", "unit", "writers",
     )  # fmt: skip
 
     def __init__(
         self,
         state: ConsoleState,
         catch_up_to: JournalPosition | None,
-        stored: StoredDescriptors,
+        stored: ConsoleDescriptors | None,
         save: Callable[["TaskConsole"], None],
         open_journal: OpenJournal,
     ) -> None:
@@ -45,10 +46,11 @@ class TaskConsole:
         self._open_any_journal = open_journal
         self.writers = {
             stream: self._create_writer(
-                stream, delivery, catch_up_to, stored.take_staging_pipe(self.number, stream), partial(save, self)
+                delivery, catch_up_to, StagingPipe(stored.staging[stream]) if stored else None, partial(save, self)
             )
             for stream, delivery in state.streams.items()
         }
+        self.generation = stored.generation if stored else 0
         self._catchups: dict[Stream, JournalCatchup] = {}
 
     @property
@@ -96,6 +98,14 @@ class TaskConsole:
         """All offered lines are in the FIFOs."""
         return all(writer.is_delivered for writer in self.writers.values())
 
+    def open(self, fifos: Mapping[Stream, int]) -> None:
+        """Store these FIFOs with the staging pipes, and write to them from now on; closed by this console."""
+        self.generation += 1
+        staging = {stream: writer.staging for stream, writer in self.writers.items()}
+        ConsoleDescriptors(generation=self.generation, fifos=fifos, staging=staging).store(self.number)
+        for stream, fifo in fifos.items():
+            self.writers[stream].open(fifo)
+
     def take_dropped(self) -> int:
         """Return and reset the number of lines that journald dropped according to the notices written."""
         queues = [writer.queue for writer in self.writers.values()]
@@ -135,16 +145,15 @@ class TaskConsole:
                 writer.queue.removed = 0
                 stderr.pump()
 
+    @staticmethod
     def _create_writer(
-        self,
-        stream: Stream,
         delivery: Delivery,
         catch_up_to: JournalPosition | None,
         staging: StagingPipe | None,
         save: Callable[[], None],
     ) -> FifoWriter:
         if staging is None:
-            staging, delivery = create_staging_pipe(self.number, stream), Delivery(confirmed=delivery.confirmed)
+            staging, delivery = StagingPipe(), Delivery(confirmed=delivery.confirmed)
         return FifoWriter(delivery, catch_up_to, staging, save)
 
     def _open_journal(self, line_matches: Sequence[str]) -> JournalReader:

@@ -17,7 +17,7 @@ from solo5_systemd.journal.lines import DroppedLines, Stream, dropped_notice
 from solo5_systemd.names import TaskName
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import journal_lines
-from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S
+from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, StagingPipe
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.line_queue import MEMORY_LIMIT
 from solo5_systemd.relay.state_files import StateFiles
@@ -223,13 +223,17 @@ async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
         out, err = relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
-        kept = {"o1": os.dup(out.write_end), "e1": os.dup(err.write_end), "o2": os.dup(0)}
+        pipes = [StagingPipe() for _ in range(4)]
+        newer = [os.dup(out.write_end), os.dup(err.write_end), pipes[0].fd, pipes[1].fd]
+        older = [os.dup(0), os.dup(0), pipes[2].fd, pipes[3].fd]
+        kept = {"c1.1": older, "c1.2": newer, "c2.1": [os.dup(0) for _ in range(4)], "o3": [os.dup(0)]}
         rest = os.dup(out.read_end)
     journal.write("2\n")
     async with running(journal, tmp_path) as relay:
         relay.forwarder.restore(kept)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(kept["o2"])
+        for fd in (*older, *kept["c2.1"], *kept["o3"]):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(fd)
         journal.write("3\n")
         await until(lambda: _read(rest), "2\n3\n")
     os.close(rest)
@@ -320,9 +324,10 @@ async def test_a_new_reader_is_detected_without_a_call(tmp_path: Path) -> None:
     async with running(journal, tmp_path) as relay:
         path = tmp_path / "fifo"
         os.mkfifo(path)
-        out, _ = relay.forward()
+        out, errors = relay.forward()
         out.open(path)
-        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, {Stream.STDOUT: out.write_end})
+        fifos = {Stream.STDOUT: out.write_end, Stream.STDERR: errors.write_end}
+        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, fifos)
         journal.write("1\n")
         await until(out.read, "1\n")
         journal.write("2, not read yet\n")
