@@ -8,6 +8,7 @@ after a round without one.
 
 import asyncio
 import os
+import socket
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ SOCKET = "/run/systemd/journal/io.systemd.journal"
 """The Varlink socket of the host's journald; for root only."""
 
 REQUEST = b'{"method":"io.systemd.Journal.Synchronize"}\0'
+REPLY_MAX = 4096
 SYNC_TIMEOUT_S = 10.0
 """For a journald that hangs or is being restarted."""
 
@@ -106,18 +108,20 @@ async def _synchronized(address: str) -> None:
     with suppress(*_LASTING):
         await retry(
             lambda: _call(address),
-            (OSError, asyncio.IncompleteReadError),
+            (OSError, EOFError),
             interval_s=RETRY_INTERVAL_S,
             transient=lambda error: not isinstance(error, _LASTING),
         )
 
 
 async def _call(address: str) -> None:
-    reader, writer = await asyncio.open_unix_connection(address)
-    try:
-        writer.write(REQUEST)
-        await reader.readuntil(b"\0")
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+    loop = asyncio.get_running_loop()
+    # Not asyncio.open_unix_connection(): cancelled at the wrong moment, it leaves the socket open.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as journald:
+        await loop.sock_connect(journald, address)
+        await loop.sock_sendall(journald, REQUEST)
+        reply = b""
+        while not reply.endswith(b"\0"):
+            reply = await loop.sock_recv(journald, REPLY_MAX)
+            if not reply:
+                raise EOFError("journald has closed the connection")
