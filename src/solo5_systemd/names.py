@@ -5,6 +5,7 @@ so that stop, inspect and gc need no stored state.
 """
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NewType
 
@@ -61,6 +62,15 @@ def device_name(text: str) -> DeviceName:
     if not re.fullmatch(_DEVICE, text, re.ASCII):
         raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
     return DeviceName(text)
+
+
+SERVICE_NIC = DeviceName("service")
+"""MirageOS' name for a unikernel's first NIC."""
+
+
+def primary_nic(names: Sequence[DeviceName]) -> DeviceName | None:
+    """Return the NIC that is meant where none is named: `service`, or else the first; None without any."""
+    return SERVICE_NIC if SERVICE_NIC in names else next(iter(names), None)
 
 
 def network_name(text: str) -> NetworkName:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Images,
         Networks,
         Relay,
+        Resolvers,
         Tenders,
         Usages,
         Users,
@@ -113,6 +114,13 @@ class Machine:
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
+
+    @cached_property
+    def resolvers(self) -> "Resolvers":
+        """The name servers."""
+        from solo5_systemd.host.resolvers import HostResolvers
+
+        return HostResolvers(self._settings)
 
     @cached_property
     def directories(self) -> "Directories":

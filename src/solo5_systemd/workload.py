@@ -9,6 +9,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
+from solo5_systemd.settings.resolver import UNSET, Resolver
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
@@ -75,6 +76,9 @@ class Workload:
         kind: a service, or a scope whose process the caller executes.
         properties: further unit properties, as in a unit file (`TasksMax`, `32`).
         log_fields: further journal fields of every line.
+        resolver: name servers and search domains; what it does not set is the network's or the host's.
+        hostname: of the guest; empty: the task's name.
+        port_labels: ports of the host by label, as `{port.LABEL}` in arguments.
         description: Description= of the unit; None: derived from the image.
         policy: limits for the task, checked when all defaults are filled in.
     """
@@ -95,5 +99,8 @@ class Workload:
     kind: UnitKind = UnitKind.SERVICE
     properties: tuple[tuple[str, str], ...] = ()
     log_fields: tuple[tuple[str, str], ...] = ()
+    resolver: Resolver = UNSET
+    hostname: str = ""
+    port_labels: tuple[tuple[str, int], ...] = ()
     description: str | None = None
     policy: Policy = field(default_factory=Policy)

@@ -182,6 +182,39 @@ def publish(text: str) -> "Publish":
     )
 
 
+def dns_server(text: str) -> str:
+    """Check the address of a name server, and return it.
+
+    Raises:
+        InvalidRequestError: malformed, IPv6, or no address of another machine.
+    """
+    from solo5_systemd.settings.resolver import name_server
+
+    return str(name_server(text))
+
+
+def dns_search(text: str) -> str:
+    """Check a search domain, and return it.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    from solo5_systemd.settings.resolver import search_domain
+
+    return search_domain(text)
+
+
+def guest_hostname(text: str) -> str:
+    """Check a host name, and return it.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    from solo5_systemd.settings.resolver import hostname
+
+    return hostname(text)
+
+
 def disk(text: str) -> "DiskRequest":
     """Parse NAME=FILE[,sector-size=N]; FILE may contain commas and blanks.
 

@@ -97,10 +97,20 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
         yield "CGroup", task.control_group
     if task.state.log_namespace:
         yield "Journal", f"namespace {task.state.log_namespace}"
+    yield from _name_service(task)
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for request in task.reservation.ports if task.reservation else ():
         yield "Port", f"{port(request)} ({request.nic})"
+
+
+def _name_service(task: Task) -> Iterator[tuple[str, str]]:
+    if task.hostname:
+        yield "Hostname", task.hostname
+    if task.name_servers:
+        yield "Name servers", ", ".join(task.name_servers)
+    if task.search:
+        yield "Search domains", ", ".join(task.search)
 
 
 def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
@@ -136,6 +146,9 @@ def task_json(task: Task) -> dict[str, object]:
         "ended": moment(task.ended) if task.ended else "",
         "control_group": task.control_group,
         "log_namespace": task.state.log_namespace,
+        "hostname": task.hostname,
+        "dns": list(task.name_servers),
+        "dns_search": list(task.search),
     }
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:

@@ -13,7 +13,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import DroppedLines, Line
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     LeaseRecord,
     NetworkOverview,
@@ -24,6 +24,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.tap_counters import Traffic
+from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -409,6 +410,16 @@ class Usages(Protocol):
         """Return whether the process is a zombie leader: its main thread is dead, and other threads live."""
 
 
+class Resolvers(Protocol):
+    """The name servers of networks and of the host."""
+
+    async def of(self, networks: Sequence[NetworkName]) -> Resolver:
+        """Return the name servers and search domains for a guest of these networks, from the first that sets them.
+
+        What none of them sets is the host's, as far as guests can use it.
+        """
+
+
 class Directories(Protocol):
     """Directories of other programs, such as Nomad's allocation directories."""
 
@@ -474,6 +485,10 @@ class Backends(Protocol):
     @property
     def usages(self) -> Usages:
         """The cgroup hierarchy."""
+
+    @property
+    def resolvers(self) -> Resolvers:
+        """The name servers."""
 
     @property
     def directories(self) -> Directories:

@@ -23,12 +23,15 @@ from solo5_systemd.names import (
     journald_of,
     network_service,
     outcome_target,
+    primary_nic,
     task_scope,
     task_service,
 )
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
+from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -36,9 +39,6 @@ from solo5_systemd.unit.tender import Tender, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, Workload
-
-SERVICE = DeviceName("service")
-"""MirageOS' name for a unikernel's first NIC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +166,7 @@ class Starter:
         self._networks = backends.networks
         self._units = backends.units
         self._console = backends.console
+        self._resolvers = backends.resolvers
         self._usages = backends.usages
         self._undoing: set[asyncio.Future[None]] = set()
 
@@ -402,6 +403,7 @@ class Starter:
             groups=groups,
             disks=disks,
             log_namespace=self._console.namespace(),
+            resolver=await self._resolver(workload, nics),
         )
         plan = Plan(parts=parts, nics=nics, ports=ports)
         # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
@@ -424,6 +426,14 @@ class Starter:
             return await self._images.preview(*request)
         except StoreFullError:
             return await self._images.preview(*request, removable=await self._make_room(dry_run=True))
+
+    async def _resolver(self, workload: Workload, nics: Sequence[NicRequest]) -> Resolver:
+        """Return the workload's name servers and search domains, completed by those of its networks and the host."""
+        if not (uses_servers(workload.arguments) or uses_search(workload.arguments)):
+            return workload.resolver
+        primary = primary_nic([nic.nic for nic in nics])
+        ordered = sorted(nics, key=lambda nic: nic.nic != primary)
+        return workload.resolver | await self._resolvers.of([nic.network for nic in ordered])
 
     async def _protected(self, workload: Workload) -> None:
         """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
@@ -592,7 +602,7 @@ def _in_manifest_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[
 def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
     """Return each published port with its NIC: the requested one, or else `service`, or else the image's first."""
     names = [nic.nic for nic in nics]
-    implied = SERVICE if SERVICE in names else next(iter(names), None)
+    implied = primary_nic(names)
     published = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
     return tuple(publish.to(_checked_nic(publish, names, publish.nic or implied)) for publish in published)
 

@@ -115,10 +115,29 @@ class Task(_OfUnit):
         return self.state.tender
 
     @property
+    def name_servers(self) -> tuple[str, ...]:
+        """Return the name servers that an argument has; empty without `{dns}`."""
+        return _listed(self.state.log_fields.get("SOLO5_DNS", ""))
+
+    @property
+    def search(self) -> tuple[str, ...]:
+        """Return the search domains that an argument has; empty without `{search}`."""
+        return _listed(self.state.log_fields.get("SOLO5_DNS_SEARCH", ""))
+
+    @property
+    def hostname(self) -> str:
+        """Return the host name that an argument has; empty without `{hostname}`."""
+        return self.state.log_fields.get("SOLO5_HOSTNAME", "")
+
+    @property
     def memory(self) -> int:
         """Return the task's memory in bytes; 0 if unknown."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")
         return int(text) if text.isascii() and text.isdigit() and len(text) <= _MEMORY_DIGITS else 0
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 class LeasedNic(NamedTuple):

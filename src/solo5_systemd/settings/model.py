@@ -19,6 +19,8 @@ host = []                 # ports of the host for its guests, such as ["53/udp"]
 metadata = false          # true: guests reach the metadata addresses of clouds
 connections = 4096        # connection limit of each guest
 fragments = false         # true: guests may send IP fragments
+dns = []                  # name servers for {dns} in arguments; default: the host's
+search = []               # search domains for {search} in arguments; default: the host's
 """
 
 import hashlib
@@ -30,6 +32,7 @@ from ipaddress import IPv4Address, IPv4Network
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
 DEFAULT_NETWORK = NetworkName("default")
 TASK_UIDS = range(61184, 65520)
@@ -97,6 +100,7 @@ class NetworkSettings:
     Attributes:
         ipv4: its range; None: a free one is chosen.
         gateway4: the host's address in it; None: the first one.
+        resolver: name servers and search domains of its guests; empty: the host's.
     """
 
     name: NetworkName
@@ -106,6 +110,7 @@ class NetworkSettings:
     mtu: int = 1500
     masquerade: bool = True
     policy: NetworkPolicy = CLOSED
+    resolver: Resolver = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +261,7 @@ def _network_key(key: str) -> NetworkName:
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
-    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS)
+    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", "dns", "search", *POLICY_KEYS)
     bridge = fields.text("bridge", default_bridge(name))
     if not _LINK.fullmatch(bridge) or bridge in (".", ".."):
         raise fields.wrong("bridge", bridge, "a link name of at most 15 letters, digits, '_', '.' or '-'")
@@ -275,6 +280,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         mtu=fields.integer("mtu", 1500, low=68, high=65521),
         masquerade=fields.boolean("masquerade", default=True),
         policy=network_policy(fields),
+        resolver=resolver_of(fields),
     )
 
 

@@ -30,6 +30,9 @@ STDERR_PRIORITY = 4
 LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
 """The field with the journal namespace of a task's console; a scope has no LogNamespace= to read it from."""
 
+DNS, DNS_SEARCH, HOSTNAME = "SOLO5_DNS", "SOLO5_DNS_SEARCH", "SOLO5_HOSTNAME"
+"""The fields with name servers, search domains and host name, if an argument has them; lists have commas."""
+
 _ESCAPES = {" ": r"\x20", "\\": r"\x5c"}
 _ESCAPED = re.compile(r"[ \\]")
 _UNESCAPED = re.compile(r"\\x(20|5c)")

@@ -23,8 +23,26 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
+from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.unit.confinement import confinement, setpriv_command
-from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, RATE_BURST, RATE_INTERVAL_US, assignment
+from solo5_systemd.unit.log_fields import (
+    DNS,
+    DNS_SEARCH,
+    FACILITY,
+    HOSTNAME,
+    LOG_NAMESPACE,
+    RATE_BURST,
+    RATE_INTERVAL_US,
+    assignment,
+)
+from solo5_systemd.unit.placeholders import (
+    expand,
+    mirage,
+    placeholders,
+    uses_hostname,
+    uses_search,
+    uses_servers,
+)
 from solo5_systemd.unit.properties import (
     Property,
     TransientUnit,
@@ -33,7 +51,7 @@ from solo5_systemd.unit.properties import (
     scope_lacks,
     unit_property,
 )
-from solo5_systemd.unit.tender import Tender, command_line, expand, guest_memory, placeholders, sandbox_path
+from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT_S, Workload
 
 SECOND = 1_000_000
@@ -57,6 +75,7 @@ class Parts:
         systemd: release of systemd, such as 257.
         groups: supplementary groups for the device nodes.
         log_namespace: journal namespace of the console; empty: the host's journal.
+        resolver: name servers and search domains, if an argument has them.
     """
 
     workload: Workload
@@ -68,6 +87,7 @@ class Parts:
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
     log_namespace: str = ""
+    resolver: Resolver = UNSET
 
     @property
     def memory_mib(self) -> int:
@@ -82,7 +102,6 @@ def argv(parts: Parts) -> tuple[str, ...]:
         InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
-    values = placeholders(parts.workload.name, parts.memory_mib, parts.reservation.leases)
     line = command_line(
         tender=parts.tender.path,
         image=parts.image.path,
@@ -90,9 +109,22 @@ def argv(parts: Parts) -> tuple[str, ...]:
         leases=parts.reservation.leases,
         disks=parts.disks,
         disk_path=(lambda disk: disk.path) if is_scope else sandbox_path,
-        arguments=expand(parts.workload.arguments, values),
+        arguments=_arguments(parts),
     )
     return (*setpriv_command(parts.user, parts.groups), *line) if is_scope else line
+
+
+def _arguments(parts: Parts) -> tuple[str, ...]:
+    values = placeholders(
+        parts.workload.name,
+        parts.memory_mib,
+        parts.reservation.leases,
+        ports=parts.reservation.ports,
+        labels=parts.workload.port_labels,
+        resolver=parts.resolver,
+        hostname=parts.workload.hostname,
+    )
+    return expand(parts.workload.arguments, values, mirage(parts.reservation.leases))
 
 
 def service(parts: Parts) -> TransientUnit:
@@ -205,8 +237,20 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
         **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
+        **dict(_name_service(parts)),
         **dict(parts.workload.log_fields),
     }
+
+
+def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
+    """Yield the fields of what `placeholders` has put into the arguments, for `solo5ctl inspect`."""
+    arguments = parts.workload.arguments
+    if uses_servers(arguments):
+        yield DNS, ",".join(map(str, parts.resolver.servers))
+    if uses_search(arguments):
+        yield DNS_SEARCH, ",".join(parts.resolver.search)
+    if uses_hostname(arguments):
+        yield HOSTNAME, parts.workload.hostname or parts.workload.name
 
 
 def _resources(workload: Workload) -> Iterator[Property]:

@@ -14,7 +14,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.model import POLICY_KEYS
 from solo5_systemd.unit.outcome import Ending
-from solo5_systemd.unit.tender import placeholders
+from solo5_systemd.unit.placeholders import placeholders
 
 MAN = Path(__file__).parents[3] / "docs" / "man"
 EVERYWHERE = {"-h", "--help", "--no-color", "--json"}

@@ -13,6 +13,7 @@ from tests.support.fakes.tasks import running
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import UnitKind
+from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
 
@@ -54,6 +55,39 @@ def test_defaults_are_those_of_podman(solo5ctl: Solo5ctl, tmp_path: Path, monkey
     assert workload.image == str(tmp_path / "hello.spt")
     assert workload.disks[0].path == str(tmp_path / "disk")
     assert (workload.memory, workload.cpus, workload.nics, workload.arguments) == (128 << 20, None, (), ())
+
+
+def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> None:
+    words = "run -d --dns 9.9.9.9 --dns 192.0.2.53 --dns-search lan. --hostname shop a.hvt {dns2} {search} {hostname}"
+    solo5ctl(*words.split())
+    workload = started(solo5ctl)
+    assert (workload.resolver, workload.hostname) == (resolver(["9.9.9.9", "192.0.2.53"], ["lan"]), "shop")
+
+
+@pytest.mark.parametrize(
+    "option, value, arguments, words",
+    [
+        ("--dns", "9.9.9.9", (), "--dns has no effect: expected {dns} in an argument of the guest."),
+        ("--dns", "9.9.9.9", ("{{dns}}", "{search}"), "Add an argument that the guest takes, such as --resolver={dns}"),
+        ("--dns-search", "lan", ("{dns}",), "--dns-search has no effect: expected {search} in an argument"),
+        ("--hostname", "shop", ("{name}",), "--hostname has no effect: expected {hostname} in an argument"),
+        ("--dns", "; rm", ("{dns}",), "name server '; rm' is not usable"),
+        ("--dns", "::1", ("{dns}",), "name server '::1' is an IPv6 address"),
+        ("--dns-search", "a\nb", ("{search}",), "search domain 'a\\nb' is not a domain name"),
+        ("--hostname", "a b", ("{hostname}",), "host name 'a b' is not a domain name"),
+    ],
+)
+def test_name_server_or_host_name_without_effect_is_refused(
+    solo5ctl: Solo5ctl, option: str, value: str, arguments: tuple[str, ...], words: str
+) -> None:
+    result = solo5ctl("run", "-d", option, value, "a.hvt", *arguments)
+    assert (result.status, solo5ctl.engine.workloads) == (125, [])
+    assert words in result.err
+
+
+def test_too_many_name_servers_are_refused(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("run", *(f"--dns=10.0.0.{i}" for i in range(9)), "a.hvt", "{dns}")
+    assert "there are 9 name servers: expected at most 8" in result.err
 
 
 def test_two_tasks_without_a_name_have_different_ones(solo5ctl: Solo5ctl) -> None:

@@ -168,3 +168,23 @@ def test_fields_of_an_ended_task_show_its_outcome() -> None:
     shown = dict(task_output.task_fields(ended(), NOW))
     assert shown["Outcome"] == "the guest exited with 0"
     assert "Main PID" not in shown
+
+
+def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> None:
+    task = running()
+    fields = {"SOLO5_DNS": "9.9.9.9,192.0.2.53", "SOLO5_DNS_SEARCH": "example.org", "SOLO5_HOSTNAME": "shop"}
+    used = replace(task, state=replace(task.state, log_fields={**task.state.log_fields, **fields}))
+    shown = dict(task_output.task_fields(used, NOW))
+    assert (shown["Hostname"], shown["Name servers"], shown["Search domains"]) == (
+        "shop",
+        "9.9.9.9, 192.0.2.53",
+        "example.org",
+    )
+    document = task_output.task_json(used)
+    assert (document["hostname"], document["dns"], document["dns_search"]) == (
+        "shop",
+        ["9.9.9.9", "192.0.2.53"],
+        ["example.org"],
+    )
+    assert not {"hostname", "dns", "dns_search"} & task_output.task_json(task).keys()
+    assert not {"Hostname", "Name servers", "Search domains"} & dict(task_output.task_fields(task, NOW)).keys()

@@ -31,6 +31,7 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
+from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, Workload
@@ -748,3 +749,47 @@ async def test_a_preview_without_nics_asks_no_network(machine: Machine, runtime:
     plan = await runtime.preview(Workload(name=WEB, image="/srv/plain"))
     assert (plan.reservation.leases, plan.nft) == ((), "")
     assert "preview network" not in machine.steps.taken
+
+
+# --- name servers --------------------------------------------------------------------------------------------
+
+
+FOUND = Resolver(servers=(IPv4Address("192.0.2.53"),), search=("host.example",))
+
+
+async def test_name_servers_of_the_workload_precede_those_of_network_and_host(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.resolvers.found = FOUND
+    arguments = ("{dns}", "{search}")
+    plan = await runtime.preview(replace(WORKLOAD, arguments=arguments))
+    assert plan.argv[-2:] == ("192.0.2.53", "host.example")
+    own = Resolver(servers=(IPv4Address("9.9.9.9"),))
+    plan = await runtime.preview(replace(WORKLOAD, arguments=arguments, resolver=own))
+    assert plan.argv[-2:] == ("9.9.9.9", "host.example")
+
+
+async def test_name_servers_are_looked_up_for_the_primary_nics_network_first(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.resolvers.found = FOUND
+    nics = tuple(
+        NicRequest(nic=DeviceName(nic), network=NetworkName(network))
+        for nic, network in (("admin", "lab"), ("service", "front"))
+    )
+    await runtime.preview(Workload(name=WEB, image="/srv/two", nics=nics, arguments=("{dns1}",)))
+    assert machine.resolvers.networks == ("front", "lab")
+
+
+@pytest.mark.parametrize("arguments", [(), ("{name}", "{{dns}}", "{mirage}")])
+async def test_name_servers_are_not_looked_up_without_an_argument_that_has_them(
+    machine: Machine, runtime: Runtime, arguments: tuple[str, ...]
+) -> None:
+    await runtime.preview(replace(WORKLOAD, arguments=arguments))
+    assert "find name servers" not in machine.steps.taken
+
+
+async def test_start_without_a_name_server_is_refused_and_nothing_is_left(machine: Machine, runtime: Runtime) -> None:
+    with pytest.raises(InvalidRequestError, match="there is no name server: expected"):
+        await runtime.start(replace(WORKLOAD, arguments=("{dns}",)))
+    assert machine.holds == NOTHING

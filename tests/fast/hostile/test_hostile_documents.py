@@ -69,13 +69,14 @@ OPTIONS = {
 }  # fmt: skip
 CONFIG = {
     "enabled": True, "image_paths": ["/srv"], "block_paths": ["/srv"], "tender_paths": ["/opt"], "networks": ["lab"],
-    "network": {"lab": {"ipv4": "10.1.0.0/16", "gateway4": "10.1.0.9", "bridge": "br0", "mtu": "9000"}},
+    "network": {"lab": {"ipv4": "10.1.0.0/16", "bridge": "br0", "mtu": "9000", "dns": ["9.9.9.9"], "search": ["lan"]}},
     "stats_interval": "2s", "disable_log_collection": False, "allowed_properties": ["TasksMax"],
     "defaults": {"tender": "spt", "unit": "service", "quiet": True, "properties": {"TasksMax": "8"}},
     "ceilings": {"memory_mb": 64, "nics": "1", "blocks": 1.0, "ports": 3},
     "gc": {"interval": "1h", "image_age": "24h", "dangling_tasks": {"period": "1m", "creation_grace": "5m"}},
 }  # fmt: skip
-POLICY = {"host": ["53/udp", "8080/tcp"], "reach": ["lab"], "metadata": True, "routed": False, "isolated": True}
+POLICY = {"host": ["53/udp", "8080/tcp"], "reach": ["lab"], "metadata": True, "routed": False, "isolated": True,
+          "dns": ["9.9.9.9"], "search": ["example.org"]}  # fmt: skip
 SETTINGS = {
     "tender_paths": ["/usr/bin"], "reserved_ports": [22, "4646-4648"],
     "network": {"lab": {"ipv4": "10.1.0.0/16", "mtu": 1500}, "back": {**POLICY, "connections": 100}},

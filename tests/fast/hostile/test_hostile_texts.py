@@ -14,9 +14,10 @@ from solo5_systemd.network.model import Lease, NetworkOverview, NicRequest, Port
 from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.config.schema import seconds
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.settings.resolver import hostname, name_server, search_domain
 from solo5_systemd.unit.log_fields import labels
+from solo5_systemd.unit.placeholders import expand
 from solo5_systemd.unit.properties import SETTABLE, parse_property
-from solo5_systemd.unit.tender import expand
 
 LONG = {
     "digits": "1" * 1_000_000,
@@ -33,7 +34,7 @@ LONG = {
 }
 """Texts of a length and shape with which an expression that backtracks takes hours."""
 
-ONE_TEXT = [task_name, device_name, network_name, ipv4_address, mac_address]
+ONE_TEXT = [task_name, device_name, network_name, ipv4_address, mac_address, name_server, search_domain, hostname]
 
 
 @pytest.mark.parametrize("parse", ONE_TEXT, ids=lambda parse: parse.__name__)
@@ -55,7 +56,7 @@ def test_any_pairs_are_labels_or_one_sentence(pairs: list[tuple[str, str]]) -> N
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=3))
 def test_any_arguments_are_a_command_line_or_one_sentence(arguments: list[str]) -> None:
-    value_or_refusal(expand, arguments, {"name": "web"}, error=InvalidRequestError)
+    value_or_refusal(expand, arguments, {"name": "web"}, {"mirage": ("a", "b")}, error=InvalidRequestError)
 
 
 @given(TEXTS)

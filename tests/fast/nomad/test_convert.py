@@ -1,13 +1,13 @@
 """Nomad's task and a job's config as a workload: what can be honoured, and one sentence for what cannot."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
@@ -21,6 +21,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.operator_policy import Policy
+from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
 
@@ -154,8 +155,12 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
         ),
         (lambda task: task.devices.add(host_path="/dev/nvidia0"), "has a device (/dev/nvidia0)"),
         (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=GROUP)), 'mode = "host"'),
-        (lambda task: task.dns.servers.append("1.1.1.1"), "in a group with network.dns"),
-        (lambda task: task.dns.SetInParent(), "in a group with network.dns"),
+        (
+            lambda task: task.dns.servers.append("1.1.1.1"),
+            "group with network.dns.servers, which reach a unikernel",
+        ),
+        (lambda task: task.dns.searches.append("lan"), "in a group with network.dns.searches, which reach a unikernel"),
+        (lambda task: task.dns.options.append("ndots:2"), "in a group with network.dns.options (ndots:2)"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_and_never_left_out(
@@ -166,6 +171,53 @@ def test_what_cannot_be_honoured_is_refused_and_never_left_out(
     sentence = refusal(task)
     assert sentence.startswith("task web ")
     assert words in sentence
+
+
+def with_dns(*args: str, servers: Sequence[str] = (), searches: Sequence[str] = ()) -> wire.TaskConfig:
+    task = task_config(args=args)
+    task.dns.servers.extend(servers)
+    task.dns.searches.extend(searches)
+    return task
+
+
+def test_name_servers_that_an_argument_has_are_the_workloads() -> None:
+    task = with_dns("--resolver={dns1}", "{search}", servers=["9.9.9.9", "192.0.2.53"], searches=["lan"])
+    assert workload(task).resolver == resolver(["9.9.9.9", "192.0.2.53"], ["lan"])
+
+
+def test_empty_dns_block_sets_nothing() -> None:
+    task = with_dns()
+    task.dns.SetInParent()
+    assert workload(task).resolver == UNSET
+
+
+def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:
+    hint = 'Add an argument that the guest takes, such as "--resolver={dns}", or remove servers.'
+    assert hint in refusal(with_dns("{search}", "{{dns}}", servers=["9.9.9.9"]))
+    assert "expected {search} in args" in refusal(with_dns("{dns}", servers=["9.9.9.9"], searches=["lan"]))
+
+
+@pytest.mark.parametrize(
+    "servers, searches, words",
+    [
+        (["; rm"], [], "network.dns: name server '; rm' is not usable"),
+        (["9.9.9.9\n--evil"], [], "network.dns: name server '9.9.9.9\\n--evil' is not usable"),
+        (["2620:fe::fe"], [], "network.dns: name server '2620:fe::fe' is an IPv6 address"),
+        (["127.0.0.1"], [], "network.dns: name server '127.0.0.1' is not usable"),
+        (["9.9.9.9"] * 10_000, [], "network.dns: there are 10000 name servers: expected at most 8"),
+        ([], ["a\x1b[2J"], "network.dns: search domain 'a\\x1b[2J' is not a domain name"),
+        ([], ["lan"] * 7, "network.dns: there are 7 search domains: expected at most 6"),
+    ],
+)
+def test_hostile_name_servers_are_refused(servers: list[str], searches: list[str], words: str) -> None:
+    assert words in refusal(with_dns("{dns}", "{search}", servers=servers, searches=searches))
+
+
+def test_ports_of_the_group_have_their_labels() -> None:
+    assert workload(task_config(port("http", 8080, to=80), port("dns", 53), ports=["dns"])).port_labels == (
+        ("http", 8080),
+        ("dns", 53),
+    )
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "alloc", "a/b"])

@@ -19,7 +19,7 @@ from solo5_systemd.nomad.events.stream import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings.model import Settings
-from solo5_systemd.unit.tender import placeholders
+from solo5_systemd.unit.placeholders import placeholders
 from solo5_systemd.workload import Publish
 
 MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()

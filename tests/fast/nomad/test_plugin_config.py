@@ -36,6 +36,8 @@ NETWORK = {
     "bridge": "br0",
     "mtu": 9000,
     "masquerade": False,
+    "dns": ["9.9.9.9"],
+    "search": ["example.org"],
     **POLICY,
 }
 
@@ -136,6 +138,9 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"network": {"lab": {"gateway4": "10.0.0.1"}}}, "network.lab.gateway4 is '10.0.0.1'"),
         ({"network": {"lab": {"bridge": "a/b"}}}, "network.lab.bridge is 'a/b'"),
         ({"network": {"lab": {"masquerade": "no"}}}, "network.lab.masquerade is 'no'"),
+        ({"network": {"lab": {"dns": "9.9.9.9"}}}, "network.lab.dns is '9.9.9.9': expected a list of strings"),
+        ({"network": {"lab": {"dns": ["; rm"]}}}, "network.lab.dns: name server '; rm' is not usable"),
+        ({"network": {"lab": {"search": ["lan"] * 7}}}, "network.lab.search is '7 entries': expected at most 6"),
         ({"stats_interval": 1}, "stats_interval is 1: expected a string"),
         ({"stats_interval": "1"}, "stats_interval: '1' is not a duration: expected a number and a unit, such as 30s"),
         ({"stats_interval": "1ms"}, "stats_interval is '1ms': expected at least 0.1 seconds"),

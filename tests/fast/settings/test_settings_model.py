@@ -20,6 +20,7 @@ from solo5_systemd.settings.model import (
     parse_settings,
     policy_table,
 )
+from solo5_systemd.settings.resolver import UNSET, resolver
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 
@@ -89,6 +90,12 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         ('network.default.host = ["0/udp"]', "network.default.host: '0/udp' is not a port"),
         ('network.default.host = ["65536/tcp"]', "network.default.host: '65536/tcp' is not a port"),
         ("network.default.connections = 0", "network.default.connections is 0: expected a whole number from 16 to"),
+        ('network.default.dns = ["::1"]', "network.default.dns: name server '::1' is an IPv6 address: expected"),
+        ('network.default.search = ["a b"]', "network.default.search: search domain 'a b' is not a domain name"),
+        (
+            f"network.default.dns = {['9.9.9.9'] * 10_000}",
+            "network.default.dns is '10000 entries': expected at most 8.",
+        ),
         ("reserved_ports = 22", "reserved_ports is 22: expected ports from 1 to 65535 and ranges of them"),
         ('reserved_ports = ["9-8"]', "reserved_ports is '9-8': expected ports"),
         ("reserved_ports = [true]", "reserved_ports is True: expected ports"),
@@ -152,6 +159,12 @@ def test_a_policy_is_read_and_written() -> None:
     for policy in (opened, CLOSED):
         assert network_policy(Fields(policy_table(policy))) == policy
     check_reach(read)
+
+
+def test_name_servers_of_a_network() -> None:
+    read = parse('[network.lab]\ndns = ["9.9.9.9", "9.9.9.9"]\nsearch = ["lan.", "lan"]\n')
+    assert read.networks[1].resolver == resolver(["9.9.9.9"], ["lan"])
+    assert read.networks[0].resolver == UNSET
 
 
 @pytest.mark.parametrize("name", ["c", "a"])

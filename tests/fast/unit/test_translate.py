@@ -1,4 +1,5 @@
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 import pytest
 from tests.support.fakes.images import SHA256, stored
@@ -9,6 +10,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender
@@ -189,3 +191,26 @@ def test_a_scope_accounts_and_limits_and_confines_nothing() -> None:
     assert Property("PIDs", "au", [4711]) in unit.properties
     assert unit.value("TasksMax") == 32
     assert unit.marks == log_fields(NETWORKED)
+
+
+RESOLVER = Resolver(servers=(IPv4Address("9.9.9.9"), IPv4Address("192.0.2.53")), search=("example.org",))
+
+
+def test_name_servers_and_mirage_are_in_the_command_line() -> None:
+    parts = with_workload(
+        replace(NETWORKED, resolver=RESOLVER),
+        arguments=("{mirage}", "--resolver={dns}", "{search}", "{hostname}", "{port.http}"),
+        hostname="shop",
+        port_labels=(("http", 8080),),
+    )
+    line = ("--ipv4=10.89.0.2/24", "--ipv4-gateway=10.89.0.1", "--resolver=9.9.9.9,192.0.2.53", "example.org", "shop")
+    assert argv(parts)[-6:] == (*line, "8080")
+
+
+def test_fields_have_name_servers_and_host_name_that_an_argument_has() -> None:
+    parts = with_workload(replace(NETWORKED, resolver=RESOLVER), hostname="shop")
+    assert not {"SOLO5_DNS", "SOLO5_DNS_SEARCH", "SOLO5_HOSTNAME"} & log_fields(parts).keys()
+    assert log_fields(with_workload(parts, arguments=("{dns1}",)))["SOLO5_DNS"] == "9.9.9.9,192.0.2.53"
+    assert log_fields(with_workload(parts, arguments=("{search}",)))["SOLO5_DNS_SEARCH"] == "example.org"
+    assert log_fields(with_workload(parts, arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "shop"
+    assert log_fields(with_workload(arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "web"

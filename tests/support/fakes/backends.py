@@ -21,7 +21,7 @@ from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.errors import NotFoundError, StoreFullError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     LeaseRecord,
     NetworkOverview,
@@ -32,6 +32,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.tap_counters import Traffic
+from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
@@ -521,6 +522,20 @@ class FakeDirectories:
             return frozenset(directories) & self.missing
 
 
+class FakeResolvers:
+    """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.found = UNSET
+        self.networks: tuple[NetworkName, ...] = ()
+
+    async def of(self, networks: Sequence[NetworkName]) -> Resolver:
+        async with self._steps.step("find name servers"):
+            self.networks = tuple(networks)
+            return self.found
+
+
 class Machine:
     """All backends, with one count of steps."""
 
@@ -535,6 +550,7 @@ class Machine:
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
         self.relay = FakeRelay(self.steps)
+        self.resolvers = FakeResolvers(self.steps)
         self.directories = FakeDirectories(self.steps)
 
     @property

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Without --net, each NIC of the image is connected to the network 'default'. ARGs may contain placeholders such as
-{name} and {net.NIC.ipv4}; {{ and }} are literal braces. See solo5ctl(1).
+{name}, {net.NIC.ipv4} and {dns}; {mirage} stands for MirageOS' --ipv4 and --ipv4-gateway; {{ and }} are literal
+braces. See solo5ctl(1).
 
   solo5ctl run hello.spt
-  solo5ctl run -d --name web -m 64M -p 8080:80 web.hvt --ipv4={net.service.ipv4_cidr}
+  solo5ctl run -d --name web -m 64M -p 8080:80 web.hvt {mirage}
+  solo5ctl run --dns 9.9.9.9 client.hvt {mirage} --resolver={dns}
 """
 
 
@@ -79,6 +81,18 @@ def _add_workload_options(parser: Parser) -> None:
         default=[], help="publish a port of the guest on the host",
     )  # fmt: skip
     parser.add_argument(
+        "--dns", metavar="ADDRESS", type=typed.dns_server, action="append", default=[],
+        help="name server for {dns} in ARGs (default: the network's, or else the host's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dns-search", metavar="DOMAIN", type=typed.dns_search, action="append", default=[],
+        help="search domain for {search} in ARGs (default: as for --dns)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hostname", metavar="NAME", type=typed.guest_hostname,
+        help="host name for {hostname} in ARGs (default: the task's name)",
+    )  # fmt: skip
+    parser.add_argument(
         "--block", metavar="NAME=FILE[,sector-size=N]", type=typed.disk, action="append", default=[],
         help="connect a disk of the image to a file or block device",
     )  # fmt: skip
@@ -88,6 +102,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl run` and return the exit status."""
     workload = _workload(arguments)
     _check_exclusive_options(arguments)
+    _check_placeholders(arguments)
     from solo5_systemd.cli import run_modes  # imported here for startup time: it imports asyncio
 
     if arguments.dry_run:
@@ -115,11 +130,33 @@ def _check_exclusive_options(arguments: Namespace) -> None:
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
 
 
+def _check_placeholders(arguments: Namespace) -> None:
+    """Check that an ARG has what an option sets: a guest gets it in no other way.
+
+    Raises:
+        InvalidRequestError: an option has no effect.
+    """
+    from solo5_systemd.unit.placeholders import uses_hostname, uses_search, uses_servers
+
+    for option, value, uses, argument in (
+        ("--dns", arguments.dns, uses_servers, "--resolver={dns}"),
+        ("--dns-search", arguments.dns_search, uses_search, "--search={search}"),
+        ("--hostname", arguments.hostname, uses_hostname, "--name={hostname}"),
+    ):
+        if value and not uses(arguments.arguments):
+            placeholder = argument.partition("=")[2]
+            raise InvalidRequestError(
+                f"{option} has no effect: expected {placeholder} in an argument of the guest.",
+                f"Add an argument that the guest takes, such as {argument}",
+            )
+
+
 def _workload(arguments: Namespace) -> "Workload":
     import secrets
     from dataclasses import replace
 
     from solo5_systemd.image.manifest import Target
+    from solo5_systemd.settings.resolver import resolver
     from solo5_systemd.workload import Workload
 
     image = os.path.abspath(arguments.image)  # noqa: PTH100 - lexical: Path.resolve() would follow symlinks
@@ -132,6 +169,8 @@ def _workload(arguments: Namespace) -> "Workload":
         cpus=arguments.cpus,
         cpu_weight=arguments.cpu_weight,
         nics=typed.unique(arguments.net, lambda nic: nic.nic, "NIC"),
+        resolver=resolver(arguments.dns, arguments.dns_search),
+        hostname=arguments.hostname or "",
         publish=typed.unique(arguments.publish, typed.host_endpoint, "published port"),
         disks=tuple(replace(disk, path=os.path.abspath(disk.path)) for disk in disks),  # noqa: PTH100
         tender=Target(arguments.tender) if arguments.tender else None,

@@ -222,7 +222,8 @@ def _network(fields: Fields) -> dict[str, object]:
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
-    return {**texts, **mtu, **masquerade, **policy}
+    resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
+    return {**texts, **mtu, **masquerade, **policy, **resolver}
 
 
 def _property_names(fields: Fields) -> tuple[str, ...]:

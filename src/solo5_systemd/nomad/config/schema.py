@@ -66,6 +66,8 @@ NETWORK = table(
     attribute("metadata", BOOLEAN),
     attribute("connections", NUMBER),
     attribute("fragments", BOOLEAN),
+    attribute("dns", TEXTS),
+    attribute("search", TEXTS),
 )
 
 DEFAULTS = table(

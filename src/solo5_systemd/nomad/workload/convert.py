@@ -16,10 +16,12 @@ from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.sanitize import name_for_unit
+from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
+from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.unit.confinement import USER
+from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -78,6 +80,8 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
         publish=tuple(ports.publish(task, options)),
+        resolver=_resolver(task, options.args),
+        port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
         kind=options.unit or defaults.unit,
@@ -173,11 +177,6 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
             f"task {task.name} is in a group with a network namespace of its own: its tap would be in another.",
             'Use network { mode = "host" }; each guest has an address of its own all the same.',
         )
-    if task.HasField("dns"):
-        raise InvalidRequestError(
-            f"task {task.name} is in a group with network.dns: a unikernel has no resolv.conf.",
-            "Pass name servers among args, such as --resolver=ADDRESS.",
-        )
 
 
 def policy(plugin: PluginConfig) -> Policy:
@@ -272,6 +271,38 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))
+
+
+# --- name servers ------------------------------------------------------------------------------------------------
+
+
+def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
+    """Return the name servers and search domains of `network { dns }`.
+
+    Nomad passes the block of the group; in host mode no CNI plugin adds to it.
+
+    Raises:
+        InvalidRequestError: they are malformed, or the guest would ignore them.
+    """
+    where = f"task {task.name} is in a group with network.dns"
+    if task.dns.options:
+        raise InvalidRequestError(
+            f"{where}.options ({bounded(', '.join(task.dns.options), MAX_NAME)}): a unikernel has no resolv.conf.",
+            "Remove options, and pass what the guest takes among args.",
+        )
+    for key, values, is_used, placeholder, example in (
+        ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--resolver={dns}"),
+        ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
+    ):
+        if values and not is_used:
+            raise InvalidRequestError(
+                f"{where}.{key}, which reach a unikernel among its arguments only: expected {placeholder} in args.",
+                f'Add an argument that the guest takes, such as "{example}", or remove {key}.',
+            )
+    try:
+        return resolver(task.dns.servers, task.dns.searches)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"network.dns: {error.sentence}", error.hint) from error
 
 
 # --- name --------------------------------------------------------------------------------------------------------

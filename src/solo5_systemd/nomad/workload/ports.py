@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
 from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
@@ -168,4 +168,5 @@ def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
 
 def _primary(reservation: Reservation) -> Lease:
     """Return the lease of the NIC `service`, MirageOS's default name, or else the first lease."""
-    return next((lease for lease in reservation.leases if lease.nic == "service"), reservation.leases[0])
+    primary = primary_nic([lease.nic for lease in reservation.leases])
+    return next(lease for lease in reservation.leases if lease.nic == primary)

@@ -1,0 +1,91 @@
+"""Name servers of guests: those of a network's settings, or else those of this host."""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network.nft_rules import METADATA
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+
+RESOLVED = Path("/run/systemd/resolve/resolv.conf")
+"""The name servers of systemd-resolved, whose stub (127.0.0.53) no guest reaches: systemd-resolved.service(8)."""
+
+_MAX_SIZE = 64 << 10
+"""Bytes of a resolv.conf that are read; it has some hundred."""
+
+# A FIFO is not waited for: anything may be at the path.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class HostResolvers:
+    """The name servers of networks and of this host; implements `backends.Resolvers`.
+
+    Args:
+        settings: returns the settings, with those of networks.
+        resolv_conf: the host's resolv.conf(5).
+        resolved: the file of systemd-resolved.
+    """
+
+    def __init__(
+        self, settings: Callable[[], Settings], resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED
+    ) -> None:
+        self._settings = settings
+        self._resolv_conf = resolv_conf
+        self._resolved = resolved
+
+    async def of(self, networks: Sequence[NetworkName]) -> Resolver:
+        """Return the name servers and search domains for a guest of these networks.
+
+        Args:
+            networks: of its NICs; the first is that of its name server.
+
+        Raises:
+            SettingsError: a settings file is wrong.
+        """
+        settings = self._settings()
+        found = UNSET
+        for name in networks:
+            network = settings.network(name)
+            found |= network.resolver if network else UNSET
+        if found.servers and found.search:
+            return found
+        host = await asyncio.to_thread(host_resolver, self._resolv_conf, self._resolved)
+        first = settings.network(networks[0]) if networks else None
+        if first is None or not first.policy.metadata:
+            # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
+            host = without(host, map(IPv4Network, METADATA))
+        return found | host
+
+
+def host_resolver(resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED) -> Resolver:
+    """Return the name servers and search domains of this host that guests can use; those of no file are empty."""
+    found, stub = parse_resolv_conf(_content(resolv_conf))
+    if stub:
+        behind, _ = parse_resolv_conf(_content(resolved))
+        return Resolver(servers=behind.servers or found.servers, search=found.search or behind.search)
+    return found
+
+
+def _content(path: Path) -> str:
+    """Return the beginning of a regular file; empty if it cannot be read."""
+    try:
+        descriptor = os.open(path, _READ)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        content = os.read(descriptor, _MAX_SIZE).decode("ascii", "replace")
+        # Half a line can be another address.
+        return content.rpartition("\n")[0] if len(content) == _MAX_SIZE else content
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

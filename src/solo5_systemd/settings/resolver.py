@@ -1,0 +1,164 @@
+"""Name servers and search domains of guests: as a job or operator sets them, and as resolv.conf(5) has them."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from typing import TypeVar
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+SERVERS_MAX = 8
+"""Name servers of a guest. Resolvers of C libraries use three."""
+
+SEARCH_MAX = 6
+"""Search domains of a guest: the limit of resolv.conf(5) before glibc 2.26."""
+
+HOSTNAME_MAX = 253
+"""Characters of a host name or search domain, without a dot at the end (RFC 1035)."""
+
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
+_BROADCAST = IPv4Address("255.255.255.255")
+_STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolver:
+    """Name servers, in the order of their use, and search domains; empty: not set."""
+
+    servers: tuple[IPv4Address, ...] = ()
+    search: tuple[str, ...] = ()
+
+    def __or__(self, other: "Resolver") -> "Resolver":
+        """Return this resolver, with what it does not set taken from another."""
+        return Resolver(servers=self.servers or other.servers, search=self.search or other.search)
+
+
+UNSET = Resolver()
+
+
+def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
+    """Parse name servers and search domains.
+
+    Raises:
+        InvalidRequestError: one is malformed, or there are too many.
+    """
+    return Resolver(
+        servers=_each(tuple(servers), name_server, SERVERS_MAX, "name servers"),
+        search=_each(tuple(search), search_domain, SEARCH_MAX, "search domains"),
+    )
+
+
+def resolver_of(fields: Fields) -> Resolver:
+    """Return the keys `dns` and `search` of a network's table; other keys are ignored.
+
+    Raises:
+        Solo5Error: (of the class of `fields`) a value is invalid.
+    """
+    for key, most in (("dns", SERVERS_MAX), ("search", SEARCH_MAX)):
+        if len(fields.texts(key, ())) > most:
+            raise fields.wrong(key, f"{len(fields.texts(key))} entries", f"at most {most}")
+    return Resolver(
+        servers=tuple(dict.fromkeys(fields.each("dns", name_server))),
+        search=tuple(dict.fromkeys(fields.each("search", search_domain))),
+    )
+
+
+def _each(texts: tuple[str, ...], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
+    if len(texts) > most:  # before any work that grows with them
+        raise InvalidRequestError(f"there are {len(texts)} {what}: expected at most {most}.")
+    return tuple(dict.fromkeys(map(parse, texts)))
+
+
+def name_server(text: str) -> IPv4Address:
+    """Parse the address of a name server.
+
+    Raises:
+        InvalidRequestError: malformed, IPv6, or no address of another machine.
+    """
+    address = _address(text)
+    if isinstance(address, IPv6Address):
+        raise InvalidRequestError(
+            f"name server {text[:80]!r} is an IPv6 address: expected an IPv4 address, since guests have no other."
+        )
+    if address is None or not _can_serve(address):
+        raise InvalidRequestError(
+            f"name server {text[:80]!r} is not usable: expected the IPv4 address of another machine, such as 9.9.9.9."
+        )
+    return address
+
+
+def search_domain(text: str) -> str:
+    """Parse a search domain.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    return _domain(text, "search domain", "such as example.org")
+
+
+def hostname(text: str) -> str:
+    """Parse a host name.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    return _domain(text, "host name", "such as web or web.example.org")
+
+
+def _domain(text: str, what: str, example: str) -> str:
+    plain = text.removesuffix(".")
+    if not _is_domain(plain):
+        raise InvalidRequestError(
+            f"{what} {text[:80]!r} is not a domain name: expected labels of at most 63 letters, digits, '-' and '_', "
+            f"{HOSTNAME_MAX} characters in all, {example}."
+        )
+    return plain
+
+
+def _is_domain(text: str) -> bool:
+    return len(text) <= HOSTNAME_MAX and _DOMAIN.fullmatch(text) is not None
+
+
+def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
+    """Return what guests can use of resolv.conf(5), and whether it has the stub of systemd-resolved.
+
+    Lines that are not valid, IPv6 addresses and addresses of this host itself are skipped: the file is not the job's.
+    """
+    servers: list[IPv4Address] = []
+    search: list[str] = []
+    stub = False
+    for line in text.splitlines():
+        keyword, *words = line.split() or [""]
+        if keyword == "nameserver" and words:
+            address = _address(words[0])
+            stub = stub or _STUB.fullmatch(words[0]) is not None
+            servers += [address] if isinstance(address, IPv4Address) and _can_serve(address) else []
+        elif keyword in ("search", "domain"):  # the last one counts
+            search = [plain for word in words if _is_domain(plain := word.removesuffix("."))]
+    found = Resolver(
+        servers=tuple(dict.fromkeys(servers))[:SERVERS_MAX], search=tuple(dict.fromkeys(search))[:SEARCH_MAX]
+    )
+    return found, stub
+
+
+def without(found: Resolver, networks: Iterable[IPv4Network]) -> Resolver:
+    """Return a resolver without the servers in some networks."""
+    closed = tuple(networks)
+    servers = tuple(server for server in found.servers if not any(server in network for network in closed))
+    return Resolver(servers=servers, search=found.search)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _can_serve(address: IPv4Address) -> bool:
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast or address == _BROADCAST)

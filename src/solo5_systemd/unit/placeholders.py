@@ -1,0 +1,192 @@
+"""Placeholders in the guest's arguments, replaced by values of the task.
+
+    --ipv4={net.service.ipv4_cidr} --ipv4-gateway={net.service.gateway4} --resolver={dns} --name={hostname}
+    {mirage} --resolver={dns}
+
+`{mirage}` is an argument of its own, and expands to several. A doubled brace is a literal brace: `{{name}}` reaches the
+guest as `{name}`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName, primary_nic
+from solo5_systemd.network.model import Lease, PortRequest
+from solo5_systemd.settings.resolver import UNSET, Resolver
+
+COMMAND_LINE_MAX = 8191
+"""Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""
+
+HOSTNAME = "hostname"
+SEARCH = "search"
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_SERVER = re.compile(r"dns([1-9][0-9]{0,4})?", re.ASCII)
+_WHOLE = re.compile(r"\{([^{}]*)\}")
+
+
+def placeholders(
+    task: TaskName,
+    memory_mib: int,
+    leases: Iterable[Lease],
+    *,
+    ports: Iterable[PortRequest] = (),
+    labels: Iterable[tuple[str, int]] = (),
+    resolver: Resolver = UNSET,
+    hostname: str = "",
+) -> dict[str, str]:
+    """Return the value of each placeholder that the arguments of this task may contain.
+
+    Args:
+        task: its name.
+        memory_mib: of the guest.
+        leases: one for each NIC.
+        ports: published ports.
+        labels: ports of the host by label.
+        resolver: name servers and search domains; what it does not have has no placeholder.
+        hostname: of the guest; empty: the task's name.
+    """
+    values = {"name": str(task), "memory_mib": str(memory_mib), HOSTNAME: hostname or str(task)}
+    for lease in leases:
+        values |= {
+            f"net.{lease.nic}.ipv4": str(lease.ipv4.ip),
+            f"net.{lease.nic}.ipv4_cidr": str(lease.ipv4),
+            f"net.{lease.nic}.prefix4": str(lease.ipv4.network.prefixlen),
+            f"net.{lease.nic}.netmask4": str(lease.ipv4.netmask),
+            f"net.{lease.nic}.gateway4": str(lease.gateway4),
+            f"net.{lease.nic}.mac": lease.mac,
+            f"net.{lease.nic}.mtu": str(lease.mtu),
+            f"net.{lease.nic}.network": lease.network,
+            f"net.{lease.nic}.tap": lease.tap,
+        }
+    for port in ports:  # the first of several host ports that lead to one
+        values.setdefault(f"port.{port.port}/{port.protocol}", str(port.host_port))
+    values |= {f"port.{label}": str(number) for label, number in labels}
+    return values | dict(_of_resolver(resolver))
+
+
+def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
+    if resolver.servers:
+        yield "dns", ",".join(map(str, resolver.servers))
+    for number, server in enumerate(resolver.servers, 1):
+        yield f"dns{number}", str(server)
+    if resolver.search:
+        yield SEARCH, ",".join(resolver.search)
+
+
+def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
+    """Return the arguments for which `{mirage}` stands, and `{mirage.NIC}` of each NIC.
+
+    Every MirageOS image from 3.0 on with a static IPv4 stack has `--ipv4` and `--ipv4-gateway`. The stack of a second
+    NIC has a group, which prefixes them (`--management-ipv4`); it is not in the manifest, so it is named explicitly.
+    `--ipv4-only` and `--name` exist in some images only, and any other one exits with 64 on them.
+    """
+    primary = primary_nic([lease.nic for lease in leases])
+    found = {f"mirage.{lease.nic}": _addresses(lease, f"{lease.nic}-") for lease in leases}
+    return found | {"mirage": next((_addresses(lease, "") for lease in leases if lease.nic == primary), ())}
+
+
+def _addresses(lease: Lease, prefix: str) -> tuple[str, ...]:
+    return f"--{prefix}ipv4={lease.ipv4}", f"--{prefix}ipv4-gateway={lease.gateway4}"
+
+
+def used(arguments: Iterable[str]) -> frozenset[str]:
+    """Return the names of the placeholders in the arguments, known or not."""
+    found = {match[1] for argument in arguments for match in _TOKEN.finditer(argument)}
+    return frozenset(name for name in found if name is not None)
+
+
+def uses_servers(arguments: Iterable[str]) -> bool:
+    """Return whether an argument has the name servers, `{dns}` or one such as `{dns1}`."""
+    return any(map(_SERVER.fullmatch, used(arguments)))
+
+
+def uses_search(arguments: Iterable[str]) -> bool:
+    """Return whether an argument has the search domains."""
+    return SEARCH in used(arguments)
+
+
+def uses_hostname(arguments: Iterable[str]) -> bool:
+    """Return whether an argument has the host name."""
+    return HOSTNAME in used(arguments)
+
+
+def expand(
+    arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]] | None = None
+) -> tuple[str, ...]:
+    """Return the arguments with all placeholders replaced.
+
+    Args:
+        arguments: of the guest.
+        values: of placeholders, by name.
+        groups: the arguments for which a placeholder stands that is an argument of its own, by name.
+
+    Raises:
+        InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
+    """
+    expanded = tuple(_each(arguments, values, groups or {}))
+    if any("\0" in argument for argument in expanded):
+        raise InvalidRequestError("an argument holds a NUL byte: expected text.")
+    length = len(" ".join(expanded).encode("utf-8", "surrogateescape"))
+    if length > COMMAND_LINE_MAX:
+        raise InvalidRequestError(
+            f"the guest's arguments are {length} bytes long: expected at most {COMMAND_LINE_MAX}, the tender's limit."
+        )
+    return expanded
+
+
+def _each(arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for argument in arguments:
+        whole = _WHOLE.fullmatch(argument)
+        if whole and whole[1] in groups:
+            yield from groups[whole[1]]
+        else:
+            yield _expand_one(argument, values, groups)
+
+
+def _expand_one(argument: str, values: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        token = match[0]
+        if token in ("{{", "}}"):
+            return token[0]
+        if match[1] in values:
+            return values[match[1]]
+        raise _error(argument, token, match[1] or "", values, groups)
+
+    return _TOKEN.sub(replace, argument)
+
+
+def _error(
+    argument: str, token: str, name: str, values: Mapping[str, str], groups: Mapping[str, Sequence[str]]
+) -> InvalidRequestError:
+    if name in groups:
+        return InvalidRequestError(
+            f"argument {argument!r} has {token} within other text: expected it as an argument of its own, since it "
+            "expands to several."
+        )
+    if name == SEARCH:
+        return InvalidRequestError(
+            f"argument {argument!r} has {token}, and there is no search domain: expected one in the job, the network "
+            "or the host's resolv.conf.",
+            f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}.",
+        )
+    if _SERVER.fullmatch(name):
+        count = sum(_SERVER.fullmatch(known) is not None for known in values if known != "dns")
+        lacks = f"the only placeholders of name servers are {{dns}} and {{dns1}} to {{dns{count}}}"
+        return InvalidRequestError(
+            f"argument {argument!r} has {token}, and {lacks if count else 'there is no name server'}: expected "
+            "name servers that guests can use in the job, the network or the host's resolv.conf.",
+            f"Set {_WHERE.format(key='dns', option='--dns', job='servers', example='9.9.9.9')}.",
+        )
+    known = ", ".join(f"{{{name}}}" for name in sorted((*values, *groups)))
+    return InvalidRequestError(
+        f"argument {argument!r} has the unknown placeholder {token!r}: expected one of {known}.",
+        "Double the braces ({{ and }}) to pass them on as they are.",
+    )
+
+
+_WHERE = (
+    '{key} = ["{example}"] in [network.NAME] of /etc/solo5, {option} of solo5ctl run, or '
+    'network {{ dns {{ {job} = ["{example}"] }} }} in the job'
+)

@@ -1,0 +1,154 @@
+"""Name servers and search domains that guests cannot use: refused in a job or setting, skipped in resolv.conf."""
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.resolver import (
+    SEARCH_MAX,
+    SERVERS_MAX,
+    UNSET,
+    Resolver,
+    hostname,
+    name_server,
+    parse_resolv_conf,
+    resolver,
+    search_domain,
+    without,
+)
+
+QUAD9 = IPv4Address("9.9.9.9")
+INNER = IPv4Address("192.0.2.53")
+
+
+def test_servers_and_domains_keep_their_order_and_appear_once() -> None:
+    assert resolver(["9.9.9.9", "192.0.2.53", "9.9.9.9"], ["b.example", "a.example."]) == Resolver(
+        servers=(QUAD9, INNER), search=("b.example", "a.example")
+    )
+
+
+def test_what_a_resolver_does_not_set_is_anothers() -> None:
+    servers, search = Resolver(servers=(QUAD9,)), Resolver(search=("lan",))
+    assert servers | search == Resolver(servers=(QUAD9,), search=("lan",))
+    assert servers | Resolver(servers=(INNER,)) == servers
+    assert UNSET | UNSET == UNSET
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("; rm -rf /", "name server '; rm -rf /' is not usable: expected the IPv4 address of another machine"),
+        ("9.9.9.9\n", "is not usable"),
+        ("9.9.9.9\nsearch x", "is not usable"),
+        ("", "name server '' is not usable"),
+        ("9.9.9.9,1.1.1.1", "is not usable"),
+        ("9.9.9.9:53", "is not usable"),
+        ("dns.example.org", "is not usable"),
+        ("٩.9.9.9", "is not usable"),
+        ("127.0.0.53", "name server '127.0.0.53' is not usable"),
+        ("0.0.0.0", "is not usable"),
+        ("224.0.0.251", "is not usable"),
+        ("255.255.255.255", "is not usable"),
+        ("2620:fe::fe", "name server '2620:fe::fe' is an IPv6 address: expected an IPv4 address"),
+        ("::ffff:9.9.9.9", "is an IPv6 address"),
+        ("fe80::1%" + "x" * 1_000_000, "is an IPv6 address"),
+        ("9" * 1_000_000, "is not usable"),
+    ],
+)
+def test_server_that_no_guest_can_use_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        name_server(text)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["example.org", "lan", "a-b.c_d", "_tcp.example", "x" * 63, ".".join(["a" * 49] * 5)])
+def test_domain_names(text: str) -> None:
+    assert search_domain(text) == text
+    assert hostname(f"{text}.") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ".", "a..b", "a..", ".a", "-a", "a-", "a b", "a\n", "a\x1b[2J", "é", "a,b", "x" * 64, "a." * 130, "a" * 10**6],
+)
+def test_what_is_no_domain_name_is_refused(text: str) -> None:
+    for parse, what in ((search_domain, "search domain"), (hostname, "host name")):
+        with pytest.raises(InvalidRequestError, match=f"^{what} .* is not a domain name: expected labels") as caught:
+            parse(text)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 600
+
+
+def test_thousands_are_refused_before_one_is_read() -> None:
+    with pytest.raises(InvalidRequestError, match="there are 10000 name servers: expected at most 8"):
+        resolver(["; rm"] * 10_000, [])
+    with pytest.raises(InvalidRequestError, match="there are 10000 search domains: expected at most 6"):
+        resolver([], ["-"] * 10_000)
+    servers = [f"10.0.0.{i}" for i in range(SERVERS_MAX)]
+    assert len(resolver(servers, [f"d{i}" for i in range(SEARCH_MAX)]).servers) == SERVERS_MAX
+
+
+# --- resolv.conf -------------------------------------------------------------------------------------------------
+
+
+def test_resolv_conf_has_servers_and_the_last_search_line() -> None:
+    text = (
+        "# by hand\n; too\nnameserver 9.9.9.9\nnameserver\t192.0.2.53 # inner\nnameserver 9.9.9.9\n"
+        "domain old.example\nsearch example.org. lan .\noptions ndots:2\n"
+    )
+    assert parse_resolv_conf(text) == (Resolver(servers=(QUAD9, INNER), search=("example.org", "lan")), False)
+
+
+@pytest.mark.parametrize("stub", ["127.0.0.53", "127.0.0.54"])
+def test_stub_of_resolved_is_recognised_and_no_server(stub: str) -> None:
+    assert parse_resolv_conf(f"nameserver {stub}\n") == (UNSET, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nameserver",
+        "nameserver ",
+        "nameserver 127.0.0.1",
+        "nameserver ::1",
+        "nameserver 2620:fe::fe",
+        "nameserver fe80::1%eth0",
+        "nameserver 0.0.0.0",
+        "nameserver 300.1.1.1",
+        "nameserver=9.9.9.9",
+        "NAMESERVER 9.9.9.9",
+        "search -bad- \x1b[2J a..b " + "x" * 300,
+        "search",
+        "\0\0\0",
+    ],
+)
+def test_line_of_no_use_is_skipped(line: str) -> None:
+    assert parse_resolv_conf(line) == (UNSET, False)
+    assert parse_resolv_conf(f"{line}\nnameserver 9.9.9.9\n") == (Resolver(servers=(QUAD9,)), False)
+
+
+def test_resolv_conf_of_thousands_of_lines_is_cut() -> None:
+    lines = [f"nameserver 10.0.{i // 250}.{i % 250}" for i in range(10_000)]
+    found, _ = parse_resolv_conf("\n".join([*lines, "search " + " ".join(f"d{i}" for i in range(1000))]))
+    assert (len(found.servers), found.servers[0], len(found.search)) == (
+        SERVERS_MAX,
+        IPv4Address("10.0.0.0"),
+        SEARCH_MAX,
+    )
+
+
+@given(st.text(max_size=500))
+def test_any_resolv_conf_is_read(text: str) -> None:
+    found, _ = parse_resolv_conf(text)
+    assert resolver(map(str, found.servers), found.search) == found
+
+
+def test_servers_in_closed_networks_are_left_out() -> None:
+    found = Resolver(servers=(IPv4Address("169.254.169.254"), QUAD9), search=("lan",))
+    closed = [IPv4Network("169.254.0.0/16")]
+    assert without(found, closed) == Resolver(servers=(QUAD9,), search=("lan",))
+    assert without(found, []) == found

@@ -1,0 +1,177 @@
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.fakes.tasks import LEASE, PORTS
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.unit.placeholders import (
+    COMMAND_LINE_MAX,
+    expand,
+    mirage,
+    placeholders,
+    used,
+    uses_hostname,
+    uses_search,
+    uses_servers,
+)
+
+VALUES = placeholders(TaskName("web"), 64, [LEASE])
+RESOLVER = Resolver(servers=(IPv4Address("9.9.9.9"), IPv4Address("192.0.2.53")), search=("example.org", "lan"))
+ALL = placeholders(
+    TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 20080)], resolver=RESOLVER, hostname="shop"
+)
+SECOND = replace(LEASE, nic=DeviceName("admin"), ipv4=IPv4Interface("10.9.0.7/16"))
+MIRAGE = ("--ipv4=10.89.0.2/24", "--ipv4-gateway=10.89.0.1")
+
+
+@pytest.mark.parametrize(
+    "argument, expanded",
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("{name}", "web"),
+        ("{memory_mib}", "64"),
+        ("{net.service.ipv4}", "10.89.0.2"),
+        ("{net.service.ipv4_cidr}", "10.89.0.2/24"),
+        ("{net.service.prefix4}", "24"),
+        ("{net.service.netmask4}", "255.255.255.0"),
+        ("{net.service.gateway4}", "10.89.0.1"),
+        ("{net.service.mac}", "02:00:5e:10:00:01"),
+        ("{net.service.mtu}", "1500"),
+        ("{net.service.network}", "default"),
+        ("{net.service.tap}", "s5-1f00c0de"),
+        ("--a={name}:{name}", "--a=web:web"),
+        ("{{name}}", "{name}"),
+        ("{{{name}}}", "{web}"),
+        ('{{"a": {{}}}}', '{"a": {}}'),
+    ],
+)
+def test_a_placeholder_is_filled_and_a_doubled_brace_stands_for_itself(argument: str, expanded: str) -> None:
+    assert expand([argument], VALUES) == (expanded,)
+
+
+def test_every_nic_has_placeholders_of_its_own() -> None:
+    values = placeholders(TaskName("web"), 64, [LEASE, SECOND])
+    assert expand(["{net.admin.ipv4_cidr}", "{net.service.ipv4}"], values) == ("10.9.0.7/16", "10.89.0.2")
+
+
+def test_a_value_is_never_expanded_again() -> None:
+    assert expand(["{a}"], {"a": "{b}", "b": "no"}) == ("{b}",)
+
+
+@pytest.mark.parametrize("argument", ["{", "}", "{}", "{nam}", "{net.other.ipv4}", "{name", "a}b", "{name }"])
+def test_what_is_no_placeholder_is_refused_with_those_that_are(argument: str) -> None:
+    with pytest.raises(InvalidRequestError, match="expected one of .*{name}.*Double the braces") as caught:
+        expand([argument], VALUES)
+    assert repr(argument) in str(caught.value)
+
+
+def test_a_nul_byte_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="NUL"):
+        expand(["a\0b"], VALUES)
+
+
+def test_the_line_may_be_as_long_as_a_tender_takes_and_no_longer() -> None:
+    half = "x" * (COMMAND_LINE_MAX // 2)
+    assert expand([half, half], VALUES)  # with the blank in between: the limit itself
+    with pytest.raises(InvalidRequestError, match="are 8192 bytes long: expected at most 8191"):
+        expand([half, half + "x"], VALUES)
+
+
+def test_length_is_counted_in_bytes() -> None:
+    with pytest.raises(InvalidRequestError, match="are 8192 bytes"):
+        expand(["ä" * 4096], VALUES)
+
+
+@given(st.text(max_size=200).filter(lambda text: "\0" not in text))
+def test_any_text_with_its_braces_doubled_reaches_the_guest_as_it_is(text: str) -> None:
+    assert expand([text.replace("{", "{{").replace("}", "}}")], VALUES) == (text,)
+
+
+@pytest.mark.parametrize(
+    "argument, expanded",
+    [
+        ("{dns}", "9.9.9.9,192.0.2.53"),
+        ("{dns1}/{dns2}", "9.9.9.9/192.0.2.53"),
+        ("--search={search}", "--search=example.org,lan"),
+        ("{hostname}", "shop"),
+        ("{port.80/tcp}", "8080"),
+        ("{port.53/udp}", "53"),
+        ("{port.http}", "20080"),
+    ],
+)
+def test_name_servers_ports_and_host_name_are_filled_in(argument: str, expanded: str) -> None:
+    assert expand([argument], ALL) == (expanded,)
+
+
+def test_host_name_is_the_tasks_name_unless_it_is_set() -> None:
+    assert expand(["{hostname}"], VALUES) == ("web",)
+
+
+def test_port_is_the_first_of_the_host_ports_that_lead_to_it() -> None:
+    again = [*PORTS, replace(PORTS[0], host_port=9090)]
+    assert placeholders(TaskName("web"), 64, [LEASE], ports=again)["port.80/tcp"] == "8080"
+
+
+@pytest.mark.parametrize(
+    "argument, values, words",
+    [
+        ("{dns}", VALUES, "has {dns}, and there is no name server: expected name servers that guests can use"),
+        ("-r{dns1}", VALUES, 'Set dns = ["9.9.9.9"] in [network.NAME] of /etc/solo5, --dns of solo5ctl run, or'),
+        ("{dns}", VALUES, 'network { dns { servers = ["9.9.9.9"] } } in the job.'),
+        ("{dns3}", ALL, "the only placeholders of name servers are {dns} and {dns1} to {dns2}"),
+        ("{search}", VALUES, "has {search}, and there is no search domain: expected one in the job"),
+        ("{search}", VALUES, 'Set search = ["example.org"] in [network.NAME] of /etc/solo5, --dns-search of'),
+        ("{dns0}", ALL, "unknown placeholder '{dns0}'"),
+        ("{port.81/tcp}", ALL, "unknown placeholder '{port.81/tcp}': expected one of"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_to_set(argument: str, values: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        expand([argument], values)
+    assert words in str(caught.value)
+
+
+def test_mirage_stands_for_address_and_gateway_of_the_primary_nic() -> None:
+    assert expand(["-l", "{mirage}", "x"], ALL, mirage([SECOND, LEASE])) == ("-l", *MIRAGE, "x")
+    assert expand(["{mirage}"], ALL, mirage([SECOND])) == ("--ipv4=10.9.0.7/16", "--ipv4-gateway=10.89.0.1")
+
+
+def test_mirage_stands_for_nothing_without_a_nic() -> None:
+    assert expand(["{mirage}"], VALUES, mirage([])) == ()
+    assert expand(["a", "{mirage}", "b"], VALUES, mirage([])) == ("a", "b")
+
+
+def test_mirage_of_a_nic_has_the_nics_name_as_the_group_of_its_stack() -> None:
+    group = ("--admin-ipv4=10.9.0.7/16", "--admin-ipv4-gateway=10.89.0.1")
+    assert expand(["{mirage}", "{mirage.admin}"], ALL, mirage([LEASE, SECOND])) == (*MIRAGE, *group)
+
+
+@pytest.mark.parametrize("argument", ["x{mirage}", "{mirage} ", "{mirage}{mirage}", "--a={mirage.service}"])
+def test_mirage_within_an_argument_is_refused(argument: str) -> None:
+    with pytest.raises(InvalidRequestError, match="within other text: expected it as an argument of its own") as caught:
+        expand([argument], ALL, mirage([LEASE]))
+    assert repr(argument) in str(caught.value)
+
+
+def test_mirage_with_doubled_braces_and_of_an_absent_nic() -> None:
+    assert expand(["{{mirage}}"], ALL, mirage([LEASE])) == ("{mirage}",)
+    with pytest.raises(InvalidRequestError, match="unknown placeholder '{mirage.other}': expected one of .*{mirage}"):
+        expand(["{mirage.other}"], ALL, mirage([LEASE]))
+
+
+def test_what_mirage_stands_for_counts_for_the_length() -> None:
+    with pytest.raises(InvalidRequestError, match="expected at most 8191"):
+        expand(["{mirage}", "x" * (COMMAND_LINE_MAX - 10)], ALL, mirage([LEASE]))
+
+
+def test_used_placeholders_are_those_in_single_braces() -> None:
+    assert used(["{name}-{dns}", "{{search}}", "}", "{"]) == {"name", "dns"}
+    assert (uses_servers(["{dns2}"]), uses_servers(["{{dns}}", "{dns0}", "{dnsx}"])) == (True, False)
+    assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
+    assert (uses_hostname(["{hostname}"]), uses_hostname(["{name}"])) == (True, False)
