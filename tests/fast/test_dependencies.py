@@ -51,8 +51,13 @@ ALWAYS = {"/bin/sh"}
 OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
 """Programs in units that are this package's, or run it."""
 
-NO_SOCKETS = {"/run/systemd/units", "/run/systemd/system", "/run/systemd/dynamic-uid"}
-"""Directories of PID 1's."""
+NO_SOCKETS = {
+    "/run/systemd/units",
+    "/run/systemd/system",
+    "/run/systemd/dynamic-uid",
+    "/run/systemd/resolve/resolv.conf",
+}
+"""Directories of PID 1's, and a file of systemd-resolved that need not exist."""
 
 
 def named(kind: Kind) -> set[str]:

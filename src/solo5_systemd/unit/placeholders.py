@@ -1,7 +1,7 @@
 """Placeholders in the guest's arguments, replaced by values of the task.
 
-    --ipv4={net.service.ipv4_cidr} --ipv4-gateway={net.service.gateway4} --resolver={dns} --name={hostname}
-    {mirage} --resolver={dns}
+    --ipv4={net.service.ipv4_cidr} --ipv4-gateway={net.service.gateway4} --resolver={dns1} --name={hostname}
+    {mirage} --dns-servers={dns.udp}
 
 `{mirage}` is an argument of its own, and expands to several. A doubled brace is a literal brace: `{{name}}` reaches the
 guest as `{name}`.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, primary_nic
-from solo5_systemd.network.model import Lease, PortRequest
+from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 COMMAND_LINE_MAX = 8191
@@ -22,7 +22,7 @@ HOSTNAME = "hostname"
 SEARCH = "search"
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_SERVER = re.compile(r"dns([1-9][0-9]{0,4})?", re.ASCII)
+_SERVERS = re.compile(r"dns(\.udp|\.tcp|[1-9][0-9]{0,4})?", re.ASCII)
 _WHOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -69,6 +69,8 @@ def placeholders(
 def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
     if resolver.servers:
         yield "dns", ",".join(map(str, resolver.servers))
+        for protocol in Protocol:  # as dns-client of MirageOS 4.4 or later takes them; it refuses a plain address
+            yield f"dns.{protocol}", ",".join(f"{protocol}:{server}" for server in resolver.servers)
     for number, server in enumerate(resolver.servers, 1):
         yield f"dns{number}", str(server)
     if resolver.search:
@@ -98,8 +100,8 @@ def used(arguments: Iterable[str]) -> frozenset[str]:
 
 
 def uses_servers(arguments: Iterable[str]) -> bool:
-    """Return whether an argument has the name servers, `{dns}` or one such as `{dns1}`."""
-    return any(map(_SERVER.fullmatch, used(arguments)))
+    """Return whether an argument has the name servers, such as `{dns}`, or one of them, such as `{dns1}`."""
+    return any(map(_SERVERS.fullmatch, used(arguments)))
 
 
 def uses_search(arguments: Iterable[str]) -> bool:
@@ -171,9 +173,9 @@ def _error(
             "or the host's resolv.conf.",
             f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}.",
         )
-    if _SERVER.fullmatch(name):
-        count = sum(_SERVER.fullmatch(known) is not None for known in values if known != "dns")
-        lacks = f"the only placeholders of name servers are {{dns}} and {{dns1}} to {{dns{count}}}"
+    if _SERVERS.fullmatch(name):
+        count = len(values["dns"].split(",")) if "dns" in values else 0
+        lacks = f"the last name server is {{dns{count}}}"
         return InvalidRequestError(
             f"argument {argument!r} has {token}, and {lacks if count else 'there is no name server'}: expected "
             "name servers that guests can use in the job, the network or the host's resolv.conf.",

@@ -13,9 +13,11 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.model import POLICY_KEYS
+from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.outcome import Ending
-from solo5_systemd.unit.placeholders import placeholders
+from solo5_systemd.unit.placeholders import mirage, placeholders
 
+RESOLVER = resolver(["9.9.9.9"], ["lan"])
 MAN = Path(__file__).parents[3] / "docs" / "man"
 EVERYWHERE = {"-h", "--help", "--no-color", "--json"}
 VERBS = [words for words in PARSERS if words not in ("", "network")]
@@ -58,7 +60,8 @@ def test_each_choice_and_default_is_documented() -> None:
 
 def test_every_placeholder_is_named() -> None:
     text = re.sub(r"\\f[A-Z]", "", section("run")).replace("NIC", "service")
-    names = placeholders(TaskName("web"), 64, [LEASE])
+    names = {**placeholders(TaskName("web"), 64, [LEASE], ports=PORTS, resolver=RESOLVER), **mirage([LEASE])}
+    text = text.replace("PORT", "80").replace("80/udp", "53/udp")
     assert [name for name in names if f"{{{name}}}" not in text] == []
 
 
@@ -97,7 +100,18 @@ def test_every_exit_status_of_an_error_is_documented() -> None:
     assert [status for status in statuses if f".B {status}\n" not in text] == []
 
 
-SETTINGS = ["tender_paths", "reserved_ports", "ipv4", "gateway4", "bridge", "mtu", "masquerade", *POLICY_KEYS]
+SETTINGS = [
+    "tender_paths",
+    "reserved_ports",
+    "ipv4",
+    "gateway4",
+    "bridge",
+    "mtu",
+    "masquerade",
+    "dns",
+    "search",
+    *POLICY_KEYS,
+]
 
 
 @pytest.mark.parametrize("key", SETTINGS)

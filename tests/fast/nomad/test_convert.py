@@ -192,7 +192,7 @@ def test_empty_dns_block_sets_nothing() -> None:
 
 
 def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:
-    hint = 'Add an argument that the guest takes, such as "--resolver={dns}", or remove servers.'
+    hint = 'Add an argument that the guest takes, such as "--dns-servers={dns.udp}", or remove servers.'
     assert hint in refusal(with_dns("{search}", "{{dns}}", servers=["9.9.9.9"]))
     assert "expected {search} in args" in refusal(with_dns("{dns}", servers=["9.9.9.9"], searches=["lan"]))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fast.host.test_checks import GOOD
-from tests.support.fakes.tasks import LEASE
+from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
@@ -19,7 +19,8 @@ from solo5_systemd.nomad.events.stream import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings.model import Settings
-from solo5_systemd.unit.placeholders import placeholders
+from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.unit.placeholders import mirage, placeholders
 from solo5_systemd.workload import Publish
 
 MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()
@@ -114,8 +115,12 @@ def test_every_property_that_a_job_may_set_is_named() -> None:
 
 
 def test_every_placeholder_is_named() -> None:
-    text = section("Task configuration").replace("net.NIC.", "net.service.")
-    assert [name for name in placeholders(TaskName("web"), 64, [LEASE]) if f"`{{{name}}}`" not in text] == []
+    text = section("Task configuration").replace("NIC}", "service}").replace("net.NIC.", "net.service.")
+    text = text.replace("port.LABEL", "port.http").replace("PORT/udp", "53/udp")
+    names = placeholders(
+        TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 80)], resolver=resolver(["9.9.9.9"], ["lan"])
+    )
+    assert [name for name in (*names, *mirage([LEASE])) if f"`{{{name}}}`" not in text] == []
 
 
 def test_every_attribute_is_named() -> None:

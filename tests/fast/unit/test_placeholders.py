@@ -97,6 +97,8 @@ def test_any_text_with_its_braces_doubled_reaches_the_guest_as_it_is(text: str) 
     "argument, expanded",
     [
         ("{dns}", "9.9.9.9,192.0.2.53"),
+        ("{dns.udp}", "udp:9.9.9.9,udp:192.0.2.53"),
+        ("{dns.tcp}", "tcp:9.9.9.9,tcp:192.0.2.53"),
         ("{dns1}/{dns2}", "9.9.9.9/192.0.2.53"),
         ("--search={search}", "--search=example.org,lan"),
         ("{hostname}", "shop"),
@@ -124,7 +126,8 @@ def test_port_is_the_first_of_the_host_ports_that_lead_to_it() -> None:
         ("{dns}", VALUES, "has {dns}, and there is no name server: expected name servers that guests can use"),
         ("-r{dns1}", VALUES, 'Set dns = ["9.9.9.9"] in [network.NAME] of /etc/solo5, --dns of solo5ctl run, or'),
         ("{dns}", VALUES, 'network { dns { servers = ["9.9.9.9"] } } in the job.'),
-        ("{dns3}", ALL, "the only placeholders of name servers are {dns} and {dns1} to {dns2}"),
+        ("{dns3}", ALL, "has {dns3}, and the last name server is {dns2}: expected name servers that guests can use"),
+        ("{dns.tls}", ALL, "unknown placeholder '{dns.tls}'"),
         ("{search}", VALUES, "has {search}, and there is no search domain: expected one in the job"),
         ("{search}", VALUES, 'Set search = ["example.org"] in [network.NAME] of /etc/solo5, --dns-search of'),
         ("{dns0}", ALL, "unknown placeholder '{dns0}'"),
@@ -172,6 +175,10 @@ def test_what_mirage_stands_for_counts_for_the_length() -> None:
 
 def test_used_placeholders_are_those_in_single_braces() -> None:
     assert used(["{name}-{dns}", "{{search}}", "}", "{"]) == {"name", "dns"}
-    assert (uses_servers(["{dns2}"]), uses_servers(["{{dns}}", "{dns0}", "{dnsx}"])) == (True, False)
+    assert (uses_servers(["{dns2}"]), uses_servers(["{dns.udp}"]), uses_servers(["{{dns}}", "{dns0}", "{dnsx}"])) == (
+        True,
+        True,
+        False,
+    )
     assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
     assert (uses_hostname(["{hostname}"]), uses_hostname(["{name}"])) == (True, False)

@@ -37,6 +37,8 @@ network "closed" {
   metadata   = true
   connections = 64
   fragments  = true
+  dns        = ["192.0.2.53", "192.0.2.54"]
+  search     = ["closed.example"]
 }
 defaults {
   tender         = "spt"
@@ -242,6 +244,17 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     [opened] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "closed"))
     assert {key: opened[key] for key in OPENED} == OPENED
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
+
+
+@pytest.mark.usefixtures("closed")
+def test_name_servers_of_a_network_are_the_guests(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["{{mirage}}", "{{dns}}", "{{search}}"]\n' + CLOSED_NIC
+    [alloc] = jobs.run(hcl("resolving", config))
+    about = inspect(name_of(alloc))
+    assert (about["dns"], about["dns_search"]) == (["192.0.2.53", "192.0.2.54"], ["closed.example"])
+    [nic] = about["nics"]
+    line = f"--ipv4={nic['ipv4']} --ipv4-gateway=10.97.0.9 192.0.2.53,192.0.2.54 closed.example"
+    assert line in unit_property(unit(alloc), "ExecStart")
 
 
 def moment(alloc: str) -> int:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Outside, eventually, ok
+from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, Agent
-from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status
+from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status, unit
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
 
@@ -77,3 +77,16 @@ def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str,
     running(name)
     web = port(allocations(name)[0]["ID"], "http")
     eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")
+
+
+def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outside) -> None:
+    submit(jobs, "mirage", "mirage")
+    running("mirage")
+    alloc = allocations("mirage")[0]["ID"]
+    web = port(alloc, "http")
+    about = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
+    [nic] = about["nics"]
+    assert about["dns"] == ["9.9.9.9", "149.112.112.112"]
+    address = f"--ipv4={nic['ipv4']} --ipv4-gateway={nic['gateway4']}"
+    line = f"{address} --dns-servers=udp:9.9.9.9,udp:149.112.112.112 --public-port={web}"
+    eventually(lambda: line in outside.tcp(NODE_ADDRESS, web), "the guest has its arguments")

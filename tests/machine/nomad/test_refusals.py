@@ -1,14 +1,20 @@
 """Unsupported and wrong options are refused without a retry; `nomad alloc status` has the reason."""
 
+import json
 import re
 from typing import Any
 
 import pytest
-from tests.machine.conftest import Machine, ok, sh
+from tests.machine.conftest import GUESTS, Machine, ok, sh
 from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, allocation, ended, hcl, status, task
 
 PORT = 'network {\n  port "web" {\n    static = 8088\n    to = 80\n  }\n}\n'
 NO_IMAGE = 'template {\n  data = "no image"\n  destination = "local/bad.hvt"\n}\n'
+
+
+def dns(lines: str) -> str:
+    """Return the network block of a group."""
+    return f"network {{\n  dns {{\n{lines}\n  }}\n}}\n"
 
 
 def job(config: str, **more: Any) -> str:
@@ -40,9 +46,42 @@ REFUSED = {
         r"config\.properties\.TasksMax is 'infinity': expected no more than '16'",
     ),
     "a user": (job(SLEEPER, task='user = "nobody"'), r"sets user 'nobody'"),
-    "a resolver": (
-        job(SLEEPER, group=TWO_STARTS + 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'),
-        r"no resolv\.conf",
+    "name servers that no argument has": (
+        job(f'{SLEEPER}\nargs = ["{{{{dns}}}}"]', group=TWO_STARTS + dns('servers = ["192.0.2.53"]')),
+        r"network\.dns\.servers, which reach a unikernel among its arguments only: expected {dns} in args\. "
+        r'Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove servers',
+    ),
+    "search domains that no argument has": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["9.9.9.9"]\nsearches = ["lan"]')),
+        r"network\.dns\.searches, .*: expected {search} in args",
+    ),
+    "resolver options": (
+        job(SLEEPER, group=TWO_STARTS + dns('options = ["ndots:2"]')),
+        r"network\.dns\.options \(ndots:2\): a unikernel has no resolv\.conf",
+    ),
+    "a name server that is a command": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["; rm"]')),
+        r"network\.dns: name server '; rm' is not usable",
+    ),
+    "a name server with a second line": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns(r'servers = ["9.9.9.9\n--evil"]')),
+        r"name server '9\.9\.9\.9\\n--evil' is not usable",
+    ),
+    "an IPv6 name server": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["2620:fe::fe"]')),
+        r"name server '2620:fe::fe' is an IPv6 address",
+    ),
+    "10,000 name servers": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns(f"servers = {json.dumps(['9.9.9.9'] * 10_000)}")),
+        r"there are 10000 name servers: expected at most 8",
+    ),
+    "a search domain with control characters": (
+        job(f'{SLEEPER}\nargs = ["{{search}}"]', group=TWO_STARTS + dns(r'searches = ["a\u001b[2J"]')),
+        r"search domain 'a\\x1b\[2J' is not a domain name",
+    ),
+    "mirage within an argument": (
+        job(f'unikernel = "{GUESTS}/net.hvt"\nargs = ["x{{mirage}}"]'),
+        r"'x{mirage}' has {mirage} within other text: expected it as an argument of its own",
     ),
     "hardly any memory": (job(SLEEPER, memory=10), r"memory"),
 }
@@ -61,6 +100,8 @@ def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs, what: str) -
 
 MISTYPED = {
     "an unknown key": (f'{SLEEPER}\nunikernal = "x"', r"unikernal"),
+    "hosts, as of the docker driver": (f'{SLEEPER}\nextra_hosts = ["a:192.0.2.1"]', r"extra_hosts"),
+    "name servers, as of the docker driver": (f'{SLEEPER}\ndns_servers = ["192.0.2.1"]', r"dns_servers"),
     "no image": ('args = ["x"]', r"unikernel"),
     "a list for a text": ('unikernel = ["a"]', r"unikernel"),
 }

@@ -25,7 +25,7 @@ braces. See solo5ctl(1).
 
   solo5ctl run hello.spt
   solo5ctl run -d --name web -m 64M -p 8080:80 web.hvt {mirage}
-  solo5ctl run --dns 9.9.9.9 client.hvt {mirage} --resolver={dns}
+  solo5ctl run --dns 9.9.9.9 client.hvt {mirage} --dns-servers={dns.udp}
 """
 
 
@@ -138,13 +138,12 @@ def _check_placeholders(arguments: Namespace) -> None:
     """
     from solo5_systemd.unit.placeholders import uses_hostname, uses_search, uses_servers
 
-    for option, value, uses, argument in (
-        ("--dns", arguments.dns, uses_servers, "--resolver={dns}"),
-        ("--dns-search", arguments.dns_search, uses_search, "--search={search}"),
-        ("--hostname", arguments.hostname, uses_hostname, "--name={hostname}"),
+    for option, value, uses, placeholder, argument in (
+        ("--dns", arguments.dns, uses_servers, "{dns}", "--dns-servers={dns.udp}"),
+        ("--dns-search", arguments.dns_search, uses_search, "{search}", "--search={search}"),
+        ("--hostname", arguments.hostname, uses_hostname, "{hostname}", "--name={hostname}"),
     ):
         if value and not uses(arguments.arguments):
-            placeholder = argument.partition("=")[2]
             raise InvalidRequestError(
                 f"{option} has no effect: expected {placeholder} in an argument of the guest.",
                 f"Add an argument that the guest takes, such as {argument}",

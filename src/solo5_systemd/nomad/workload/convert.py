@@ -291,7 +291,7 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
             "Remove options, and pass what the guest takes among args.",
         )
     for key, values, is_used, placeholder, example in (
-        ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--resolver={dns}"),
+        ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--dns-servers={dns.udp}"),
         ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
     ):
         if values and not is_used:

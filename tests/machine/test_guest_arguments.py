@@ -1,0 +1,173 @@
+"""What a guest must know reaches it among its arguments: addresses, name servers, host name, published ports."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, says, sh
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+RESOLVED = Path("/run/systemd/resolve/resolv.conf")
+SETTINGS = Path("/etc/solo5/zz-guest-arguments.toml")
+
+
+def guest_arguments(*words: str) -> list[str]:
+    """Return the arguments of the guest in the plan of `solo5ctl run`."""
+    argv = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *words))["argv"]
+    return list(argv[argv.index("--") + 2 :])
+
+
+def refused(*words: str) -> str:
+    done = sh("solo5ctl", "run", "--rm", *words)
+    assert done.returncode == 125, f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def resolv_conf(machine: Machine) -> Iterator[Path]:
+    """/etc/resolv.conf, replaced by a file of the test."""
+    kept = RESOLV_CONF.with_name("resolv.conf.kept")
+    if os.path.lexists(RESOLV_CONF):
+        RESOLV_CONF.rename(kept)
+    RESOLV_CONF.write_text("nameserver 192.0.2.1\nsearch host.example\n")
+    yield RESOLV_CONF
+    if RESOLV_CONF.is_dir() and not RESOLV_CONF.is_symlink():
+        RESOLV_CONF.rmdir()
+    else:
+        RESOLV_CONF.unlink(missing_ok=True)
+    if os.path.lexists(kept):
+        kept.rename(RESOLV_CONF)
+
+
+@pytest.fixture
+def resolved(resolv_conf: Path) -> Iterator[Path]:
+    """The file of systemd-resolved, with the stub in /etc/resolv.conf."""
+    present = RESOLVED.parent.is_dir()
+    assert not RESOLVED.exists(), "this machine has no systemd-resolved"
+    RESOLVED.parent.mkdir(parents=True, exist_ok=True)
+    RESOLVED.write_text("nameserver 192.0.2.2\nsearch resolved.example\n")
+    resolv_conf.write_text("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
+    yield RESOLVED
+    RESOLVED.unlink(missing_ok=True)
+    if not present:
+        shutil.rmtree(RESOLVED.parent)
+
+
+@pytest.fixture
+def settings(machine: Machine) -> Iterator[Path]:
+    yield SETTINGS
+    SETTINGS.unlink(missing_ok=True)
+
+
+def test_guest_has_its_address_name_servers_and_published_port(run: Runner, outside: Outside) -> None:
+    options = ("--publish", "8080:80", "--dns", "192.0.2.53", "--dns", "192.0.2.54", "--dns-search", "lan")
+    arguments = ("{mirage}", "--dns-servers={dns.udp}", "--search={search}", "--name={hostname}", "--at={port.80/tcp}")
+    name = run("net.spt", *arguments, name="knowing", options=(*options, "--hostname", "shop"))
+    seen = inspect(name)
+    [nic] = seen["nics"]
+    assert (seen["hostname"], seen["dns"], seen["dns_search"]) == ("shop", ["192.0.2.53", "192.0.2.54"], ["lan"])
+    text = ok("solo5ctl", "inspect", name)
+    assert "192.0.2.53, 192.0.2.54" in text
+    assert "shop" in text
+    line = (
+        f"--ipv4={nic['ipv4']} --ipv4-gateway={nic['gateway4']} --dns-servers=udp:192.0.2.53,udp:192.0.2.54 "
+        "--search=lan --name=shop --at=8080"
+    )
+    eventually(lambda: line in outside.tcp(outside.here, 8080), "the guest has its arguments")
+
+
+def test_guest_without_such_arguments_has_nothing_of_it(run: Runner) -> None:
+    assert not {"dns", "dns_search", "hostname"} & inspect(run("sleeper.spt")).keys()
+
+
+def test_image_without_a_nic_gets_nothing_for_mirage(machine: Machine) -> None:
+    done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/hello.spt", "{mirage}")
+    assert (done.returncode, "arguments: ''" in done.stdout) == (0, True), done.stderr
+
+
+def test_scope_has_them_too(machine: Machine) -> None:
+    words = ("--dns", "192.0.2.53", f"{GUESTS}/hello.spt", "{mirage}", "{dns}", "{hostname}")
+    done = sh("solo5ctl", "run", "--scope", "--name", "scoped", *words)
+    ok("solo5ctl", "rm", "scoped")
+    assert "arguments: '192.0.2.53 scoped'" in done.stdout, done.stderr
+
+
+def test_two_nics_and_the_groups_of_their_stacks(machine: Machine) -> None:
+    plain, gateway, *group = guest_arguments(f"{GUESTS}/net2.spt", "{mirage}", "{mirage.management}")
+    assert plain.startswith("--ipv4=")
+    assert gateway.startswith("--ipv4-gateway=")
+    assert [argument.partition("=")[0] for argument in group] == ["--management-ipv4", "--management-ipv4-gateway"]
+
+
+def test_mirage_within_an_argument_is_refused(machine: Machine) -> None:
+    assert "expected it as an argument of its own" in refused(f"{GUESTS}/net.spt", "x{mirage}")
+
+
+def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, settings: Path) -> None:
+    image, words = f"{GUESTS}/net.spt", ("{dns}", "{search}")
+    assert guest_arguments(image, *words) == ["192.0.2.1", "host.example"]
+    settings.write_text('[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
+    assert guest_arguments(image, *words) == ["192.0.2.8", "net.example"]
+    assert guest_arguments("--dns", "192.0.2.9", image, *words) == ["192.0.2.9", "net.example"]
+
+
+def test_stub_of_resolved_is_replaced_by_the_servers_behind_it(resolved: Path) -> None:
+    assert guest_arguments(f"{GUESTS}/net.spt", "{dns}", "{search}") == ["192.0.2.2", "resolved.example"]
+
+
+HOSTILE: Mapping[str, Callable[[Path], object]] = {
+    "nothing": lambda path: None,
+    "a FIFO": os.mkfifo,
+    "a directory": Path.mkdir,
+    "an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "binary": lambda path: path.write_bytes(bytes(range(256)) * 64),
+    "a long line": lambda path: path.write_text("nameserver 192.0.2.1".rjust(100 << 20)),
+    "only loopback": lambda path: path.write_text("nameserver 127.0.0.1\nnameserver ::1\n"),
+    "only IPv6": lambda path: path.write_text("nameserver 2620:fe::fe\n"),
+    "a metadata service": lambda path: path.write_text("nameserver 169.254.169.254\n"),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+def test_host_without_a_usable_name_server_is_a_refusal_with_what_to_set(
+    resolv_conf: Path, make: Callable[[Path], object]
+) -> None:
+    resolv_conf.unlink()
+    make(resolv_conf)
+    error = refused(f"{GUESTS}/net.spt", "--resolver={dns}")
+    assert "there is no name server: expected name servers that guests can use" in error
+    assert 'Set dns = ["9.9.9.9"] in [network.NAME] of /etc/solo5, --dns of solo5ctl run' in error
+
+
+THOUSANDS = tuple(f"--dns=10.0.{i // 250}.{i % 250}" for i in range(5000))
+REFUSED = {
+    "a command": (("--dns", "; rm", "IMAGE", "{dns}"), "name server '; rm' is not usable"),
+    "a newline": (("--dns", "9.9.9.9\n1.1.1.1", "IMAGE", "{dns}"), "name server '9.9.9.9\\n1.1.1.1' is not usable"),
+    "IPv6": (("--dns", "2620:fe::fe", "IMAGE", "{dns}"), "is an IPv6 address"),
+    "loopback": (("--dns", "127.0.0.53", "IMAGE", "{dns}"), "name server '127.0.0.53' is not usable"),
+    "no use": (("--dns", "9.9.9.9", "IMAGE"), "--dns has no effect: expected {dns} in an argument of the guest"),
+    "control": (("--dns-search", "a\x1b[2J", "IMAGE", "{search}"), "search domain 'a\\x1b[2J' is not a domain name"),
+    "a blank": (("--hostname", "a b", "IMAGE", "{hostname}"), "host name 'a b' is not a domain name"),
+    "thousands": ((*THOUSANDS, "IMAGE", "{dns}"), "there are 5000 name servers: expected at most 8"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_option_that_no_guest_can_use_is_refused(machine: Machine, what: str) -> None:
+    words, expected = REFUSED[what]
+    assert expected in refused(*(word.replace("IMAGE", f"{GUESTS}/net.spt") for word in words))
+
+
+def test_restart_by_systemd_keeps_the_arguments(run: Runner, resolv_conf: Path) -> None:
+    name = run("net.spt", "--count=100", "{mirage}", "{dns}")
+    says(name, "count 1")
+    before = ok("systemctl", "show", "--property=ExecStart", "--value", f"solo5-task-{name}.service").partition(" ;")[0]
+    resolv_conf.write_text("nameserver 192.0.2.77\n")
+    ok("systemctl", "restart", f"solo5-task-{name}.service")
+    after = ok("systemctl", "show", "--property=ExecStart", "--value", f"solo5-task-{name}.service").partition(" ;")[0]
+    assert before == after
+    assert inspect(name)["dns"] == ["192.0.2.1"]
