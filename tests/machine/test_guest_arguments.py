@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -90,10 +91,19 @@ def test_image_without_a_nic_gets_nothing_for_mirage(machine: Machine) -> None:
 
 
 def test_scope_has_them_too(machine: Machine) -> None:
-    words = ("--dns", "192.0.2.53", f"{GUESTS}/hello.spt", "{mirage}", "{dns}", "{hostname}")
-    done = sh("solo5ctl", "run", "--scope", "--name", "scoped", *words)
-    ok("solo5ctl", "rm", "scoped")
-    assert "arguments: '192.0.2.53 scoped'" in done.stdout, done.stderr
+    words = ("solo5ctl", "run", "--scope", "--name", "scoped", "--dns", "192.0.2.53")
+    with subprocess.Popen([*words, f"{GUESTS}/sleeper.spt", "{dns}", "{hostname}"], stdout=-1, stderr=-1) as tender:
+        eventually(lambda: sh("solo5ctl", "inspect", "scoped").returncode == 0, "the scope")
+        eventually(lambda: b"192.0.2.53" in cmdline(tender.pid), "the tender's command line")
+        assert cmdline(tender.pid).endswith(b"\x00192.0.2.53\x00scoped\x00")
+        assert (inspect("scoped")["dns"], inspect("scoped")["hostname"]) == (["192.0.2.53"], "scoped")
+        tender.kill()
+        tender.communicate()
+    ok("solo5ctl", "gc")
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_two_nics_and_the_groups_of_their_stacks(machine: Machine) -> None:
