@@ -1,0 +1,88 @@
+"""What a guest must know, by placeholders in a job's `args`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
+from tests.machine.nomad.agent import NODE_ADDRESS
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    TWO_STARTS,
+    Jobs,
+    ended,
+    group_hcl,
+    hcl,
+    logs,
+    port,
+    status,
+    task_hcl,
+    unit,
+)
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+HELLO = f'unikernel = "{GUESTS}/hello.spt"\n'
+SLEEPER = f'unikernel = "{GUESTS}/sleeper.spt"\n'
+PORTS = 'port "web" {\n  to = 80\n}\nport "dns" {\n  to = 53\n}\n'
+
+
+def network(lines: str) -> str:
+    return NEVER_AGAIN + f"network {{\n{lines}\n}}\n"
+
+
+def dns(servers: str) -> str:
+    return f'dns {{\n  servers = [{servers}]\n  searches = ["lan"]\n}}\n'
+
+
+@pytest.fixture
+def resolv_conf(machine: Machine) -> Iterator[Path]:
+    kept = RESOLV_CONF.with_name("resolv.conf.kept")
+    if os.path.lexists(RESOLV_CONF):
+        RESOLV_CONF.rename(kept)
+    RESOLV_CONF.write_text("nameserver 192.0.2.1\nsearch host.example\n")
+    yield RESOLV_CONF
+    RESOLV_CONF.unlink()
+    if os.path.lexists(kept):
+        kept.rename(RESOLV_CONF)
+
+
+def test_name_servers_of_the_group_are_interpolated_by_nomad(jobs: Jobs) -> None:
+    config = HELLO + 'args = ["{dns1}", "{dns2}", "{search}"]'
+    servers = '"9.9.9.9", "${attr.unique.network.ip-address}"'
+    alloc = ended(jobs.submit(hcl("interpolated", config, kind="batch", group=network(dns(servers)))))
+    eventually(lambda: f"arguments: '9.9.9.9 {NODE_ADDRESS} lan'" in logs(alloc), status(alloc))
+
+
+def test_without_a_dns_block_they_are_the_hosts(jobs: Jobs, resolv_conf: Path) -> None:
+    config = HELLO + 'args = ["{dns}", "{search}"]'
+    alloc = ended(jobs.submit(hcl("of-the-host", config, kind="batch")))
+    eventually(lambda: "arguments: '192.0.2.1 host.example'" in logs(alloc), status(alloc))
+
+
+def test_host_without_a_usable_one_is_a_refusal_with_what_to_set(jobs: Jobs, resolv_conf: Path) -> None:
+    resolv_conf.write_text("nameserver 127.0.0.53\n")
+    alloc = ended(jobs.submit(hcl("none", HELLO + 'args = ["{dns}"]', kind="batch", group=TWO_STARTS)))
+    read = " ".join(status(alloc).split())
+    assert "there is no name server: expected name servers that guests can use" in read
+    assert 'network { dns { servers = ["9.9.9.9"] } } in the job' in read
+    assert "unrecoverable" in read
+
+
+def test_ports_of_the_group_by_label_and_of_the_guest_by_number(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/net.spt"\nports = ["web"]\n'
+    config += 'args = ["{port.web}/{port.dns}", "{port.80/tcp}", "${NOMAD_HOST_PORT_web}"]'
+    [alloc] = jobs.run(hcl("ported", config, memory=64, group=network(PORTS)))
+    web, other = port(alloc, "web"), port(alloc, "dns")
+    assert f"{web}/{other} {web} {web}" in unit_property(unit(alloc), "ExecStart")
+
+
+def test_scope_and_every_task_of_a_group_have_the_groups_name_servers(jobs: Jobs) -> None:
+    tasks = [
+        task_hcl(name, SLEEPER + f'args = ["{{dns}}", "{{search}}"]\nports = []\n{kind}')
+        for name, kind in (("one", ""), ("two", 'unit = "scope"\n'))
+    ]
+    jobs.run(group_hcl("several", *tasks, group=network(dns('"9.9.9.9"'))))
+    names = [name for name in ok("solo5ctl", "ps", "--quiet").split() if name.startswith(("one-", "two-"))]
+    assert [inspect(name)["dns"] for name in names] == [["9.9.9.9"], ["9.9.9.9"]]
+    assert {inspect(name)["kind"] for name in names} == {"service", "scope"}
