@@ -28,8 +28,8 @@ BROADCAST = b"\xff" * 6
 class Guest:
     def __init__(self, lease: Lease, greeting: bytes = b"") -> None:
         self.mac = bytes.fromhex(lease.mac.replace(":", ""))
-        self.ip = lease.ipv4.ip
-        self.gateway = lease.gateway4
+        self.ip = lease.address or IPv4Address(0)  # without a leased one, set by the test
+        self.gateway = lease.gateway4 or IPv4Address(0)
         self.tap = lease.tap
         self.greeting = greeting
         self.frames: list[bytes] = []

@@ -233,6 +233,7 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(servic
         first, second = await client.lease("a"), await client.lease("b")
         async with Guest(first) as a, Guest(second) as b:
             gateway, begun = await a.resolve(a.gateway), time.monotonic()
+            assert first.ipv4 is not None
             free = [address for address in first.ipv4.network if address not in (a.ip, b.ip, a.gateway)][1:301]
             for address in (*free, *(IPv4Address("198.18.1.0") + number for number in range(300))):
                 a.send(a.ipv4(gateway, address, UDP, struct.pack("!HHHH", 9, 9, 8, 0)))

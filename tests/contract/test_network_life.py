@@ -128,7 +128,9 @@ async def test_a_range_in_use_is_left_alone(service: Service) -> None:
     run("ip", "address", "add", "10.153.0.7/24", "dev", "lo")
     await service.restart()
     async with service.client() as client:
-        assert str((await client.lease("a")).ipv4.network) == "10.153.1.0/24"
+        lease = await client.lease("a")
+        assert lease.ipv4 is not None
+        assert str(lease.ipv4.network) == "10.153.1.0/24"
         await client.drop("a")
         (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.153.0.0/16"\n')
         with pytest.raises(HostError, match=r"it overlaps 10\.153\.0\.\d+/\d+ of the host's own routes"):

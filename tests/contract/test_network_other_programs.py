@@ -29,7 +29,7 @@ async def test_an_address_stays_held_though_rules_and_service_are_gone(service: 
     await service.restart()
     async with service.client() as client:
         with pytest.raises(TakenError, match="is taken by task a"):
-            await client.reserve(TaskName("b"), (nic("service", ip=str(held.ipv4.ip)),), ())
+            await client.reserve(TaskName("b"), (nic("service", ip=str(held.address)),), ())
         assert (await client.lease("b")).ipv4 != held.ipv4
         await client.drop("a")
         await client.drop("b")

@@ -38,14 +38,19 @@ def bridges() -> set[str]:
     return {each["ifname"] for each in json.loads(run("ip", "-j", "link", "show", "type", "bridge"))}
 
 
+def address(lease: Lease) -> IPv4Address:
+    assert lease.ipv4 is not None
+    return lease.ipv4.ip
+
+
 async def pinged(one: Guest, other: Lease) -> bool:
     """Return whether a guest has an echo reply of another."""
     try:
-        mac = await one.resolve(other.ipv4.ip)
+        mac = await one.resolve(address(other))
     except TimeoutError:
         return False
-    one.send(one.ipv4(mac, other.ipv4.ip, ICMP, b"\x08\0\xf7\xff\0\0\0\0"))
-    await one.heard(lambda frame: frame[26:30] == other.ipv4.ip.packed and frame[34:35] == b"\0")
+    one.send(one.ipv4(mac, address(other), ICMP, b"\x08\0\xf7\xff\0\0\0\0"))
+    await one.heard(lambda frame: frame[26:30] == address(other).packed and frame[34:35] == b"\0")
     return True
 
 
@@ -95,9 +100,9 @@ async def test_a_guest_of_a_segment_cannot_forge_its_address(service: Service) -
     async with service.client() as client:
         first, second = await client.lease("a"), await client.lease("b")
         async with Guest(first) as a, Guest(second) as b:
-            victim = await b.resolve(first.ipv4.ip)
-            b.send(b.ipv4(victim, first.ipv4.ip, UDP, b"\0\x09\0\x09\0\x0e\0\0forged", source=b.gateway))
-            b.send(b.arp(2, victim, first.ipv4.ip, ip=b.gateway))
+            victim = await b.resolve(address(first))
+            b.send(b.ipv4(victim, address(first), UDP, b"\0\x09\0\x09\0\x0e\0\0forged", source=b.gateway))
+            b.send(b.arp(2, victim, address(first), ip=b.gateway))
             assert await pinged(b, first)
             assert not [frame for frame in a.frames if b"forged" in frame or frame[28:32] == b.gateway.packed]
         await client.drop("a")

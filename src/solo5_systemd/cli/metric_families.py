@@ -167,13 +167,15 @@ def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[L
 
 def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
     for name, text, read in _NETWORK_METRICS:
-        values = [({"network": network.name}, read(network)) for network in networks if network.ipv4 is not None]
+        known = (network for network in networks if network.ipv4 is not None or network.join is not None)
+        found = [({"network": network.name}, read(network)) for network in known]
+        values = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)
 
 
-_NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int]]] = (
-    ("solo5_network_leases", "Leased addresses.", lambda network: network.leases),
-    ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free),
+_NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (
+    ("solo5_network_leases", "Leases.", lambda network: network.leases),
+    ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free if network.has_pool else None),
     ("solo5_network_up", "1 if the network's bridge exists, else 0.", lambda network: int(network.up)),
 )
 

@@ -64,8 +64,8 @@ def ports(endpoints: Endpoints | None) -> str:
 
 
 def addresses(endpoints: Endpoints | None) -> str:
-    """Return the column ADDRESS: the IPv4 addresses of all leases."""
-    return ", ".join(nic.address for nic in endpoints.nics) if endpoints else ""
+    """Return the column ADDRESS: the IPv4 addresses of all leases; "-" for one without."""
+    return ", ".join(nic.address or "-" for nic in endpoints.nics) if endpoints else ""
 
 
 def port(request: "PortRequest") -> str:
@@ -124,7 +124,7 @@ def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
 def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
     return (
-        f"on {lease.network}: {lease.ipv4}, gateway {lease.gateway4}, MAC {lease.mac}, "
+        f"on {lease.network}: {lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, MAC {lease.mac}, "
         f"MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
     )
 
@@ -188,8 +188,8 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
     return {
         "nic": lease.nic,
         "network": lease.network,
-        "ipv4": str(lease.ipv4),
-        "gateway4": str(lease.gateway4),
+        "ipv4": str(lease.ipv4) if lease.ipv4 else None,
+        "gateway4": str(lease.gateway4) if lease.gateway4 else None,
         "mac": lease.mac,
         "mtu": lease.mtu,
         "tap": lease.tap,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
-from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.model import Join, NetworkPolicy, NetworkSettings
 from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
@@ -256,8 +256,16 @@ def _journal(host: Host) -> Fact:
 
 def _networks(host: Host) -> Fact:
     opened = {network.name: ways for network in host.networks if (ways := _opened(network.policy))}
-    shown = "; ".join(f"{name} opens {', '.join(ways)}" for name, ways in opened.items())
+    joined = [_joined(network, network.join) for network in host.networks if network.join]
+    shown = "; ".join([*(f"{name} opens {', '.join(ways)}" for name, ways in opened.items()), *joined])
     return Fact(name="networks", value=shown or "closed except published ports and outgoing connections")
+
+
+def _joined(network: NetworkSettings, join: Join) -> str:
+    """Return a phrase about a network on a bridge of others, whose firewall and routers decide what reaches it."""
+    vlan = f" with VLAN {join.vlan}" if join.vlan else ""
+    leased = f"addresses from {join.pool_text}" if join.pool else f"requested addresses of {network.ipv4}"
+    return f"{network.name} joins {network.bridge}{vlan}, {leased if network.ipv4 else 'addresses by DHCP'}"
 
 
 def _opened(policy: NetworkPolicy) -> list[str]:

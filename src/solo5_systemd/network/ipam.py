@@ -69,7 +69,8 @@ class Allocations:
     def add(self, reservation: Reservation) -> None:
         """Enter all values of a reservation."""
         for lease in reservation.leases:
-            self._addresses[lease.ipv4.ip] = reservation.task
+            if lease.address is not None:
+                self._addresses[lease.address] = reservation.task
             self._macs[lease.mac] = reservation.task
             self._taps[lease.tap] = reservation.task
             self._leases[lease.network] += 1
@@ -80,7 +81,8 @@ class Allocations:
     def remove(self, reservation: Reservation) -> None:
         """Undo `add`; a value that another task has entered since stays that task's."""
         for lease in reservation.leases:
-            _remove(self._addresses, lease.ipv4.ip, reservation.task)
+            if lease.address is not None:
+                _remove(self._addresses, lease.address, reservation.task)
             _remove(self._macs, lease.mac, reservation.task)
             _remove(self._taps, lease.tap, reservation.task)
             self._leases[lease.network] -= 1
@@ -102,8 +104,11 @@ TAP_PREFIX = "s5-"
 _SEGMENT_STEM = 13
 """Characters of a link's name (15) that a dot and the number of a segment leave."""
 
+BRIDGE_PORTS = 1023
+"""Ports that a Linux bridge can have (BR_MAX_PORTS, less number 0)."""
+
 TAPS_PER_BRIDGE = 1000
-"""Taps of one bridge. A Linux bridge can have 1023 ports (BR_MAX_PORTS, less number 0); some lead to the segments."""
+"""Taps of one bridge of ours; its other ports lead to the segments."""
 
 SEGMENTS = 9
 """Further bridges that a network may have, each a port of the first one."""
@@ -128,23 +133,35 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
     Raises:
         HostError: the range overlaps a network in use or a route of the host, or no candidate is free.
     """
-    busy = {network.ipv4: f"network {network.name}" for network in used}
+    busy = {network.ipv4: f"network {network.name}" for network in used if network.ipv4}
+    if settings.join is not None:  # its range is one of the host's routes
+        _check_overlap(settings, settings.ipv4, busy)
+        return _network(settings, settings.ipv4, settings.gateway4)
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
     ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy))
+    _check_overlap(settings, ipv4, busy)
+    return _network(settings, ipv4, settings.gateway4 or ipv4[1])
+
+
+def _check_overlap(settings: NetworkSettings, ipv4: IPv4Network | None, busy: Mapping[IPv4Network, str]) -> None:
     for other, owner in busy.items():
-        if ipv4.overlaps(other):
+        if ipv4 is not None and ipv4.overlaps(other):
             raise HostError(
                 f"network {settings.name} cannot use {ipv4}: it overlaps {other} of {owner}.",
                 f"Set another range as network.{settings.name}.ipv4 below /etc/solo5.",
             )
+
+
+def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
     return Network(
         name=settings.name,
         bridge=settings.bridge,
         ipv4=ipv4,
-        gateway4=settings.gateway4 or ipv4[1],
+        gateway4=gateway4,
         mtu=settings.mtu,
         masquerade=settings.masquerade,
         policy=settings.policy,
+        join=settings.join,
     )
 
 
@@ -197,6 +214,7 @@ def assign_leases(
     networks: Sequence[Network],
     allocations: Allocations,
     exists: Callable[[str], bool],
+    local: Iterable[IPv4Address] = (),
 ) -> tuple[Lease, ...]:
     """Return a lease for each NIC, in the order of the requests.
 
@@ -206,13 +224,14 @@ def assign_leases(
         networks: the networks in use.
         allocations: the values in use by other tasks.
         exists: returns whether the host has a link of this name.
+        local: the host's addresses, some of which may be in the range of a joined network.
 
     Raises:
         InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
         TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
     _check_distinct(nics)
-    choice = _Choice(task, networks, allocations)
+    choice = _Choice(task, networks, allocations, local)
     named = {network.name: network for network in networks}
     for nic in nics:
         choice.claim(nic, named[nic.network])
@@ -225,7 +244,7 @@ def assign_leases(
                 network=network.name,
                 bridge=choice.bridge(network),
                 tap=choice.tap(nic.nic, exists),
-                ipv4=IPv4Interface((nic.ipv4 or choice.address(nic.nic, network), network.ipv4.prefixlen)),
+                ipv4=choice.interface(nic, network),
                 gateway4=network.gateway4,
                 mac=nic.mac or choice.mac(nic.nic),
                 mtu=network.mtu,
@@ -234,28 +253,41 @@ def assign_leases(
     return tuple(leases)
 
 
-def free_addresses(ipv4: IPv4Network, taken: int) -> int:
-    """Return the number of addresses that a range has left for guests."""
-    return _capacity(ipv4) - taken
+def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
+    """Return the number of addresses that a network has left for guests; 0 if it chooses none."""
+    if network.ipv4 is None or (network.join is not None and network.join.pool is None):
+        return 0
+    return _capacity(network, network.ipv4) - taken
 
 
-def _capacity(ipv4: IPv4Network) -> int:
-    # The network's own, the broadcast and the gateway's address are no guest's.
-    return min(TAPS_PER_BRIDGE * (1 + SEGMENTS), ipv4.num_addresses - 3)
+def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:
+    first, last = _bounds(network, ipv4)
+    addresses = int(last) - int(first) + 1
+    if network.join:  # a pool does not include the gateway
+        return min(BRIDGE_PORTS, addresses)
+    return min(TAPS_PER_BRIDGE * (1 + SEGMENTS), addresses - 1)
+
+
+def _bounds(network: Network | NetworkSettings, ipv4: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
+    """Return the first and last address for guests: of the pool, or else of the range."""
+    return (network.join and network.join.pool) or (ipv4[1], ipv4[-2])
 
 
 class _Choice:
     """The values chosen for one request, none of which another task or NIC has."""
 
-    def __init__(self, task: TaskName, networks: Iterable[Network], allocations: Allocations) -> None:
+    def __init__(
+        self, task: TaskName, networks: Iterable[Network], allocations: Allocations, local: Iterable[IPv4Address]
+    ) -> None:
         self._task = task
         self._allocations = allocations
         self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
-        self._addresses: dict[IPv4Address, str] = {}
+        self._addresses: dict[IPv4Address, str] = dict.fromkeys(local, "this host")
         self._macs: dict[MacAddress, str] = {}
         for network in networks:
-            self._addresses[network.gateway4] = f"network {network.name}, as its gateway's"
+            if network.gateway4 is not None:
+                self._addresses[network.gateway4] = f"network {network.name}, as its gateway's"
             self._macs[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
 
     def claim(self, nic: NicRequest, network: Network) -> None:
@@ -279,23 +311,38 @@ class _Choice:
         """Return the owner of a value for an error message; empty for a free value."""
         return mine.get(value) or (f"task {used[value]}" if value in used else "")
 
-    def address(self, nic: DeviceName, network: Network) -> IPv4Address:
+    def interface(self, nic: NicRequest, network: Network) -> IPv4Interface | None:
+        """Return the requested address or a chosen one; None where the network leases none."""
+        if network.ipv4 is None:
+            return None
+        return IPv4Interface((nic.ipv4 or self._address(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
+
+    def _address(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
         """Return the first free address of a network, from the one derived from task and NIC on."""
-        hosts = network.ipv4.num_addresses - 2
+        if network.join is not None and network.join.pool is None:
+            raise InvalidRequestError(
+                f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in {ipv4}.",
+                f"Request one, or set network.{network.name}.pool below /etc/solo5.",
+            )
+        lowest, highest = _bounds(network, ipv4)
+        hosts = int(highest) - int(lowest) + 1
         first = _number("ipv4", self._task, nic) % hosts
         for offset in _from(range(hosts), first):
-            address = network.ipv4[1 + offset]
+            address = lowest + offset
             if not self._owner(address, self._addresses, self._allocations.addresses):
                 self._addresses[address] = f"task {self._task}"
                 return address
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all {_capacity(network.ipv4)} of "
-            f"{network.ipv4} are taken.",
-            f"End a task, or set a larger range as network.{network.name}.ipv4 below /etc/solo5.",
+            f"network {network.name} has no free address for NIC {nic}: all {_capacity(network, ipv4)} of "
+            f"{network.join.pool_text if network.join else ipv4} are taken.",
+            f"End a task, or set a larger range as network.{network.name}.{'pool' if network.join else 'ipv4'} below "
+            "/etc/solo5.",
         )
 
     def bridge(self, network: Network) -> str:
         """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
+        if network.join:  # `joined.check_room` counts the ports of others as well
+            return network.bridge
         for bridge in (network.bridge, *segments(network.bridge)):
             if self._allocations.ports.get(bridge, 0) + self._ports[bridge] < TAPS_PER_BRIDGE:
                 self._ports[bridge] += 1
@@ -340,14 +387,23 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
 
 
 def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
+    if network.ipv4 is None:
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is requested in network {network.name}, which leases none: expected a "
+            "request without an address.",
+            f"Set the LAN's range as network.{network.name}.ipv4 below /etc/solo5.",
+        )
     unusable = {
         network.ipv4.network_address: "the network's own",
         network.ipv4.broadcast_address: "its broadcast address",
         network.gateway4: "its gateway's",
     }
-    if address not in network.ipv4:
+    lowest, highest = _bounds(network, network.ipv4)
+    pool = network.join.pool_text if network.join else ""
+    if address not in network.ipv4 or (pool and not lowest <= address <= highest):
         raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {network.ipv4}."
+            f"address {address} for NIC {nic} is outside network {network.name}: expected one in "
+            f"{pool or network.ipv4}."
         )
     if address in unusable:
         raise InvalidRequestError(

@@ -19,7 +19,7 @@ from solo5_systemd.network.model import (
     Reservation,
     ipv4_address,
 )
-from solo5_systemd.settings.model import network_policy, policy_table
+from solo5_systemd.settings.model import Join, address_pool, network_policy, policy_table
 
 VERSION = 1
 
@@ -71,12 +71,17 @@ def network_document(network: Network) -> dict[str, object]:
         "version": VERSION,
         "name": network.name,
         "bridge": network.bridge,
-        "ipv4": str(network.ipv4),
-        "gateway4": str(network.gateway4),
+        "ipv4": str(network.ipv4 or ""),
+        "gateway4": str(network.gateway4 or ""),
         "mtu": network.mtu,
         "masquerade": network.masquerade,
         "policy": policy_table(network.policy),
+        **({} if network.join is None else {"join": _join_document(network.join)}),
     }
+
+
+def _join_document(join: Join) -> dict[str, object]:
+    return {"vlan": join.vlan, "pool": join.pool_text, "ipv6": join.ipv6}
 
 
 def parse_network(document: object) -> Network:
@@ -86,14 +91,26 @@ def parse_network(document: object) -> Network:
         InvalidRequestError: a field is missing or malformed, or the version differs.
     """
     fields = _fields(document)
+    join = _parse_join(fields.table("join")) if fields.has("join") else None
+    has_range = join is None or fields.text("ipv4") != ""
+    has_gateway = join is None or fields.text("gateway4") != ""
     return Network(
         name=fields.parsed("name", network_name),
         bridge=fields.text("bridge"),
-        ipv4=fields.parsed("ipv4", IPv4Network),
-        gateway4=fields.parsed("gateway4", ipv4_address),
+        ipv4=fields.parsed("ipv4", IPv4Network) if has_range else None,
+        gateway4=fields.parsed("gateway4", ipv4_address) if has_gateway else None,
         mtu=fields.integer("mtu", low=68, high=65521),
         masquerade=fields.boolean("masquerade"),
         policy=network_policy(fields.table("policy")),  # a file written before there were policies has none: closed
+        join=join,
+    )
+
+
+def _parse_join(fields: Fields) -> Join:
+    return Join(
+        vlan=fields.integer("vlan", low=0, high=4094),
+        pool=fields.parsed("pool", address_pool) if fields.text("pool") else None,
+        ipv6=fields.boolean("ipv6"),
     )
 
 

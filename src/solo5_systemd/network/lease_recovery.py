@@ -1,14 +1,14 @@
 """Recovery of a damaged lease record from the kernel's state.
 
-The tap's alias contains task and NIC, its bridge identifies the network, and the elements of the nftables tables
-contain addresses and ports.
+The tap's alias contains task and NIC, its bridge identifies the network (on a bridge of others, which several networks
+may join, the alias does), and the elements of the nftables tables contain addresses and ports.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Interface
 
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
@@ -20,20 +20,32 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.network.nft_rules import GUESTS, UNLEASED, Element
 
-_ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
+_ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)(?: in network (\S+))?", re.ASCII)
 
 
-def tap_alias(task: TaskName, nic: DeviceName) -> str:
-    """Return the link alias (IFLA_IFALIAS) of a NIC's tap, as `ip link` shows it."""
-    return f"solo5 task {task} NIC {nic}"
+def tap_alias(task: TaskName, nic: DeviceName, joined: NetworkName | None = None) -> str:
+    """Return the link alias (IFLA_IFALIAS) of a NIC's tap, as `ip link` shows it.
+
+    Args:
+        task: of the NIC.
+        nic: its device name.
+        joined: its network, if that joins a bridge of others.
+    """
+    return f"solo5 task {task} NIC {nic}" + (f" in network {joined}" if joined else "")
 
 
 def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
     """Return the task and NIC in a link alias; None for an alias of another form."""
     match = _ALIAS.fullmatch(alias)
     return (TaskName(match[1]), DeviceName(match[2])) if match else None
+
+
+def tap_network(alias: str) -> NetworkName | None:
+    """Return the joined network in a link alias; None for another tap."""
+    match = _ALIAS.fullmatch(alias)
+    return NetworkName(match[3]) if match and match[3] else None
 
 
 def recover_lease_record(
@@ -47,10 +59,10 @@ def recover_lease_record(
         elements: all elements of the tables `ip solo5` and `bridge solo5`.
 
     Returns:
-        The lease record; None where no tap of the task has an element in the set `guests`.
+        The lease record; None where no tap of the task has an element in the sets `guests` and `unleased`.
     """
     known = frozenset(elements)
-    guests = {element.key[0]: element.key for element in known if element.name == "guests"}
+    guests = {element.key[0]: element.key for element in known if element.name in (GUESTS, UNLEASED)}
     leases = tuple(
         _lease(tap, nic, network, guests[tap])
         for tap, (alias, network) in sorted(taps.items())
@@ -58,7 +70,7 @@ def recover_lease_record(
     )
     if not leases:
         return None
-    nics = {lease.ipv4.ip: lease.nic for lease in leases}
+    nics = {lease.address: lease.nic for lease in leases if lease.address}
     ports = tuple(_port(element, nics) for element in sorted(known, key=str) if _target(element) in nics)
     return LeaseRecord(
         reservation=Reservation(task=task, leases=leases, ports=ports),
@@ -74,13 +86,14 @@ def _nic(task: TaskName, alias: str) -> DeviceName | None:
 
 
 def _lease(tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...]) -> Lease:
-    _, mac, address = guest
+    _, mac, *addresses = guest
+    prefix = network.ipv4.prefixlen if network.ipv4 else 32
     return Lease(
         nic=nic,
         network=network.name,
         bridge=network.bridge,
         tap=tap,
-        ipv4=IPv4Interface((address, network.ipv4.prefixlen)),
+        ipv4=IPv4Interface((addresses[0], prefix)) if addresses else None,
         gateway4=network.gateway4,
         mac=mac_address(mac),
         mtu=network.mtu,

@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import socket
+import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -14,19 +16,28 @@ from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
+from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, Network
-from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes
+from solo5_systemd.network.raw_netlink import (
+    NETLINK_ROUTE,
+    NLM_DUMP,
+    NetlinkSocket,
+    attribute,
+    attribute_of,
+    attributes,
+)
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.taps import Taps
+from solo5_systemd.network.taps import BridgePort, Taps
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
     from pyroute2.netlink.exceptions import NetlinkError
 
-_GROUP_LINK, _RTM_DELLINK = 1, 17
-_IFINFOMSG, _IFLA_IFNAME = 16, 3
+_GROUP_LINK, _RTM_DELLINK, _RTM_GETLINK = 1, 17, 18
+_IFINFOMSG, _IFLA_IFNAME, _IFLA_MASTER = 16, 3, 10
 _IFF_UP = 1
+_AF_BRIDGE = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +112,7 @@ class Links:
             set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # guests must not learn the host's other addresses
             bridge = index(network.bridge)
             with contextlib.suppress(FileExistsError), _existing():
-                self._route.addr(
-                    "add",
-                    index=bridge,
-                    address=str(network.gateway4),
-                    prefixlen=network.ipv4.prefixlen,
-                    broadcast=str(network.ipv4.broadcast_address),
-                )
+                self._route.addr("add", index=bridge, **_address(network))
             self._route.link("set", index=bridge, state="up")
 
     def make_segment(self, network: Network, segment: str) -> None:
@@ -136,18 +141,58 @@ class Links:
             self._route.brport("set", index=index(up), learning=0)
             self._route.link("set", index=index(segment), state="up")
 
-    def make_tap(self, task: TaskName, lease: Lease, *, isolated: bool) -> None:
+    def bridge(self, name: str) -> BridgeFacts | None:
+        """Return the link that a network is to join; None where no link has this name.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        with _kernel_errors(f"bridge {name}"):
+            message = self._message(index(name))
+            if message is None:
+                return None
+            link, info = _link_of(message), message.get_attr("IFLA_LINKINFO")
+            data = info.get_attr("IFLA_INFO_DATA") if link.kind == "bridge" else None
+            return BridgeFacts(
+                kind=link.kind,
+                up=link.up,
+                mtu=message.get_attr("IFLA_MTU"),
+                vlan_filtering=bool(data and data.get_attr("IFLA_BR_VLAN_FILTERING")),
+                default_pvid=(data and data.get_attr("IFLA_BR_VLAN_DEFAULT_PVID")) or 0,
+            )
+
+    def ports(self, bridge: str) -> frozenset[str]:
+        """Return the names of all ports of a bridge; raises as `bridge`."""
+        with _kernel_errors(f"bridge {bridge}"):
+            return frozenset(_ports(index(bridge)))
+
+    def macs(self, bridge: str) -> frozenset[str]:
+        """Return the MAC addresses in the forwarding database of a bridge that are not of guests; raises as `bridge`.
+
+        These are its own, and those of machines behind its ports.
+        """
+        ours = {number for number, name in socket.if_nameindex() if name.startswith(TAP_PREFIX)}
+        number = index(bridge)
+        with _kernel_errors(f"bridge {bridge}"):
+            entries = self._route.get_neighbours(family=_AF_BRIDGE)
+        return frozenset(
+            entry.get_attr("NDA_LLADDR")
+            for entry in entries
+            if number in (entry["ifindex"], entry.get_attr("NDA_MASTER")) and entry["ifindex"] not in ours
+        )
+
+    def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Create a NIC's tap, or repair an existing one without setting it down; idempotent.
 
         Args:
             task: the task of the NIC.
             lease: the lease of the NIC.
-            isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
-                br_netfilter.
+            network: the network of the NIC.
 
         Raises:
             HostError: the kernel refused.
         """
+        joined = network.name if network.join else None
         with _kernel_errors(f"tap {lease.tap}"):
             owner, tap = self._owner(task), self._link(lease.tap)
             # An earlier start of the task had another user, which cannot be changed on an existing tap. A link that
@@ -159,16 +204,20 @@ class Links:
                 lease.tap,
                 uid=owner if tap is None else None,
                 bridge=lease.bridge,
-                mtu=lease.mtu,
-                alias=tap_alias(task, lease.nic),
-                mac=lease.mac,
-                isolated=isolated,
+                # Another MTU than its own could change that of a bridge of others: it is the lowest of the ports.
+                mtu=self._mtu(lease.bridge) if joined else lease.mtu,
+                alias=tap_alias(task, lease.nic, joined),
+                port=_port(lease, network),
             )
 
-    def isolate(self, lease: Lease, *, isolated: bool) -> None:
+    def set_port(self, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
         with _kernel_errors(f"tap {lease.tap}"):
-            self._taps.set_port(lease.tap, lease.mac, isolated=isolated)
+            self._taps.set_port(lease.tap, _port(lease, network))
+
+    def _mtu(self, bridge: str) -> int:
+        message = self._message(index(bridge))
+        return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX
 
     def has_tap(self, lease: Lease) -> bool:
         """Return whether the tap exists, is up and is a port of its bridge."""
@@ -206,14 +255,16 @@ class Links:
         set_for_link("ipv6", name, "disable_ipv6", "1")
 
     def _link(self, name: str) -> Link | None:
-        number = index(name)
+        message = self._message(index(name))
+        return None if message is None else _link_of(message)
+
+    def _message(self, number: int) -> Any | None:
         try:
-            link = self._route.get_links(number)[0] if number else None
+            return self._route.get_links(number)[0] if number else None
         except NetlinkError as error:
             if error.code != errno.ENODEV:  # the link was deleted after if_nametoindex(3)
                 raise
             return None
-        return None if link is None else _link_of(link)
 
 
 class LinkWatch(NetlinkSocket):
@@ -258,6 +309,28 @@ def index(name: str) -> int:
         return 0
 
 
+def _ports(bridge: int) -> Iterator[str]:
+    """Yield the names of all ports of a bridge. pyroute2 would decode each of a thousand in full."""
+    route = NetlinkSocket(NETLINK_ROUTE)
+    header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
+    of_bridge = attribute(_IFLA_MASTER, bridge.to_bytes(4, sys.byteorder))
+    try:
+        for _, body in route.request(_RTM_GETLINK, NLM_DUMP, header + of_bridge):
+            yield os.fsdecode(attribute_of(body[_IFINFOMSG:], _IFLA_IFNAME).rstrip(b"\0"))
+    finally:
+        route.close()
+
+
+def _port(lease: Lease, network: Network) -> BridgePort:
+    join = network.join
+    return BridgePort(
+        mac=lease.mac,
+        isolated=network.policy.isolated,
+        joined=join is not None,
+        vlan=join.vlan if join is not None else 0,
+    )
+
+
 def _link_of(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else ""
@@ -273,6 +346,13 @@ def _link_of(message: Any) -> Link:
 
 def _range(address: str, length: int) -> IPv4Network:
     return IPv4Network((address, length), strict=False)
+
+
+def _address(network: Network) -> dict[str, Any]:
+    """Return the address of a network's bridge, for pyroute2."""
+    assert network.ipv4 is not None, "a network of this service has a range"  # noqa: S101 - for mypy
+    broadcast = str(network.ipv4.broadcast_address)
+    return {"address": str(network.gateway4), "prefixlen": network.ipv4.prefixlen, "broadcast": broadcast}
 
 
 @contextlib.contextmanager

@@ -14,7 +14,15 @@ from typing import Any, NewType, Self
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
-from solo5_systemd.settings.model import CLOSED, POLICY_KEYS, NetworkPolicy, NetworkSettings, network_policy
+from solo5_systemd.settings.model import (
+    CLOSED,
+    POLICY_KEYS,
+    Join,
+    NetworkPolicy,
+    NetworkSettings,
+    address_pool,
+    network_policy,
+)
 
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
@@ -50,15 +58,23 @@ def mac_address(text: str) -> MacAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network in use. Its range and gateway are fixed from its first reservation until its last release."""
+    """A network in use. Its range and gateway are fixed from its first reservation until its last release.
+
+    Attributes:
+        ipv4: its range; None: a joined network whose guests have no leased address.
+        gateway4: the bridge's address, or that of a joined network's router; None: a joined network has none.
+        mtu: of the bridge.
+        join: the bridge is one of others; None: one of this service.
+    """
 
     name: NetworkName
     bridge: str
-    ipv4: IPv4Network
-    gateway4: IPv4Address
+    ipv4: IPv4Network | None
+    gateway4: IPv4Address | None
     mtu: int
     masquerade: bool
     policy: NetworkPolicy = CLOSED
+    join: Join | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,26 +139,36 @@ class PortRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The network, address, MAC and tap of one NIC, exclusive from the reservation until the release."""
+    """The network, address, MAC and tap of one NIC, exclusive from the reservation until the release.
+
+    Attributes:
+        ipv4: None: no address is leased; the guest of a joined network has one of the LAN's DHCP, or none.
+        gateway4: None: there is none.
+    """
 
     nic: DeviceName
     network: NetworkName
     bridge: str
     tap: str
-    ipv4: IPv4Interface
-    gateway4: IPv4Address
+    ipv4: IPv4Interface | None
+    gateway4: IPv4Address | None
     mac: MacAddress
     mtu: int
 
+    @property
+    def address(self) -> IPv4Address | None:
+        """Return the leased address without its prefix length."""
+        return self.ipv4.ip if self.ipv4 else None
+
     def to_wire(self) -> tuple[str, str, str, str, str, str, str, int]:
-        """Return the fields in the order of LEASE_SIGNATURE."""
+        """Return the fields in the order of LEASE_SIGNATURE; empty for None."""
         return (
             self.nic,
             self.network,
             self.bridge,
             self.tap,
-            str(self.ipv4),
-            str(self.gateway4),
+            str(self.ipv4 or ""),
+            str(self.gateway4 or ""),
             self.mac,
             self.mtu,
         )
@@ -156,7 +182,7 @@ class Lease:
         """
         nic, network, bridge, tap, ipv4, gateway4, mac, mtu = wire
         try:
-            interface = IPv4Interface(ipv4)
+            interface = IPv4Interface(ipv4) if ipv4 else None
         except ValueError as error:
             raise InvalidRequestError(f"lease address {ipv4!r} is not an IPv4 interface.") from error
         return cls(
@@ -165,7 +191,7 @@ class Lease:
             bridge=bridge,
             tap=tap,
             ipv4=interface,
-            gateway4=ipv4_address(gateway4),
+            gateway4=ipv4_address(gateway4) if gateway4 else None,
             mac=mac_address(mac),
             mtu=mtu,
         )
@@ -263,12 +289,13 @@ class Repair:
     what: str
 
 
-OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbuba(st)a(st))"
+OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbuba(st)a(st)(bqsb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
+_Join = Sequence[Any]
 Wire = tuple[
-    str, str, str, str, int, bool, bool, int, int, bool, _Texts, bool, _Texts, bool, int, bool, _Counts, _Counts
+    str, str, str, str, int, bool, bool, int, int, bool, _Texts, bool, _Texts, bool, int, bool, _Counts, _Counts, _Join
 ]
 
 
@@ -284,9 +311,13 @@ class Dropped:
     refused: Mapping[IPv4Address, int] = field(default_factory=dict)
     fragments: Mapping[IPv4Address, int] = field(default_factory=dict)
 
-    def within(self, ipv4: IPv4Network) -> "Dropped":
-        """Return the counts of the guests of one network."""
-        return Dropped(refused=_within(self.refused, ipv4), fragments=_within(self.fragments, ipv4))
+    def within(self, ipv4: IPv4Network | None) -> "Dropped":
+        """Return the counts of the guests of one network; without a range, none are known."""
+        return (
+            Dropped()
+            if ipv4 is None
+            else Dropped(refused=_within(self.refused, ipv4), fragments=_within(self.fragments, ipv4))
+        )
 
 
 def _within(counts: Mapping[IPv4Address, int], ipv4: IPv4Network) -> Mapping[IPv4Address, int]:
@@ -301,14 +332,15 @@ class NetworkOverview:
         name: its name in the settings.
         bridge: the name of its bridge.
         ipv4: its range; None where the settings have none and the network is not in use.
-        gateway4: the bridge's address; None as above.
-        mtu: in bytes.
+        gateway4: the bridge's address; None as above. Of a joined network: its router's, or None.
+        mtu: in bytes; of a joined network whose bridge is missing, 0.
         masquerade: packets that leave the host get the host's address as their source.
         up: the bridge exists.
         leases: the number of leases.
-        free: the number of free addresses.
+        free: the number of free addresses; of a joined network without a pool, 0.
         policy: the options of the packet filter.
         dropped: the counts of dropped packets of its guests.
+        join: the bridge is one of others.
     """
 
     name: NetworkName
@@ -322,6 +354,12 @@ class NetworkOverview:
     free: int
     policy: NetworkPolicy = CLOSED
     dropped: Dropped = field(default_factory=Dropped)
+    join: Join | None = None
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether the number of free addresses is known."""
+        return self.ipv4 is not None and (self.join is None or self.join.pool is not None)
 
     @classmethod
     def of(
@@ -346,6 +384,7 @@ class NetworkOverview:
             free=free,
             policy=network.policy,
             dropped=dropped or Dropped(),
+            join=network.join,
         )
 
     def to_wire(self) -> Wire:
@@ -356,7 +395,9 @@ class NetworkOverview:
         opened = (policy.routed, [*map(str, policy.reach)], policy.isolated, [str(port) for port in policy.host])
         counts = (_to_wire(self.dropped.refused), _to_wire(self.dropped.fragments))
         more = (*opened, policy.metadata, policy.connections, policy.fragments, *counts)
-        return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more)
+        join = self.join or Join()
+        joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
+        return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, joined)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
@@ -365,7 +406,7 @@ class NetworkOverview:
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments, joined = wire
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -382,6 +423,7 @@ class NetworkOverview:
             free=free,
             policy=network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True)))),
             dropped=Dropped(refused=_from_wire(refused), fragments=_from_wire(fragments)),
+            join=_join_from_wire(joined),
         )
 
 
@@ -392,3 +434,10 @@ def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
 
 def _from_wire(counts: _Counts) -> Mapping[IPv4Address, int]:
     return {ipv4_address(address): count for address, count in counts}
+
+
+def _join_from_wire(wire: _Join) -> Join | None:
+    joined, vlan, pool, ipv6 = wire
+    if not joined:
+        return None
+    return Join(vlan=vlan, pool=address_pool(pool) if pool else None, ipv6=ipv6)

@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.ipam import bridge_mac, segment_link
 from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
+from solo5_systemd.settings.model import Join
 
 TABLE = "solo5"
 FAMILIES = ("ip", "bridge")
+GUESTS = "guests"
+"""The set of the taps with a leased address, each with its MAC and IPv4 address."""
+
+UNLEASED = "unleased"
+"""The set of the taps without a leased address, on bridges of others, each with its MAC address."""
+
 REFUSED = "refused"
 """The set whose elements count dropped packets of new connections, by the guest's address."""
 
@@ -60,6 +67,7 @@ table ip solo5 {
     map published { type inet_proto . inet_service : ipv4_addr . inet_service; }
     map published_at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
     set paths { type ifname . ifname; }
+    set bridged { type ifname . ifname; }
     set routed { type ifname; }
     set metadata { type ifname; }
     set services { type ifname . inet_proto . inet_service; }
@@ -144,6 +152,7 @@ table ip solo5 {
         iifname . meta l4proto . th dport @services goto limited
         drop
     }
+    # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
         iifname @segments oifname @segments accept
@@ -152,6 +161,7 @@ table ip solo5 {
         iifname @bridges ct state invalid drop
         oifname @bridges goto inward
         iifname @bridges goto outward
+        iifname . oifname @bridged accept
         FOREIGN
     }
     # To a guest: from guests of its network and of networks with `reach`, to published ports, and from other links
@@ -191,6 +201,10 @@ table ip solo5 {
 table bridge solo5 {
     OWNED
     set guests { type ifname . ether_addr . ipv4_addr; }
+    set joined { type ifname; }
+    set unleased { type ifname . ether_addr; }
+    set whole { type ifname; }
+    set ipv6 { type ifname . ether_addr; }
     set reflected { type ifname . ifname; }
     map returned { type ifname : ether_addr; }
     set fragments { type ipv4_addr; counter; }
@@ -202,10 +216,34 @@ table bridge solo5 {
         iifname != "s5-*" accept
         meta pkttype { broadcast, multicast } \\
             update @storms { iifname limit rate over 500/second burst 100 packets } drop
+        iifname @joined goto joining
         ether type ip iifname . ether saddr . ip saddr @guests goto proper
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
         drop
+    }
+    # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
+    # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN.
+    chain joining {
+        ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
+        ether type { 0x8100, 0x88a8, 0x9100 } drop
+        ether type ip iifname . ether saddr . ip saddr @guests goto served
+        ether type ip iifname . ether saddr @unleased goto served
+        ether type arp iifname . ether saddr . arp saddr ip @guests \\
+            iifname . arp saddr ether . arp saddr ip @guests accept
+        ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased accept
+        ether type ip6 iifname . ether saddr @ipv6 goto neighbouring
+        drop
+    }
+    chain served {
+        ip frag-off & 0x3fff != 0 iifname @whole drop
+        udp dport 68 drop
+        goto proper
+    }
+    chain neighbouring {
+        icmpv6 type { nd-router-advert, nd-redirect } drop
+        udp dport 546 drop
+        accept
     }
     # The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for all of its traffic.
     chain proper {
@@ -248,6 +286,7 @@ def tables(networks: Sequence[Network], *, forwards: bool, owned: bool) -> str:
 
 def limited(networks: Sequence[Network]) -> Sequence[str]:
     """Return the rules of the chain `limited` for these networks."""
+    networks = [network for network in networks if network.join is None]
     numbers = sorted({network.policy.connections for network in networks})
     return (
         "ct status confirmed accept",
@@ -294,7 +333,8 @@ class Ruleset:
         reservations: the reservations that are attached.
         segments: the further bridges of these networks, each with its network. Their names reach table ip only with
             br_netfilter, which passes bridged packets through it.
-        forwards: the host forwarded packets before the first network was up; packets between other links are accepted.
+        forwards: packets between other links are accepted: the host forwarded packets before the first network was up,
+            or none of the networks has a bridge of this service.
     """
 
     networks: Sequence[Network] = ()
@@ -304,18 +344,20 @@ class Ruleset:
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
-    """Return all elements of both tables."""
-    return (
-        *(element for network in ruleset.networks for element in network_elements(network, ruleset.networks)),
-        *(element for segment, network in ruleset.segments for element in _segment(segment, network)),
-        *(element for reservation in ruleset.reservations for element in task_elements(reservation, ruleset.networks)),
-    )
+    """Return all elements of both tables, each once: several networks may join one bridge."""
+    networks, reservations = ruleset.networks, ruleset.reservations
+    of_networks = (element for network in networks for element in network_elements(network, networks))
+    of_segments = (element for segment, network in ruleset.segments for element in _segment(segment, network))
+    of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
+    return tuple(dict.fromkeys((*of_networks, *of_segments, *of_tasks)))
 
 
 def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
     """Return the elements of a network; `networks` are all that are up, for its `reach`."""
+    if network.join is not None:
+        return (_member("bridged", _quoted(network.bridge), _quoted(network.bridge)),)
     inside, bridge, policy = str(network.ipv4), _quoted(network.bridge), network.policy
-    reached = [other.bridge for other in networks if other.name in policy.reach]
+    reached = [other.bridge for other in networks if other.name in policy.reach and other.join is None]
     paths = ([] if policy.isolated else [network.bridge]) + reached
     return (
         _member("bridges", bridge),
@@ -344,11 +386,18 @@ def _member(name: str, *key: str) -> Element:
 
 def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
     """Return the elements of a task; `networks` are all that are up."""
-    fragmenting = {network.name for network in networks if network.policy.fragments}
+    named = {network.name: network for network in networks}
     return (
-        *(element for lease in reservation.leases for element in _guest(lease, lease.network in fragmenting)),
+        *(element for lease in reservation.leases for element in _lease_elements(lease, named.get(lease.network))),
         *(_published(port, reservation.lease(port.nic)) for port in reservation.ports),
     )
+
+
+def _lease_elements(lease: Lease, network: Network | None) -> tuple[Element, ...]:
+    fragments = network is not None and network.policy.fragments
+    if network is not None and network.join is not None:
+        return _joined_guest(lease, network.join, fragments=fragments)
+    return _guest(lease, fragments)
 
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
@@ -387,10 +436,24 @@ def delete(elements: Iterable[Element]) -> str:
     return "\n".join(f"delete {element}" for element in elements)
 
 
-def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
-    tap, address = _quoted(lease.tap), str(lease.ipv4.ip)
+def _joined_guest(lease: Lease, join: Join, *, fragments: bool) -> tuple[Element, ...]:
+    tap = _quoted(lease.tap)
     return (
-        Element(family="bridge", name="guests", key=(tap, lease.mac, address)),
+        _bridged("joined", tap),
+        _bridged(GUESTS, tap, lease.mac, str(lease.address)) if lease.address else _bridged(UNLEASED, tap, lease.mac),
+        *((_bridged("ipv6", tap, lease.mac),) if join.ipv6 else ()),
+        *(() if fragments else (_bridged("whole", tap),)),
+    )
+
+
+def _bridged(name: str, *key: str) -> Element:
+    return Element(family="bridge", name=name, key=key)
+
+
+def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
+    tap, address = _quoted(lease.tap), str(lease.address)
+    return (
+        Element(family="bridge", name=GUESTS, key=(tap, lease.mac, address)),
         Element(family="bridge", name="reflected", key=(tap, tap)),
         *(() if fragments else (Element(family="bridge", name=FRAGMENTS, key=(address,)),)),
         _member("leased", address),
@@ -400,7 +463,7 @@ def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
 
 def _published(port: PortRequest, lease: Lease) -> Element:
     key = (port.protocol.value, str(port.host_port))
-    target = (str(lease.ipv4.ip), str(port.port))
+    target = (str(lease.address), str(port.port))
     if port.host_ip is None:
         return Element(family="ip", name="published", key=key, value=target)
     return Element(family="ip", name="published_at", key=(str(port.host_ip), *key), value=target)

@@ -86,12 +86,16 @@ class Tables:
                 return
 
     def change(self, before: Ruleset, after: Ruleset) -> None:
-        """Change the tables from `before` to `after`; replace them where they are not as `before`.
+        """Change the tables from `before` to `after`; replace them where they are not as `before`, or forward others.
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
         commands = nft_rules.change(before, after)
-        if not self._built or not self.are_intact(lambda: nft_rules.elements(before)):
+        if (
+            not self._built
+            or before.forwards != after.forwards
+            or not self.are_intact(lambda: nft_rules.elements(before))
+        ):
             self.replace(after)
         elif commands:
             try:

@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
@@ -34,12 +35,15 @@ _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
 _NEWLINK, _DELLINK, _SETLINK, _NEWNEIGH = 16, 17, 19, 28
 _IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
 _NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
-_IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = 4, 10, 18, 20, 27
+_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = 1, 4, 10, 18, 20, 27
+_IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridge.h: flags, VLAN
+_PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
+_VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
 _NDA_LLADDR = 2
 _AF_BRIDGE = 7
-_NUD_NOARP, _NTF_MASTER = 0x40, 0x04  # a static entry, of the port's bridge
+_NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
 _IFF_UP = 1
 
 _ALL_GROUPS = 0xFFFD
@@ -56,13 +60,31 @@ _RTNL = threading.Lock()
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BridgePort:
+    """The settings of a tap as a bridge port.
+
+    Attributes:
+        mac: the only MAC address behind the port.
+        isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
+            br_netfilter.
+        joined: the bridge is one of others.
+        vlan: the only VLAN of the port, on a bridge of others; 0: that of a new port.
+    """
+
+    mac: str
+    isolated: bool
+    joined: bool = False
+    vlan: int = 0
+
+
 class Taps:
     """An rtnetlink socket that makes taps and sets them up as bridge ports. Not thread-safe."""
 
     def __init__(self) -> None:
         self._route = NetlinkSocket(NETLINK_ROUTE)
 
-    def make(self, name: str, *, uid: int | None, bridge: str, mtu: int, alias: str, mac: str, isolated: bool) -> None:
+    def make(self, name: str, *, uid: int | None, bridge: str, mtu: int, alias: str, port: BridgePort) -> None:
         """Make a tap that is up and a port of a bridge, or set up an existing one; idempotent.
 
         Args:
@@ -71,8 +93,7 @@ class Taps:
             bridge: the name of its bridge.
             mtu: in bytes.
             alias: its description (ifalias).
-            mac: the only MAC address behind the port; see `set_port`.
-            isolated: as in `set_port`.
+            port: its settings as a port; see `set_port`.
 
         Raises:
             OSError: the kernel refused.
@@ -84,21 +105,27 @@ class Taps:
             set_for_link("ipv6", name, "addr_gen_mode", "1")  # none: no link-local address
             _without_offload(name)
             tap = socket.if_nametoindex(name)
-            port = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
-            port += attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
-            port += attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
-            self._run([(_SETLINK, 0, port), *_port(tap, mac, isolated=isolated)])
+            link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
+            link += attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
+            if port.joined and uid is not None:
+                link += attribute(_IFLA_ADDRESS, _high_mac(port.mac))
+            up = (_SETLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP) + link)
+            down = (_SETLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + link)
+            # On a bridge of others it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
+            first, last = ([down], [up]) if port.joined else ([up], [])
+            self._run([*first, *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
 
-    def set_port(self, name: str, mac: str, *, isolated: bool) -> None:
-        """Set hairpin mode (see nft_rules), isolation, forwarded groups and the static FDB entry of a bridge port.
+    def set_port(self, name: str, port: BridgePort) -> None:
+        """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
 
         The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
-        and its own frames for an unknown MAC are not flooded to the other ports.
+        and its own frames for an unknown MAC are not flooded to other ports of this kind.
 
         Raises:
             OSError: the kernel refused.
         """
-        self._run(_port(socket.if_nametoindex(name), mac, isolated=isolated))
+        tap = socket.if_nametoindex(name)
+        self._run([*_port_vlan(tap, port.vlan), *_port(tap, port)])
 
     def _run(self, requests: Sequence[Request]) -> None:
         for code in self._route.run(requests):
@@ -140,21 +167,48 @@ def _create(name: str, uid: int) -> None:
         os.close(descriptor)
 
 
-def _port(tap: int, mac: str, *, isolated: bool) -> Sequence[Request]:
+def _high_mac(mac: str) -> bytes:
+    """Return the MAC of the host's end of a tap on a bridge of others, as libvirt has it.
+
+    A bridge without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames the
+    bridge would otherwise take for the host's.
+    """
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return (b"\xee" if octets[:1] == b"\xfe" else b"\xfe") + octets[1:]
+
+
+def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
+    """Return the requests that make a VLAN the only one of a port; none for 0."""
+    if not vlan:
+        return ()
+    link = _IFINFOMSG.pack(_AF_BRIDGE, 0, tap, 0, 0)
+    ours = attribute(_VLAN_INFO, _VLAN.pack(_PVID | _UNTAGGED, vlan))
+    others = b"".join(
+        attribute(_VLAN_INFO, _VLAN.pack(_RANGE_BEGIN, span[0]))
+        + attribute(_VLAN_INFO, _VLAN.pack(_RANGE_END, span[-1]))
+        for span in (_VLANS[: vlan - 1], _VLANS[vlan:])
+        if span
+    )
+    return (_SETLINK, 0, link + nested(_IFLA_AF_SPEC, ours)), (_DELLINK, 0, link + nested(_IFLA_AF_SPEC, others))
+
+
+def _port(tap: int, port: BridgePort) -> Sequence[Request]:
     settings = nested(
         _SLAVE_DATA,
-        attribute(_HAIRPIN, b"\x01"),
+        attribute(_HAIRPIN, bytes([not port.joined])),
         attribute(_LEARNING, b"\x00"),
         attribute(_UNICAST_FLOOD, b"\x00"),
-        attribute(_ISOLATED, bytes([isolated])),
+        attribute(_ISOLATED, bytes([port.isolated])),
         attribute(_GROUP_FWD_MASK, _ALL_GROUPS.to_bytes(2, sys.byteorder)),
     )
     # Of a link that is a port already: so not in the message that makes it one.
-    port = nested(_IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
-    entry = _NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, _NTF_MASTER, 0)
-    entry += attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+    link = nested(_IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
+    # Other ports of a bridge of others learn: without NTF_STICKY, one frame there with this MAC would move the entry.
+    flags = _NTF_MASTER | _NTF_STICKY if port.joined else _NTF_MASTER
+    entry = _NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0)
+    entry += attribute(_NDA_LLADDR, bytes.fromhex(port.mac.replace(":", "")))
     return (
-        (_NEWLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + port),
+        (_NEWLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + link),
         (_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry),
     )
 

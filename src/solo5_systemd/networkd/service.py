@@ -28,6 +28,8 @@ IDLE_TIMEOUT_S = 10
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
+BRIDGE_CHECK_INTERVAL_S = 0.5
+"""Interval of the checks for a missing bridge of others. A watch would be woken by each attach of a tap instead."""
 _FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
@@ -343,6 +345,8 @@ class Networkd:
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
+        if self._state.awaits_bridge:
+            return BRIDGE_CHECK_INTERVAL_S
         expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
         return max(1, (check if expiry is None else min(expiry, check)) - now())
 
@@ -351,6 +355,8 @@ class Networkd:
             if self._rules_changed:
                 self._rules_changed = False
                 await self._work(self._state.repair)
+            if self._state.awaits_bridge:
+                await self._work(self._state.repair_joined)
             if self._links_removed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 removed, self._links_removed = self._links_removed, frozenset()

@@ -19,8 +19,16 @@ from solo5_systemd.network.ipam import (
     segment_link,
     segments,
 )
+from solo5_systemd.network.joined import (
+    BridgeFacts,
+    check_macs,
+    check_room,
+    check_unpublished,
+    usable_bridge,
+    with_mtu,
+)
 from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.lease_recovery import recover_lease_record
+from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     Dropped,
@@ -39,7 +47,7 @@ from solo5_systemd.network.nft_rules import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
-from solo5_systemd.settings.model import NetworkSettings, Settings
+from solo5_systemd.settings.model import Join, NetworkSettings, Settings
 
 RESERVATION_TIMEOUT_S = 60
 ATTACH_TIMEOUT_S = 10
@@ -93,6 +101,7 @@ class NetworkState:
         self._segments: dict[str, NetworkName] = {}
         self._neighbours = 0
         self._repairs: list[Repair] = []
+        self._missing: frozenset[NetworkName] = frozenset()
 
     @property
     def records(self) -> Collection[LeaseRecord]:
@@ -105,15 +114,31 @@ class NetworkState:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network, in use or only configured, by name."""
-        known = {settings.name: _configured(settings) for settings in self._settings().networks}
+        known = {settings.name: self._configured(settings) for settings in self._settings().networks}
         dropped = self._tables.dropped() if self._up else Dropped()
         used = {network.name: self._in_use(network, dropped) for network in self.networks()}
         return sorted((known | used).values(), key=lambda network: network.name)
 
     def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self._allocations.leases.get(network.name, 0)
-        up, free = network.name in self._up, free_addresses(network.ipv4, leases)
-        return NetworkOverview.of(network, up=up, leases=leases, free=free, dropped=dropped.within(network.ipv4))
+        overview = NetworkOverview.of(
+            network,
+            up=network.name in self._up,
+            leases=leases,
+            free=free_addresses(network, leases),
+            dropped=dropped.within(network.ipv4),
+        )
+        return self._with_bridge(overview)
+
+    def _configured(self, settings: NetworkSettings) -> NetworkOverview:
+        return self._with_bridge(NetworkOverview.of(settings, free=free_addresses(settings, 0)))
+
+    def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
+        """Return an overview with the state and the MTU of a bridge of others."""
+        if overview.join is None:
+            return overview
+        bridge = self._links.bridge(overview.bridge)
+        return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -201,7 +226,12 @@ class NetworkState:
         return self._redirected([record.reservation for record in self._attached()])
 
     def _redirected(self, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
-        guests = {port.host_port: held.lease(port.nic).ipv4.ip for held in reservations for port in _udp(held)}
+        guests = {
+            port.host_port: address
+            for held in reservations
+            for port in _udp(held)
+            if (address := held.lease(port.nic).address) is not None
+        }
         return frozenset(RedirectedPort(port=port, guest=guests[port]) for port in self._tables.contacted(guests))
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -214,7 +244,7 @@ class NetworkState:
             )
         had = kept.reservation
         nics = [
-            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.ipv4.ip, mac=lease.mac) for lease in had.leases
+            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.address, mac=lease.mac) for lease in had.leases
         ]
         reservation, networks = self._choose(task, nics, had.ports, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
@@ -260,7 +290,8 @@ class NetworkState:
         contacted = ports if again else self._tables.contacted(ports)
         if attached and contacted:
             self._delete_from_tables(self._tables.forget(contacted))
-        addresses = (lease.ipv4.ip for lease in record.reservation.leases)
+        own = (lease for lease in record.reservation.leases if not self._joins(lease))
+        addresses = (lease.address for lease in own if lease.address is not None)
         return Remains(
             reservation=record.reservation,
             redirected=frozenset(RedirectedPort(port=port, guest=None) for port in contacted),
@@ -296,7 +327,7 @@ class NetworkState:
         self._apply_changed_policies()
         self._recover_damaged_records()
         self._ports.restore(self._published_ports())
-        self._up = {network.name for network in self.networks() if self._links.has_bridge(network)}
+        self._up = {network.name for network in self.networks() if not network.join and self._links.has_bridge(network)}
         self.remove_orphaned_taps()
         for name in {lease.network for _, lease in self._attached_leases()}:
             self._bring_up(self._networks[name])
@@ -306,8 +337,9 @@ class NetworkState:
             self._tables.replace(self._ruleset())
             self._repair_links()
             for _, lease in self._attached_leases():
-                self._links.isolate(lease, isolated=self._networks[lease.network].policy.isolated)
-        else:
+                if lease.network not in self._missing:
+                    self._links.set_port(lease, self._networks[lease.network])
+        if not self._forwarding:
             sysctls.restore(self._store.sysctls())  # a start was killed between the sysctls and its bridge
         self._remove_idle_networks()
         return tuple(h.reservation.task for h in self.records if h.state is LeaseState.RELEASING)
@@ -342,6 +374,17 @@ class NetworkState:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
         return repairs
+
+    @property
+    def awaits_bridge(self) -> bool:
+        """Whether a bridge of others is missing under a running guest; safe to read in any thread."""
+        return bool(self._missing)
+
+    def repair_joined(self) -> None:
+        """Put taps back on bridges that were missing, and have been made again."""
+        if any(self._is_usable(self._networks[name]) for name in self._missing if name in self._networks):
+            self._repair_links()
+        self._missing &= self._networks.keys()
 
     def repair_links(self, removed: frozenset[str] | None) -> None:
         """Restore the bridges and taps among these removed links; None checks all."""
@@ -404,10 +447,34 @@ class NetworkState:
         local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
         check_ports(ports, names, self._allocations, bound, local)
         new = self._new_networks(nics)
-        leases = assign_leases(
-            task, nics, (*self.networks(), *new), self._allocations, lambda link: bool(links.index(link))
-        )
-        return Reservation(task=task, leases=leases, ports=tuple(ports)), new
+        networks = [self._checked(network, nics) for network in (*self.networks(), *new)]
+        check_unpublished(networks, nics, ports)
+        if not local and any(network.join for network in networks):
+            local = self._links.local_addresses()
+        leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), local)
+        return Reservation(task=task, leases=leases, ports=tuple(ports)), networks[len(self._networks) :]
+
+    def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
+        """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
+
+        Raises:
+            HostError: taps cannot become ports of the bridge.
+            TakenError: the bridge is full, or has a requested MAC address.
+        """
+        wanted = [nic for nic in nics if nic.network == network.name]
+        if network.join is None or not wanted:
+            return network
+        facts = self._bridge(network)
+        joining = [other.name for other in self.networks() if other.bridge == network.bridge]
+        leases = sum(self._allocations.leases.get(name, 0) for name in joining)
+        check_room(network, self._links.ports(network.bridge), self._allocations.taps, leases, len(wanted))
+        if any(nic.mac for nic in wanted):
+            check_macs(network, self._links.macs(network.bridge), wanted)
+        return with_mtu(network, facts)
+
+    def _bridge(self, network: Network) -> BridgeFacts:
+        """Return the bridge that a network joins; raises as `_checked`."""
+        return usable_bridge(network, self._links.bridge(network.bridge))
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
         names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._networks)
@@ -415,7 +482,8 @@ class NetworkState:
             return ()
         settings = self._settings()
         new: list[Network] = []
-        routed = tuple(self._links.routed_ranges(ours=[network.bridge for network in self.networks()]))
+        own = [network.bridge for network in self.networks() if network.join is None]
+        routed = tuple(self._links.routed_ranges(ours=own))
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -431,6 +499,8 @@ class NetworkState:
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation
         for lease in reservation.leases:
+            if self._joins(lease):
+                self._bridge(self._networks[lease.network])
             self._bring_up(self._networks[lease.network])
             self._bring_up_segment(lease)
         for lease in reservation.leases:
@@ -460,13 +530,15 @@ class NetworkState:
     def _bring_up(self, network: Network) -> None:
         if network.name in self._up:
             return
-        self._save_sysctls()
         before = self._ruleset()
+        if network.join is None:
+            self._save_sysctls()
         self._up.add(network.name)
         try:
             self._tables.change(before, self._ruleset())  # first: the rules must exist before ip_forward is set
-            sysctls.enable_forwarding()
-            self._links.make_bridge(network)
+            if network.join is None:
+                sysctls.enable_forwarding()
+                self._links.make_bridge(network)
         except Solo5Error:
             self._up.discard(network.name)
             raise
@@ -494,16 +566,18 @@ class NetworkState:
         if not idle:
             return
         for network in idle:
-            links.delete_links(self._own_bridges(network))
+            if network.join is None:
+                links.delete_links(self._own_bridges(network))
         before = self._ruleset()
         self._up -= {network.name for network in idle}
         self._segments = {segment: name for segment, name in self._segments.items() if name in self._up}
+        if not self._forwarding:
+            sysctls.restore(self._store.sysctls())  # first: without rules, nothing may be forwarded
+            self._store.remove_sysctls()
         if self._up:
             self._tables.change(before, self._ruleset())
         else:
-            sysctls.restore(self._store.sysctls())  # first: without rules, nothing may be forwarded
             self._tables.remove()
-            self._store.remove_sysctls()
         for network in idle:
             self._store.remove_network(network.name)
             del self._networks[network.name]
@@ -512,16 +586,24 @@ class NetworkState:
         """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
         if not self._links.has_bridge(network):
             return ()
-        found = [each for each in segments(network.bridge) if self._links.has_bridge(network, each)]
+        found = [segment for segment, name in self._found_segments() if name == network.name]
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
+
+    def _found_segments(self) -> Sequence[tuple[str, NetworkName]]:
+        """Return the segments that exist, each with its network."""
+        own = [network for network in self.networks() if network.join is None]
+        found = ((network, segment) for network in own for segment in segments(network.bridge))
+        return [(segment, network.name) for network, segment in found if self._links.has_bridge(network, segment)]
 
     def _repair_links(self, only: Collection[TaskName] | None = None) -> None:
         """Recreate bridges, then taps, of all tasks or of some.
 
         A running tender keeps the file descriptor of its deleted tap: no repair.
         """
+        joined = [network for network in self.networks() if network.join and network.name in self._up]
+        self._missing = frozenset(network.name for network in joined if not self._is_usable(network))
         for network in self.networks():
-            if network.name in self._up and not self._links.has_bridge(network):
+            if network.name in self._up and not network.join and not self._links.has_bridge(network):
                 self._links.make_bridge(network)
                 tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
                 what = f"bridge {network.bridge} of network {network.name} was missing: it is rebuilt"
@@ -533,13 +615,31 @@ class NetworkState:
                 tasks = {task for task, lease in self._attached_leases() if lease.bridge == segment}
                 self._repaired(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._attached_leases():
-            if (only is None or task in only) and not self._links.has_tap(lease):
+            wanted = lease.network not in self._missing and (only is None or task in only)
+            if wanted and not self._links.has_tap(lease):
                 self._make_tap(task, lease)
                 what = (
                     f"tap {lease.tap} was missing, down or not on its bridge: it is restored; if it was deleted, task "
                     f"{task} has no NIC {lease.nic} until its next start"
                 )
                 self._repaired([task], what)
+
+    def _is_usable(self, network: Network) -> bool:
+        """Return whether taps can become ports of the bridge that a network joins."""
+        try:
+            self._bridge(network)
+        except Solo5Error:
+            return False
+        return True
+
+    def _joins(self, lease: Lease) -> bool:
+        network = self._networks.get(lease.network)
+        return network is not None and network.join is not None
+
+    @property
+    def _forwarding(self) -> bool:
+        """Whether a network with a bridge of this service is up: the host forwards packets for it."""
+        return any(network.join is None for name, network in self._networks.items() if name in self._up)
 
     def _repaired(self, tasks: Sequence[TaskName], what: str) -> None:
         _log.warning("network repaired: %s", what)
@@ -550,13 +650,13 @@ class NetworkState:
         damaged = [task for task in self._store.damaged_tasks() if task not in self._records]
         if not damaged:
             return
-        bridges = {  # IFLA_MASTER is an index
-            links.index(bridge): replace(network, bridge=bridge)
-            for network in self.networks()
-            for bridge in self._own_bridges(network)
-        }
+        bridges = {links.index(network.bridge): network.name for network in self.networks()}  # IFLA_MASTER is an index
+        bridges |= {links.index(segment): name for segment, name in self._found_segments()}
+        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in self._links.taps().items()}
         taps = {
-            name: (tap.alias, bridges[tap.master]) for name, tap in self._links.taps().items() if tap.master in bridges
+            name: (alias, self._networks[network])
+            for name, (alias, bridge) in found.items()
+            if (network := tap_network(alias) or bridge) in self._networks
         }
         elements = self._tables.elements()
         for task in damaged:
@@ -569,20 +669,34 @@ class NetworkState:
                 self._save(record)
 
     def _restore_missing_networks(self) -> None:
-        """Rebuild networks without a file from the leases: a lease has all fields but masquerade and policy."""
+        """Rebuild networks without a file from the leases: a lease has all fields but masquerade, policy and join."""
         for record in self.records:
             for lease in record.reservation.leases:
                 if lease.network not in self._networks:
+                    join = self._configured_join(lease)
                     network = Network(
                         name=lease.network,
-                        bridge=first_bridge(lease.bridge, lease.network),
-                        ipv4=lease.ipv4.network,
+                        bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
+                        ipv4=lease.ipv4.network if lease.ipv4 else None,
                         gateway4=lease.gateway4,
                         mtu=lease.mtu,
                         masquerade=True,
+                        join=join,
                     )
                     self._store.save_network(network)
                     self._networks[lease.network] = network
+
+    def _configured_join(self, lease: Lease) -> Join | None:
+        """Return the `join` of a lease's network by the settings; where these cannot be read, by its tap's alias."""
+        try:
+            known = self._settings().network(lease.network)
+        except Solo5Error:
+            known = None
+        if known is not None and known.bridge == lease.bridge:
+            return known.join
+        tap = self._links.taps().get(lease.tap)
+        joined = lease.ipv4 is None or (tap is not None and tap_network(tap.alias) is not None)
+        return Join() if joined else None
 
     def _attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
         return [(held.reservation.task, lease) for held in self._attached() for lease in held.reservation.leases]
@@ -591,14 +705,14 @@ class NetworkState:
         return [record for record in self.records if record.state is LeaseState.ATTACHED]
 
     def _make_tap(self, task: TaskName, lease: Lease) -> None:
-        self._links.make_tap(task, lease, isolated=self._networks[lease.network].policy.isolated)
+        self._links.make_tap(task, lease, self._networks[lease.network])
 
     def _ruleset(self) -> Ruleset:
         return Ruleset(
             networks=[network for network in self.networks() if network.name in self._up],
             reservations=[held.reservation for held in self._attached()],
             segments=tuple(self._segments.items()),
-            forwards=sysctls.was_forwarding(self._store.sysctls()),
+            forwards=not self._forwarding or sysctls.was_forwarding(self._store.sysctls()),
         )
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
@@ -620,9 +734,10 @@ class NetworkState:
             return
         for name, network in list(self._networks.items()):
             known = settings.network(name)
-            if known is not None and known.policy != network.policy:
-                self._networks[name] = replace(network, policy=known.policy)
-                self._store.save_network(self._networks[name])
+            changed = _with_policy(network, known) if known is not None else network
+            if changed != network:
+                self._networks[name] = changed
+                self._store.save_network(changed)
 
     def _save(self, record: LeaseRecord) -> None:
         self._store.save_lease_record(record)
@@ -647,8 +762,12 @@ def _udp(reservation: Reservation) -> Sequence[PortRequest]:
     return [port for port in reservation.ports if port.protocol is Protocol.UDP]
 
 
-def _configured(settings: NetworkSettings) -> NetworkOverview:
-    return NetworkOverview.of(settings, free=free_addresses(settings.ipv4, 0) if settings.ipv4 else 0)
+def _with_policy(network: Network, settings: NetworkSettings) -> Network:
+    """Return a network with the settings that apply to one in use: the policy, and the pool of a joined network."""
+    join = network.join
+    if join is not None and settings.join is not None:
+        join = replace(settings.join, vlan=join.vlan)
+    return replace(network, policy=settings.policy, join=join)
 
 
 def now() -> int:

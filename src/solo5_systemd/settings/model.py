@@ -21,6 +21,14 @@ connections = 4096        # connection limit of each guest
 fragments = false         # true: guests may send IP fragments
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
+
+[network.lan]
+join = "br0"              # a bridge of others; beside it isolated, fragments, dns, search, and these:
+vlan = 20                 # default: that of a new port of the bridge
+ipv4 = "192.168.1.0/24"   # default: guests have addresses of the LAN's DHCP
+pool = "192.168.1.200-192.168.1.230"  # default: each NIC requests its address
+gateway4 = "192.168.1.1"  # default: none
+ipv6 = false              # true: guests may send IPv6
 """
 
 import hashlib
@@ -94,12 +102,35 @@ CLOSED = NetworkPolicy()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Join:
+    """What is set for a network that joins a bridge of others.
+
+    Attributes:
+        vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
+        pool: the first and last address for guests; None: each NIC requests its address.
+        ipv6: guests may send IPv6.
+    """
+
+    vlan: int = 0
+    pool: tuple[IPv4Address, IPv4Address] | None = None
+    ipv6: bool = False
+
+    @property
+    def pool_text(self) -> str:
+        """Return the pool as in the settings; empty without one."""
+        return f"{self.pool[0]}-{self.pool[1]}" if self.pool else ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """One network.
 
     Attributes:
-        ipv4: its range; None: a free one is chosen.
-        gateway4: the host's address in it; None: the first one.
+        bridge: the name of its bridge.
+        ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
+        gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
+        mtu: of its bridge; with `join`, the bridge's own is used instead.
+        join: the bridge is one of others; None: one that this package makes.
         resolver: name servers and search domains of its guests; empty: the host's.
     """
 
@@ -110,6 +141,7 @@ class NetworkSettings:
     mtu: int = 1500
     masquerade: bool = True
     policy: NetworkPolicy = CLOSED
+    join: Join | None = None
     resolver: Resolver = UNSET
 
 
@@ -199,6 +231,11 @@ def check_reach(settings: Settings) -> None:
                     f"network.{network.name}.reach names {name!r}: expected the names of other networks, which are "
                     f"{', '.join(other.name for other in settings.networks if other is not network) or 'none'}."
                 )
+            if (other := settings.network(name)) is not None and other.join is not None:
+                raise SettingsError(
+                    f"network.{network.name}.reach names {name!r}, which joins bridge {other.bridge}: expected "
+                    "networks of this package; its guests are reached as other machines of the LAN are."
+                )
 
 
 def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
@@ -260,11 +297,20 @@ def _network_key(key: str) -> NetworkName:
         raise SettingsError(f"network.{key}: {error}") from error
 
 
+RESOLVER_KEYS = ("dns", "search")
+NETWORK_KEYS = ("ipv4", "gateway4", "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *POLICY_KEYS)
+JOIN_KEYS = ("join", "vlan", "pool", "ipv6")
+_WITH_JOIN = (*JOIN_KEYS, "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments")
+
+
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
-    fields.allow("ipv4", "gateway4", "bridge", "mtu", "masquerade", "dns", "search", *POLICY_KEYS)
-    bridge = fields.text("bridge", default_bridge(name))
-    if not _LINK.fullmatch(bridge) or bridge in (".", ".."):
-        raise fields.wrong("bridge", bridge, "a link name of at most 15 letters, digits, '_', '.' or '-'")
+    fields.allow(*NETWORK_KEYS, *JOIN_KEYS)
+    if fields.has("join"):
+        return _joining(name, fields)
+    for key in JOIN_KEYS:
+        if fields.has(key):
+            raise SettingsError(f"{fields.path(key)} is set without join: expected the name of a bridge as join.")
+    bridge = _link_name(fields, "bridge", default_bridge(name))
     ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
     gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
     if ipv4 is not None and ipv4.prefixlen > 30:
@@ -284,6 +330,65 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     )
 
 
+def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
+    """Return a network that joins a bridge of others."""
+    for key in NETWORK_KEYS:
+        if key not in _WITH_JOIN and fields.has(key):
+            raise SettingsError(
+                f"{fields.path(key)} is set beside join: expected one of {', '.join(_WITH_JOIN)}, since the bridge "
+                "and what it forwards belong to others."
+            )
+    bridge = _link_name(fields, "join")
+    ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
+    gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
+    pool = fields.parsed("pool", address_pool) if fields.has("pool") else None
+    if ipv4 is not None and ipv4.prefixlen > 30:
+        raise fields.wrong("ipv4", str(ipv4), "the LAN's range, with a prefix of at most 30")
+    if gateway4 is not None and (ipv4 is None or not _is_host(gateway4, ipv4)):
+        raise fields.wrong("gateway4", str(gateway4), "the address of a router inside the network's ipv4 range")
+    if pool is not None and (ipv4 is None or not all(_is_host(address, ipv4) for address in pool)):
+        raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
+    if pool is not None and gateway4 is not None and pool[0] <= gateway4 <= pool[1]:
+        raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {gateway4}")
+    return NetworkSettings(
+        name=name,
+        bridge=bridge,
+        ipv4=ipv4,
+        gateway4=gateway4,
+        masquerade=False,
+        policy=network_policy(fields),
+        join=Join(
+            vlan=fields.integer("vlan", low=1, high=4094) if fields.has("vlan") else 0,
+            pool=pool,
+            ipv6=fields.boolean("ipv6", default=False),
+        ),
+        resolver=resolver_of(fields),
+    )
+
+
+def _link_name(fields: Fields, key: str, default: str | None = None) -> str:
+    name = fields.text(key, default)
+    if not _LINK.fullmatch(name) or name in (".", ".."):
+        raise fields.wrong(key, name, "a link name of at most 15 letters, digits, '_', '.' or '-'")
+    return name
+
+
+def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
+    """Return the first and last address of a pool.
+
+    Raises:
+        SettingsError: malformed.
+    """
+    first, _, last = text.partition("-")
+    try:
+        pool = IPv4Address(first.strip()), IPv4Address(last.strip())
+    except ValueError:
+        pool = None
+    if pool is None or pool[1] < pool[0]:
+        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as 192.168.1.200-192.168.1.230.")
+    return pool
+
+
 def default_bridge(name: NetworkName) -> str:
     """Return `solo5-NAME`; if that is longer than 15 characters, `solo5-` with a prefix and a hash of the name."""
     bridge = f"solo5-{name}"
@@ -300,12 +405,23 @@ def _check_distinct(networks: tuple[NetworkSettings, ...]) -> None:
     for index, one in enumerate(networks):
         for other in networks[:index]:
             if one.bridge == other.bridge:
-                raise SettingsError(
-                    f"network.{one.name}.bridge is {one.bridge!r}, as network.{other.name}'s: "
-                    "expected a bridge of its own."
-                )
+                _check_one_bridge(one, other)
             if one.ipv4 and other.ipv4 and one.ipv4.overlaps(other.ipv4):
                 raise SettingsError(
                     f"network.{one.name}.ipv4 is {one.ipv4}, which overlaps network.{other.name}'s "
                     f"{other.ipv4}: expected a range of its own."
                 )
+
+
+def _check_one_bridge(one: NetworkSettings, other: NetworkSettings) -> None:
+    """Check that two networks with one bridge join it with different VLANs."""
+    if one.join is None or other.join is None:
+        key = "bridge" if one.join is None else "join"
+        raise SettingsError(
+            f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its own."
+        )
+    if one.join.vlan == other.join.vlan:
+        raise SettingsError(
+            f"network.{one.name} joins {one.bridge!r} with the VLAN of network.{other.name}: expected another bridge, "
+            "or another vlan."
+        )

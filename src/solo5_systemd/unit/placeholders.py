@@ -50,11 +50,7 @@ def placeholders(
     values = {"name": str(task), "memory_mib": str(memory_mib), HOSTNAME: hostname or str(task)}
     for lease in leases:
         values |= {
-            f"net.{lease.nic}.ipv4": str(lease.ipv4.ip),
-            f"net.{lease.nic}.ipv4_cidr": str(lease.ipv4),
-            f"net.{lease.nic}.prefix4": str(lease.ipv4.network.prefixlen),
-            f"net.{lease.nic}.netmask4": str(lease.ipv4.netmask),
-            f"net.{lease.nic}.gateway4": str(lease.gateway4),
+            **_leased(lease),
             f"net.{lease.nic}.mac": lease.mac,
             f"net.{lease.nic}.mtu": str(lease.mtu),
             f"net.{lease.nic}.network": lease.network,
@@ -64,6 +60,44 @@ def placeholders(
         values.setdefault(f"port.{port.port}/{port.protocol}", str(port.host_port))
     values |= {f"port.{label}": str(number) for label, number in labels}
     return values | dict(_of_resolver(resolver))
+
+
+def _leased(lease: Lease) -> dict[str, str]:
+    """Return the placeholders of a lease's addresses; none of an address that it does not have."""
+    values = {f"net.{lease.nic}.gateway4": str(lease.gateway4)} if lease.gateway4 else {}
+    if lease.ipv4 is not None:
+        values |= {
+            f"net.{lease.nic}.ipv4": str(lease.ipv4.ip),
+            f"net.{lease.nic}.ipv4_cidr": str(lease.ipv4),
+            f"net.{lease.nic}.prefix4": str(lease.ipv4.network.prefixlen),
+            f"net.{lease.nic}.netmask4": str(lease.ipv4.netmask),
+        }
+    return values
+
+
+def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
+    """Check that no argument needs an address that its NIC does not have.
+
+    Raises:
+        InvalidRequestError: an argument has a placeholder of one.
+    """
+    without = {
+        f"net.{lease.nic}.{key}": (lease, key)
+        for lease in leases
+        for key in ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
+        if f"net.{lease.nic}.{key}" not in _leased(lease)
+    }
+    for argument in arguments:
+        for match in _TOKEN.finditer(argument):
+            if match[1] in without:
+                lease, key = without[match[1]]
+                missing = "no gateway" if lease.ipv4 else "no leased address"
+                raise InvalidRequestError(
+                    f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has {missing} in network "
+                    f"{lease.network}: expected no such placeholder.",
+                    f"Set network.{lease.network}.{'gateway4' if lease.ipv4 else 'ipv4'} in /etc/solo5, or have the "
+                    "guest use DHCP.",
+                )
 
 
 def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
@@ -90,7 +124,9 @@ def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
 
 
 def _addresses(lease: Lease, prefix: str) -> tuple[str, ...]:
-    return f"--{prefix}ipv4={lease.ipv4}", f"--{prefix}ipv4-gateway={lease.gateway4}"
+    """Return the arguments of a NIC; none where the LAN's DHCP has its address."""
+    values = {"ipv4": lease.ipv4, "ipv4-gateway": lease.ipv4 and lease.gateway4}
+    return tuple(f"--{prefix}{key}={value}" for key, value in values.items() if value is not None)
 
 
 def used(arguments: Iterable[str]) -> frozenset[str]:

@@ -36,6 +36,7 @@ from solo5_systemd.unit.log_fields import (
     assignment,
 )
 from solo5_systemd.unit.placeholders import (
+    check_leased,
     expand,
     mirage,
     placeholders,
@@ -102,6 +103,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
         InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
+    check_leased(parts.workload.arguments, parts.reservation.leases)
     line = command_line(
         tender=parts.tender.path,
         image=parts.image.path,

@@ -20,6 +20,7 @@ from solo5_systemd.cli.metric_families import Family, Kind, families, openmetric
 from solo5_systemd.cli.verbs.metrics import write_textfile
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.settings.model import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 NOMAD = {
@@ -99,6 +100,15 @@ def test_labels_of_a_task_are_in_one_series(found: dict[str, Metric]) -> None:
 def test_a_network_without_a_range_has_no_series(found: dict[str, Metric]) -> None:
     assert value(found["solo5_network_free_addresses"], network="default") == 252
     assert [sample.labels["network"] for sample in found["solo5_network_leases"].samples] == ["default"]
+
+
+def test_a_joined_network_has_free_addresses_where_it_has_a_pool() -> None:
+    lan = replace(NETWORK, name=NetworkName("lan"), ipv4=None, gateway4=None, join=Join())
+    by_name = {family.name: family for family in families([], {}, {}, [lan])}
+    labels = {"network": "lan"}
+    assert [*by_name["solo5_network_leases"].values] == [(labels, 1)]
+    assert [*by_name["solo5_network_up"].values] == [(labels, 1)]
+    assert [*by_name["solo5_network_free_addresses"].values] == []
 
 
 def test_unknown_values_are_absent(found: dict[str, Metric]) -> None:

@@ -1,6 +1,8 @@
 """`network ls` and `network inspect`."""
 
 import json
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
@@ -8,13 +10,37 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import LEASE, NETWORK, running
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import NetworkName
-from solo5_systemd.network.model import NetworkOverview
+from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.network.model import NetworkOverview, Reservation
+from solo5_systemd.settings.model import Join
 
 UNUSED = NetworkOverview(
     name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0
 )
 
+
+POLICY = (False, (), False, (), False, 4096, False)
+NO_JOIN = (False, 0, "", False)
+LAN = NetworkOverview(
+    name=NetworkName("lan"),
+    bridge="br0",
+    mtu=1500,
+    masquerade=False,
+    up=True,
+    leases=1,
+    free=0,
+    join=Join(vlan=20),
+)
+POOL = Join(pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")), ipv6=True)
+POOLED = replace(
+    LAN,
+    ipv4=IPv4Network("192.168.1.0/24"),
+    gateway4=IPv4Address("192.168.1.1"),
+    free=30,
+    up=False,
+    mtu=0,
+    join=POOL,
+)
 
 NOTHING = {
     "routed": False,
@@ -91,6 +117,33 @@ def test_inspect_shows_the_leases(solo5ctl: Solo5ctl) -> None:
     ]
 
 
+def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
+    solo5ctl: Solo5ctl, engine: FakeRuntime
+) -> None:
+    engine.machine.networks.overview = (LAN, replace(POOLED, name=NetworkName("pooled")))
+    lease = replace(LEASE, network=NetworkName("lan"), ipv4=None, gateway4=None)
+    engine.machine.networks.held[TaskName("web")] = Reservation(task=TaskName("web"), leases=(lease,))
+    assert solo5ctl("network", "ls").out.splitlines()[1:] == [
+        "lan     br0     -               -            1       -",
+        "pooled  br0     192.168.1.0/24  192.168.1.1  1       30",
+    ]
+    text = solo5ctl("network", "inspect", "lan", "pooled").out
+    for line in ("Joins: br0 (of others)", "Joins: br0 (missing)", "VLAN: 20", "VLAN: of a new port", "IPv6: yes"):
+        assert f" {line}\n" in text
+    assert "Addresses: by DHCP of the LAN, or none\n" in text
+    assert "Addresses: leased from 192.168.1.200-192.168.1.230\n" in text
+    assert "Masquerade" not in text
+    requested = replace(POOLED, join=Join())
+    engine.machine.networks.overview = (requested,)
+    assert "Addresses: requested by each NIC\n" in solo5ctl("network", "inspect", "lan").out
+    lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
+    assert (lan["join"], lan["ipv6"], lan["ipv4"]) == (True, False, "192.168.1.0/24")
+    assert not {"vlan", "pool", "free"} & lan.keys()
+    engine.machine.networks.overview = (replace(POOLED, join=replace(POOL, vlan=20)),)
+    lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
+    assert (lan["vlan"], lan["pool"], lan["free"]) == (20, "192.168.1.200-192.168.1.230", 30)
+
+
 def test_an_unknown_network_is_one_sentence(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("network", "inspect", "dmz")
     assert result.status == 125
@@ -106,19 +159,15 @@ def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
 
 
 def test_an_overview_has_a_wire_form() -> None:
-    opened = (False, ["lab"], False, ["53/udp"], False, 64, False, [["10.89.0.2", 17]], [["10.89.0.2", 5]])
+    opened = (False, ["lab"], False, ["53/udp"], False, 64, False, [["10.89.0.2", 17]], [["10.89.0.2", 5]], NO_JOIN)
     wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
     assert NetworkOverview.from_wire(wire) == NETWORK
     assert (
-        NetworkOverview.from_wire(
-            ("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, False, (), ())
-        )
+        NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, *POLICY, (), (), NO_JOIN))
         == UNUSED
     )
 
 
 def test_a_damaged_overview_is_one_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
-        NetworkOverview.from_wire(
-            ("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, False, (), False, (), False, 4096, False, (), ())
-        )
+        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, *POLICY, (), (), NO_JOIN))

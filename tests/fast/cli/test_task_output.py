@@ -1,5 +1,6 @@
 """Text and JSON output of a task."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, r
 
 from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.names import UnitKind
+from solo5_systemd.names import TaskName, UnitKind
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 MINUTE = 60_000_000
@@ -188,3 +190,11 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
     )
     assert not {"hostname", "dns", "dns_search"} & task_output.task_json(task).keys()
     assert not {"Hostname", "Name servers", "Search domains"} & dict(task_output.task_fields(task, NOW)).keys()
+
+
+def test_a_lease_without_an_address_is_a_dash_and_null() -> None:
+    held = Reservation(task=TaskName("web"), leases=(replace(LEASE, ipv4=None, gateway4=None),))
+    assert task_output.addresses(endpoints(held)) == "-"
+    assert task_output.lease_text(held.leases[0]).startswith("on default: no leased address, gateway -, MAC ")
+    [nic] = json.loads(json.dumps(task_output.reservation_json(held)))["nics"]
+    assert (nic["ipv4"], nic["gateway4"]) == (None, None)

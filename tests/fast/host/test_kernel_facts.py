@@ -1,10 +1,11 @@
 from dataclasses import replace
+from ipaddress import IPv4Network
 
 import pytest
 
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.names import NetworkName
-from solo5_systemd.settings.model import HostPort, NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 
 HOST = Host(
     systemd=257,
@@ -70,8 +71,19 @@ def test_what_networks_open_is_shown() -> None:
     closed, lab = (NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}") for name in ("default", "lab"))
     host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
     policy = NetworkPolicy(host=host, metadata=True, reach=(NetworkName("default"),), routed=True)
+    fragments = NetworkPolicy(fragments=True)
     for networks, value in (
         ((closed, lab), "closed except published ports and outgoing connections"),
+        (
+            (
+                closed,
+                replace(lab, bridge="br0", join=Join(vlan=20)),
+                replace(lab, bridge="br1", join=Join(), ipv4=(lan := IPv4Network("192.168.1.0/24"))),
+                replace(lab, bridge="br2", join=Join(pool=(lan[2], lan[9])), ipv4=lan, policy=fragments),
+            ),
+            "lab opens fragments; lab joins br0 with VLAN 20, addresses by DHCP; lab joins br1, requested addresses of "
+            "192.168.1.0/24; lab joins br2, addresses from 192.168.1.2-192.168.1.9",
+        ),
         (
             (closed, replace(lab, policy=policy)),
             "lab opens 53/udp, 8080/tcp of this host, the metadata service, network default, unpublished ports",

@@ -98,7 +98,7 @@ def _service(sets: Sets, packet: Packet) -> bool:
 
 _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"(iifname|oifname)( !=)? @(\w+)": _link,
-    r"iifname \. oifname @paths": lambda sets, packet: (packet.iif, packet.oif) in sets["paths"],
+    r"iifname \. oifname @(\w+)": lambda sets, packet, name: (packet.iif, packet.oif) in sets[name],
     r"iifname \. meta l4proto \. th dport @services": _service,
     r"iifname \{ (.*?) \}": lambda _, packet, links: f'"{packet.iif}"' in links.split(", "),
     r'ct timeout set "soon"': lambda *_: True,

@@ -1,6 +1,7 @@
 """Lease records and network files as JSON documents."""
 
 import json
+from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -17,7 +18,7 @@ from solo5_systemd.network.lease_json import (
     parse_texts,
 )
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
-from solo5_systemd.settings.model import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,
@@ -44,13 +45,47 @@ NETWORK = Network(
 )
 
 
+JOINED = replace(
+    NETWORK,
+    bridge="br0",
+    ipv4=None,
+    gateway4=None,
+    join=Join(vlan=20, pool=None, ipv6=True),
+)
+RANGE = IPv4Network("10.77.0.0/24")
+POOLED = replace(NETWORK, gateway4=None, join=Join(pool=(RANGE[2], RANGE[9])))
+
+
+EARLIER = {
+    "version": 1,
+    "task": "a",
+    "state": "attached",
+    "expires": 77,
+    "nics": [["service", "default", "", ""]],
+    "leases": [
+        [
+            "service",
+            "default",
+            "solo5-default",
+            "s5-abcdefghijkl",
+            "10.77.0.5/24",
+            "10.77.0.1",
+            "02:00:00:00:00:09",
+            1500,
+        ]
+    ],
+    "ports": [],
+}
+
+
 def written(document: object) -> Any:
     return json.loads(json.dumps(document))
 
 
 def test_what_is_written_is_read() -> None:
     assert parse_lease_record(written(lease_record_document(RECORD))) == RECORD
-    assert parse_network(written(network_document(NETWORK))) == NETWORK
+    for network in (NETWORK, JOINED, POOLED):
+        assert parse_network(written(network_document(network))) == network
     assert parse_texts({"a": "b"}) == {"a": "b"}
 
 
@@ -97,3 +132,13 @@ def test_a_network_file_of_a_version_without_a_policy_is_closed() -> None:
     document = written(network_document(NETWORK))
     del document["policy"]
     assert parse_network(document).policy == CLOSED
+
+
+def test_a_lease_without_an_address_is_kept_and_one_of_an_earlier_version_is_read() -> None:
+    """Before networks joined bridges, a lease record had the same form, and a network file no `join`."""
+    (lease,) = RECORD.reservation.leases
+    unleased = replace(lease, ipv4=None, gateway4=None)
+    record = replace(RECORD, reservation=replace(RECORD.reservation, leases=(unleased,), ports=()))
+    assert parse_lease_record(written(lease_record_document(record))) == record
+    assert "join" not in network_document(NETWORK)
+    assert parse_lease_record(EARLIER).reservation.leases == (lease,)

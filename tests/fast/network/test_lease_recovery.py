@@ -6,9 +6,10 @@ from tests.fast.network.test_lease_json import NETWORK
 from tests.fast.network.test_nft_rules import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
+from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias, tap_network, tap_owner
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.nft_rules import network_elements, task_elements
+from solo5_systemd.settings.model import Join
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [
@@ -34,3 +35,19 @@ def test_what_is_not_there_is_not_invented() -> None:
     assert recover_lease_record(TaskName("b"), ours, ELEMENTS) is None
     assert recover_lease_record(RESERVATION.task, {LEASE.tap: ("somebody's", NETWORK)}, ELEMENTS) is None
     assert recover_lease_record(RESERVATION.task, ours, network_elements(NETWORK, [NETWORK])) is None
+
+
+def test_a_tap_on_a_bridge_of_others_names_its_network() -> None:
+    for ipv4, inside in ((LEASE.ipv4, NETWORK.ipv4), (None, None)):
+        network = replace(NETWORK, ipv4=inside, join=Join(vlan=20))
+        lease = replace(LEASE, network=network.name, bridge=network.bridge, mtu=network.mtu, ipv4=ipv4)
+        held = replace(RESERVATION, leases=(lease,), ports=())
+        elements = [
+            replace(each, key=tuple(word.strip('"') for word in each.key)) for each in task_elements(held, [network])
+        ]
+        alias = tap_alias(held.task, SERVICE, network.name)
+        assert (tap_owner(alias), tap_network(alias)) == ((held.task, SERVICE), network.name)
+        record = recover_lease_record(held.task, {LEASE.tap: (alias, network)}, elements)
+        assert record is not None
+        assert record.reservation == held
+    assert tap_network(tap_alias(RESERVATION.task, SERVICE)) is tap_network("another's") is None

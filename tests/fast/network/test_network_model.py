@@ -18,6 +18,7 @@ from solo5_systemd.network.model import (
     PortRequest,
     mac_address,
 )
+from solo5_systemd.settings.model import Join
 
 NIC = NicRequest(
     nic=DeviceName("service"),
@@ -25,6 +26,8 @@ NIC = NicRequest(
     ipv4=IPv4Address("10.77.0.5"),
     mac=MacAddress("02:00:00:00:00:09"),
 )
+POLICY: tuple[bool, list[str], bool, list[str], bool, int, bool] = (False, [], False, [], False, 4096, False)
+NO_JOIN = [False, 0, "", False]
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
@@ -33,10 +36,15 @@ UNUSED = NetworkOverview(
 def test_what_crosses_the_bus_comes_out_the_same() -> None:
     (lease,) = RESERVATION.leases
     assert Lease.from_wire(lease.to_wire()) == lease
+    unleased = replace(lease, ipv4=None, gateway4=None)
+    assert unleased.to_wire()[4:6] == ("", "")
+    assert Lease.from_wire(unleased.to_wire()) == unleased
     assert [PortRequest.from_wire(port.to_wire()) for port in RESERVATION.ports] == list(RESERVATION.ports)
     for nic in (NIC, NicRequest(nic=DeviceName("service"))):
         assert NicRequest.from_wire(nic.to_wire()) == nic
-    for overview in (NETWORK, UNUSED):
+    pool = IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")
+    joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True))
+    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join())):
         assert NetworkOverview.from_wire(overview.to_wire()) == overview
 
 
@@ -64,7 +72,27 @@ def test_a_port_that_cannot_be_published(wire: tuple[str, str, int, int, str], w
 def test_a_range_that_is_none() -> None:
     with pytest.raises(InvalidRequestError, match="range '10.0.0.0/77' of network default"):
         NetworkOverview.from_wire(
-            ("default", "b", "10.0.0.0/77", "", 1500, True, True, 0, 0, False, [], False, [], False, 16, False, [], [])
+            (
+                "default",
+                "b",
+                "10.0.0.0/77",
+                "",
+                1500,
+                True,
+                True,
+                0,
+                0,
+                False,
+                [],
+                False,
+                [],
+                False,
+                16,
+                False,
+                [],
+                [],
+                NO_JOIN,
+            )
         )
 
 
@@ -72,6 +100,7 @@ def test_dropped_packets_are_counted_per_network() -> None:
     front, back = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
     dropped = Dropped(refused={front: 3, back: 4}, fragments={back: 5})
     assert dropped.within(IPv4Network("10.77.0.0/24")) == Dropped(refused={front: 3})
+    assert dropped.within(None) == Dropped()
     assert dropped.within(IPv4Network("10.78.0.0/24")) == replace(dropped, refused={back: 4})
 
 

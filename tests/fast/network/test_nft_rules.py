@@ -13,7 +13,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_rules import Ruleset
-from solo5_systemd.settings.model import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
 ROUTED = NetworkPolicy(routed=True)
@@ -249,3 +249,49 @@ def test_a_change_touches_what_differs_alone() -> None:
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
     assert nft_rules.change(before, before) == ""
     assert "limited" not in nft_rules.change(after, replace(after, reservations=[RESERVATION]))
+
+
+JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join())
+
+
+@pytest.mark.parametrize(
+    ("changed", "leased", "expected"),
+    [
+        (JOINED, True, ["joined { TAP }", "guests { TAP . 02:00:00:00:00:09 . 10.77.0.5 }", "whole { TAP }"]),
+        (JOINED, False, ["joined { TAP }", "unleased { TAP . 02:00:00:00:00:09 }", "whole { TAP }"]),
+        (
+            replace(JOINED, policy=NetworkPolicy(fragments=True), join=Join(ipv6=True)),
+            False,
+            ["joined { TAP }", "unleased { TAP . 02:00:00:00:00:09 }", "ipv6 { TAP . 02:00:00:00:00:09 }"],
+        ),
+    ],
+)
+def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
+    changed: Network, leased: bool, expected: list[str]
+) -> None:
+    (lease,) = RESERVATION.leases
+    held = Reservation(task=TaskName("a"), leases=(lease if leased else replace(lease, ipv4=None, gateway4=None),))
+    made = nft_rules.elements(Ruleset(networks=(changed,), reservations=(held,)))
+    assert [str(each) for each in made if each.family == "bridge"] == [
+        f"element bridge solo5 {one.replace('TAP', GUEST)}" for one in expected
+    ]
+    assert [str(each) for each in made if each.family == "ip"] == [BRIDGED]
+
+
+BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
+
+
+def test_frames_within_a_joined_bridge_are_forwarded_with_br_netfilter() -> None:
+    """Also where several networks join it; and none from there to another link."""
+    joining = replace(plan(), networks=(*plan().networks, JOINED, replace(JOINED, name=NetworkName("second"))))
+    assert [str(each) for each in nft_rules.elements(joining)].count(BRIDGED) == 1
+    assert verdict(joining, Packet(iif="br0", oif="br0")) == "accept"
+    assert verdict(plan(), Packet(iif="br0", oif="br0")) == "drop"
+    assert verdict(joining, Packet(iif="br0", oif=WAN)) == "drop"
+
+
+def test_a_network_on_a_bridge_of_others_is_neither_reached_nor_limited() -> None:
+    front = replace(network(), name=NetworkName("front"), policy=NetworkPolicy(reach=(JOINED.name,)))
+    made = map(str, nft_rules.network_elements(front, (front, JOINED)))
+    assert [each for each in made if "br0" in each] == []
+    assert nft_rules.limited((front, JOINED)) == nft_rules.limited((front,))

@@ -1,5 +1,7 @@
 """Texts of task events: short, complete, and without control characters."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.fakes.images import preflight
 from tests.support.fakes.tasks import LEASE
@@ -25,6 +27,12 @@ def test_all_addresses_are_one_event() -> None:
     event = messages.leases_attached([LEASE, LEASE])
     assert event.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
     assert event.annotations["nic.service.address"] == "10.89.0.2/24"
+
+
+def test_a_lease_without_an_address_is_an_event_as_well() -> None:
+    event = messages.leases_attached([replace(LEASE, ipv4=None, gateway4=None)])
+    assert event.message == "NIC service has no leased address in network default"
+    assert "nic.service.address" not in event.annotations
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:

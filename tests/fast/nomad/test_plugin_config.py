@@ -132,7 +132,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"log_namespace": "../x"}, "log_namespace: journal namespace '../x' is not usable"),
         ({"networks": ["a b"]}, "networks: network name 'a b' is not usable"),
         ({"network": {"a b": {}}}, "network.a b: network name 'a b' is not usable"),
-        ({"network": {"lab": {"ipv6": "::"}}}, "network.lab.ipv6 is not a known key"),
+        ({"network": {"lab": {"ipv5": "::"}}}, "network.lab.ipv5 is not a known key"),
         ({"network": {"lab": {"mtu": "9k"}}}, "network.lab.mtu is '9k': expected a whole number from 68 to 65521"),
         ({"network": {"lab": {"ipv4": "10.0.0.0/33"}}}, "network.lab.ipv4: '33' is not a valid netmask"),
         ({"network": {"lab": {"gateway4": "10.0.0.1"}}}, "network.lab.gateway4 is '10.0.0.1'"),
@@ -187,3 +187,8 @@ def test_a_wrong_value_is_told_with_its_path(keys: dict[str, object], words: str
 def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
     found = refusal(plugin_config, data)
     assert found == "" or found.startswith("plugin.solo5.config")
+
+
+def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
+    lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9", "ipv6": True}
+    assert plugin_config(packed(network={"lan": lan})).network_settings == {"lan": lan | {"vlan": 20}}

@@ -1,6 +1,7 @@
 """A job's `ready` block: parsed, checked, and stored in the handle."""
 
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(keys: dict[str, s
 def endpoint(requested: GuestPort, nics: tuple[str, ...] = ("service",), **config: Any) -> Endpoint:
     job = task_config(port("http", 25001, 80), port("echo", 7), **config)
     options = task_options(job.msgpack_driver_config)
-    leases = [LEASE, LEASE.__class__(**{**vars(LEASE), "nic": DeviceName("lab"), "ipv4": LEASE.ipv4 + 1})]
+    leases = [LEASE, replace(LEASE, nic=DeviceName("lab"), ipv4=IPv4Interface("10.89.0.3/24"))]
     held = tuple(lease for lease in leases if lease.nic in nics)
     return ports.endpoint(requested, job, options, Reservation(task=TaskName("web"), leases=held))
 
@@ -91,12 +92,12 @@ def endpoint(requested: GuestPort, nics: tuple[str, ...] = ("service",), **confi
 )
 def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int) -> None:
     requested = GuestPort(protocol=Protocol.TCP, name=name)
-    assert endpoint(requested) == Endpoint(protocol=Protocol.TCP, address=LEASE.ipv4.ip, port=number)
+    assert endpoint(requested) == Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=number)
 
 
 def test_a_label_of_a_nic_is_asked_at_that_nic() -> None:
     config = {"nic": {"service": {}, "lab": {"ports": ["http"]}}}
-    assert endpoint(HTTP, ("service", "lab"), **config).address == LEASE.ipv4.ip + 1
+    assert endpoint(HTTP, ("service", "lab"), **config).address == IPv4Address("10.89.0.3")
 
 
 def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
@@ -107,6 +108,13 @@ def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
 def test_a_label_that_the_group_does_not_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"config.ready.tcp names '{name}': expected one of .*http, echo"):
         endpoint(GuestPort(protocol=Protocol.TCP, name=name))
+
+
+def test_a_nic_without_a_leased_address_cannot_be_probed() -> None:
+    held = Reservation(task=TaskName("web"), leases=(replace(LEASE, ipv4=None, gateway4=None),))
+    job = task_config(port("http", 25001, 80))
+    with pytest.raises(InvalidRequestError, match="NIC service has no leased address in network default: expected a"):
+        ports.endpoint(HTTP, job, task_options(job.msgpack_driver_config), held)
 
 
 def test_a_guest_without_an_address_cannot_be_asked() -> None:

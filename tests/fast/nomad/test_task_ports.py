@@ -177,6 +177,14 @@ def test_a_task_without_a_nic_has_no_address_to_register(nothing: Reservation | 
     assert guest_address(nothing) is None
 
 
+def test_a_guest_without_a_leased_address_has_none_to_register() -> None:
+    held = reservation("service")
+    unleased = replace(held, leases=(replace(held.leases[0], ipv4=None, gateway4=None),))
+    task = task_config(HTTP, ports=[])
+    assert network_override(unleased, task, options_of(task)) is None
+    assert guest_address(unleased) is None
+
+
 # --- other tasks of the group --------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from solo5_systemd.settings.model import (
     CLOSED,
     TENDER_PATHS,
     HostPort,
+    Join,
     NetworkPolicy,
     NetworkSettings,
     Settings,
@@ -23,6 +24,16 @@ from solo5_systemd.settings.model import (
 from solo5_systemd.settings.resolver import UNSET, resolver
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+
+
+LAN = NetworkSettings(
+    name=NetworkName("lan"),
+    bridge="br0",
+    ipv4=IPv4Network("192.168.1.0/24"),
+    gateway4=IPv4Address("192.168.1.1"),
+    masquerade=False,
+    join=Join(vlan=20, pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230"))),
+)
 
 
 def parse(text: str) -> Settings:
@@ -44,7 +55,8 @@ def test_the_documented_example_says_what_is_the_default_anyway() -> None:
         4647,
         4648,
     ]
-    assert read.networks == (replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1")),)
+    default = replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1"))
+    assert read.networks == (default, LAN)
 
 
 def test_a_further_network_stands_beside_the_default() -> None:
@@ -171,3 +183,71 @@ def test_name_servers_of_a_network() -> None:
 def test_a_network_reaches_others_that_exist(name: str) -> None:
     with pytest.raises(SettingsError, match=f"network.a.reach names '{name}': expected the names of other networks"):
         check_reach(parse(f'[network.a]\nreach = ["{name}"]\n'))
+
+
+def test_a_network_joins_a_bridge_of_others() -> None:
+    lan = parse('[network.lan]\njoin = "br0"\nisolated = true\nfragments = true\nipv6 = true\n').networks[1]
+    assert (lan.bridge, lan.ipv4, lan.gateway4, lan.masquerade) == ("br0", None, None, False)
+    assert (lan.join, lan.policy) == (Join(ipv6=True), NetworkPolicy(isolated=True, fragments=True))
+    two = parse('[network.a]\njoin = "br0"\n[network.b]\njoin = "br0"\nvlan = 20\n').networks[1:]
+    assert [network.join and network.join.vlan for network in two] == [0, 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *(
+            (f"{key} = {value}", rf"network\.lan\.{key} is set beside join: expected one of join, vlan, pool, ipv6")
+            for key, value in (
+                ("bridge", '"x"'),
+                ("mtu", "1500"),
+                ("masquerade", "true"),
+                ("routed", "true"),
+                ("reach", "[]"),
+                ("host", "[]"),
+                ("metadata", "false"),
+                ("connections", "77"),
+            )
+        ),
+        ("vlan = 0", r"network\.lan\.vlan is 0: expected a whole number from 1 to 4094"),
+        ("vlan = 4095", r"network\.lan\.vlan is 4095"),
+        ('ipv4 = "192.168.1.0/31"', "the LAN's range, with a prefix of at most 30"),
+        ('gateway4 = "192.168.1.1"', "the address of a router inside the network's ipv4 range"),
+        ('pool = "192.168.1.2-192.168.1.3"', "network.lan.pool is .*: expected addresses inside"),
+        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.2-192.168.2.3"', "expected addresses inside"),
+        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.3"', "is not a pool: expected two addresses"),
+        ('pool = "192.168.1.9"', "'192.168.1.9' is not a pool"),
+        (
+            'ipv4 = "192.168.1.0/24"\npool = "192.168.1.1-192.168.1.9"\ngateway4 = "192.168.1.5"',
+            "a pool without gateway4, 192.168.1.5",
+        ),
+    ],
+)
+def test_what_a_joined_network_cannot_have_is_refused_by_its_key(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse(f'[network.lan]\njoin = "br0"\n{text}\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[network.lan]\njoin = "a/b"', "network.lan.join is 'a/b': expected a link name"),
+        ("[network.lan]\nvlan = 20", "network.lan.vlan is set without join"),
+        ('[network.lan]\npool = "a"', "network.lan.pool is set without join"),
+        ("[network.lan]\nipv6 = true", "network.lan.ipv6 is set without join"),
+        ('[network.a]\njoin = "br0"\n[network.b]\njoin = "br0"', "network.b joins 'br0' with the VLAN of network.a"),
+        ('[network.a]\nbridge = "br0"\n[network.b]\njoin = "br0"', "network.b.join is 'br0', as network.a's"),
+        (
+            '[network.a]\njoin = "br0"\nipv4 = "10.0.0.0/24"\n[network.b]\nipv4 = "10.0.0.0/16"',
+            "network.b.ipv4 is 10.0.0.0/16, which overlaps network.a's",
+        ),
+    ],
+)
+def test_networks_that_exclude_each_other(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse(text)
+
+
+def test_a_joined_network_is_not_reached_by_a_policy() -> None:
+    with pytest.raises(SettingsError, match=r"network\.default\.reach names 'lan', which joins bridge br0"):
+        check_reach(parse('[network.default]\nreach = ["lan"]\n[network.lan]\njoin = "br0"'))

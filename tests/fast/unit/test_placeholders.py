@@ -11,6 +11,7 @@ from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import (
     COMMAND_LINE_MAX,
+    check_leased,
     expand,
     mirage,
     placeholders,
@@ -182,3 +183,32 @@ def test_used_placeholders_are_those_in_single_braces() -> None:
     )
     assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
     assert (uses_hostname(["{hostname}"]), uses_hostname(["{name}"])) == (True, False)
+
+
+@pytest.mark.parametrize("key", ["ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4"])
+def test_an_address_that_a_nic_does_not_have_is_refused_in_one_sentence(key: str) -> None:
+    unleased = replace(LEASE, ipv4=None, gateway4=None)
+    with pytest.raises(
+        InvalidRequestError,
+        match=rf"argument '-a={{net.service.{key}}}' needs a value for {{net.service.{key}}}, but NIC service has no "
+        "leased address in network default: expected no such placeholder",
+    ):
+        check_leased(["plain", f"-a={{net.service.{key}}}"], [unleased])
+    check_leased(["{net.service.mac}", "{{net.service.ipv4}}"], [unleased])
+    check_leased([f"{{net.service.{key}}}"], [LEASE])
+    assert set(placeholders(TaskName("web"), 64, [unleased])) == {
+        "name",
+        "memory_mib",
+        "hostname",
+        *(f"net.service.{name}" for name in ("mac", "mtu", "network", "tap")),
+    }
+
+
+def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="NIC service has no gateway in network default"):
+        check_leased(["{net.service.gateway4}"], [replace(LEASE, gateway4=None)])
+
+
+def test_mirage_is_nothing_without_a_leased_address_and_one_argument_without_a_gateway() -> None:
+    assert mirage([replace(LEASE, ipv4=None, gateway4=None)])["mirage"] == ()
+    assert mirage([replace(LEASE, gateway4=None)])["mirage"] == (f"--ipv4={LEASE.ipv4}",)

@@ -55,7 +55,7 @@ PORTS = (
 
 def endpoints(reservation: Reservation) -> Endpoints:
     return Endpoints(
-        tuple(LeasedNic(lease.nic, lease.network, str(lease.ipv4.ip), lease.tap) for lease in reservation.leases),
+        tuple(LeasedNic(lease.nic, lease.network, str(lease.address or ""), lease.tap) for lease in reservation.leases),
         tuple((str(port.host_ip or ""), port.host_port, port.port, port.protocol.value) for port in reservation.ports),
     )
 

@@ -10,11 +10,13 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from ipaddress import IPv4Address
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
     from solo5_systemd.network.model import Lease, NetworkOverview
+    from solo5_systemd.settings.model import Join
 
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
@@ -82,7 +84,7 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
         str(network.ipv4 or ""),
         str(network.gateway4 or ""),
         str(network.leases),
-        str(network.free) if network.ipv4 else "",
+        str(network.free) if network.has_pool else "",
     )
 
 
@@ -90,22 +92,47 @@ def _fields(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[tuple[s
     refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
     return [
         ("Name", network.name),
-        ("Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"),
-        ("Range", str(network.ipv4) if network.ipv4 else "assigned on first use"),
-        ("Gateway", str(network.gateway4 or "")),
-        ("MTU", str(network.mtu)),
-        ("Masquerade", _yes(network.masquerade)),
-        ("Isolated", _yes(network.policy.isolated)),
-        ("Routed", _yes(network.policy.routed)),
-        ("Reaches", ", ".join(network.policy.reach) or "none"),
-        ("Host", ", ".join(map(str, network.policy.host)) or "none"),
-        ("Metadata", _yes(network.policy.metadata)),
-        ("Connections", f"{network.policy.connections} per guest"),
+        *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
         ("Fragments", _yes(network.policy.fragments)),
-        *(("Lease", f"{lease.ipv4.ip} {lease.mac} {task}/{lease.nic}") for task, lease in _leases(network, tasks)),
+        *(
+            ("Lease", f"{lease.address or '-'} {lease.mac} {task}/{lease.nic}")
+            for task, lease in _leases(network, tasks)
+        ),
         *(("Refused", f"{address} {count} packets over the connection limit") for address, count in refused),
         *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
     ]
+
+
+def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
+    yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
+    yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
+    yield "Gateway", str(network.gateway4 or "")
+    yield "MTU", str(network.mtu)
+    yield "Masquerade", _yes(network.masquerade)
+    yield "Isolated", _yes(network.policy.isolated)
+    yield "Routed", _yes(network.policy.routed)
+    yield "Reaches", ", ".join(network.policy.reach) or "none"
+    yield "Host", ", ".join(map(str, network.policy.host)) or "none"
+    yield "Metadata", _yes(network.policy.metadata)
+    yield "Connections", f"{network.policy.connections} per guest"
+
+
+def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[str, str]]":
+    yield "Joins", f"{network.bridge} ({'of others' if network.up else 'missing'})"
+    yield "VLAN", str(join.vlan or "of a new port")
+    yield "Range", str(network.ipv4 or "-")
+    yield "Addresses", _source_of_addresses(network, join)
+    yield "Gateway", str(network.gateway4 or "-")
+    yield "MTU", str(network.mtu or "-")
+    yield "Isolated", _yes(network.policy.isolated)
+    yield "IPv6", _yes(join.ipv6)
+
+
+def _source_of_addresses(network: "NetworkOverview", join: "Join") -> str:
+    """Return a phrase about where the addresses of a joined network come from."""
+    if network.ipv4 is None:
+        return "by DHCP of the LAN, or none"
+    return f"leased from {join.pool_text}" if join.pool else "requested by each NIC"
 
 
 def _yes(value: bool) -> str:
@@ -129,23 +156,33 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         "in_use": network.leases,
         **policy_table(network.policy),
     }
+    if network.join is not None:
+        document |= {"join": True, "ipv6": network.join.ipv6}
+        document |= {"vlan": network.join.vlan} if network.join.vlan else {}
+        document |= {"pool": network.join.pool_text} if network.join.pool else {}
     if network.ipv4 is not None:
-        document |= {"ipv4": str(network.ipv4), "free": network.free}
+        document["ipv4"] = str(network.ipv4)
+    if network.has_pool:
+        document["free"] = network.free
     if network.gateway4 is not None:
         document["gateway4"] = str(network.gateway4)
     return document
 
 
-def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[dict[str, str | int]]:
+def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[dict[str, object]]:
     return [
         {
             "task": task,
             "nic": lease.nic,
-            "ipv4": str(lease.ipv4.ip),
+            "ipv4": str(lease.address) if lease.address else None,
             "mac": lease.mac,
             "tap": lease.tap,
-            "refused": network.dropped.refused.get(lease.ipv4.ip, 0),
-            "fragments": network.dropped.fragments.get(lease.ipv4.ip, 0),
+            "refused": _count(network.dropped.refused, lease),
+            "fragments": _count(network.dropped.fragments, lease),
         }
         for task, lease in _leases(network, tasks)
     ]
+
+
+def _count(counts: "Mapping[IPv4Address, int]", lease: "Lease") -> int:
+    return counts.get(lease.address, 0) if lease.address else 0

@@ -218,12 +218,13 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 def _network(fields: Fields) -> dict[str, object]:
     fields.allow(*schema.names(schema.NETWORK))
-    texts = {key: fields.text(key) for key in ("ipv4", "gateway4", "bridge") if fields.has(key)}
+    texts = {key: fields.text(key) for key in ("join", "pool", "ipv4", "gateway4", "bridge") if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
-    masquerade = {"masquerade": fields.boolean("masquerade")} if fields.has("masquerade") else {}
+    vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
+    flags = {key: fields.boolean(key) for key in ("masquerade", "ipv6") if fields.has(key)}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
     resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
-    return {**texts, **mtu, **masquerade, **policy, **resolver}
+    return {**texts, **mtu, **vlan, **flags, **policy, **resolver}
 
 
 def _property_names(fields: Fields) -> tuple[str, ...]:

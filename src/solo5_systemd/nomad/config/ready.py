@@ -15,6 +15,7 @@ from solo5_systemd.nomad.config.schema import choice, seconds
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.task import Preflight
+    from solo5_systemd.names import DeviceName, NetworkName
 
 PATTERN_MAX = 500
 """Characters of a pattern."""
@@ -190,5 +191,14 @@ def no_nic_error(port: GuestPort) -> InvalidRequestError:
     """Return the error of a `ready` port of a guest without an address."""
     return InvalidRequestError(
         f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
+        'Wait for a line of its console: ready { console = "…" }',
+    )
+
+
+def no_address_error(port: GuestPort, nic: "DeviceName", network: "NetworkName") -> InvalidRequestError:
+    """Return the error of a `ready` port of a NIC without a leased address."""
+    return InvalidRequestError(
+        f"config.ready.{port.protocol} is {port.name!r}, and NIC {nic} has no leased address in network {network}: "
+        "expected a guest with an address.",
         'Wait for a line of its console: ready { console = "…" }',
     )

@@ -54,6 +54,10 @@ def names(schema: Spec) -> Collection[str]:
 
 
 NETWORK = table(
+    attribute("join", TEXT),
+    attribute("vlan", NUMBER),
+    attribute("pool", TEXT),
+    attribute("ipv6", BOOLEAN),
     attribute("ipv4", TEXT),
     attribute("gateway4", TEXT),
     attribute("bridge", TEXT),

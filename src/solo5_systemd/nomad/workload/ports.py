@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
-from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_nic_error
+from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.workload import Publish
@@ -78,7 +78,9 @@ def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reser
         raise no_nic_error(port)
     nic, number = ready_port(port, task, options)
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
-    return Endpoint(protocol=port.protocol, address=lease.ipv4.ip, port=number)
+    if lease.address is None:
+        raise no_address_error(port, lease.nic, lease.network)
+    return Endpoint(protocol=port.protocol, address=lease.address, port=number)
 
 
 def guest_port(port: wire.PortMapping) -> int:
@@ -103,14 +105,14 @@ def network_override(
 def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
     """Return the address of the NIC with the published ports; the client keeps the ports of a recovered task.
 
-    None if several NICs have published ports: Nomad registers one address for all ports of a task, so that the services
-    of one NIC would be registered at the address of another.
+    None without a leased address, and if several NICs have published ports: Nomad registers one address for all ports
+    of a task, so that the services of one NIC would be registered at the address of another.
     """
     nics = published_nics(reservation) if reservation is not None else ()
     if reservation is None or not reservation.leases or len(nics) > 1:
         return None
     lease = reservation.lease(nics[0]) if nics else _primary(reservation)
-    return wire.NetworkOverride(addr=str(lease.ipv4.ip))
+    return wire.NetworkOverride(addr=str(lease.address)) if lease.address else None
 
 
 def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:

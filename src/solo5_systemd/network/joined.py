@@ -1,0 +1,135 @@
+"""The rules for a network that joins a bridge of others: which bridge it may be, and what may be requested on it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.network.ipam import BRIDGE_PORTS
+from solo5_systemd.network.model import Network, NicRequest, PortRequest
+from solo5_systemd.network.port_conflicts import show_port
+
+TAP_MTU_MAX = 65521
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeFacts:
+    """A link that a network is to join.
+
+    Attributes:
+        kind: "bridge", or that of another link; empty for a physical device.
+        up: it is set up.
+        mtu: in bytes.
+        vlan_filtering: it forwards by VLAN.
+        default_pvid: the VLAN of a new port; 0: none.
+    """
+
+    kind: str
+    up: bool = True
+    mtu: int = 1500
+    vlan_filtering: bool = False
+    default_pvid: int = 1
+
+
+def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
+    """Return a bridge of which taps can become ports.
+
+    Args:
+        network: the network that joins the bridge.
+        facts: the link of that name; None: there is none.
+
+    Raises:
+        HostError: taps cannot.
+    """
+    name, bridge = network.name, network.bridge
+    vlan = network.join.vlan if network.join else 0
+    if facts is None:
+        raise HostError(
+            f"bridge {bridge} of network {name} does not exist: expected one that its owner has made.",
+            f"Make it, or set another one as network.{name}.join.",
+        )
+    if facts.kind != "bridge":
+        raise HostError(
+            f"link {bridge} of network {name} is {_kind(facts.kind)}: expected a Linux bridge.",
+            f"`ip link show type bridge` shows the bridges; set one as network.{name}.join.",
+        )
+    if not facts.up:
+        raise HostError(
+            f"bridge {bridge} of network {name} is down: expected a bridge that is up.", f"`ip link set {bridge} up`."
+        )
+    if vlan and not facts.vlan_filtering:
+        raise HostError(
+            f"bridge {bridge} of network {name} does not filter VLANs (vlan_filtering 0): expected 1, for VLAN {vlan}.",
+            f"`ip link set {bridge} type bridge vlan_filtering 1`, or leave out network.{name}.vlan.",
+        )
+    if facts.vlan_filtering and not vlan and not facts.default_pvid:
+        raise HostError(
+            f"bridge {bridge} of network {name} has no VLAN for new ports (vlan_default_pvid 0): expected the VLAN of "
+            "guests.",
+            f"Set it as network.{name}.vlan.",
+        )
+    return facts
+
+
+def _kind(kind: str) -> str:
+    if kind == "openvswitch":
+        return "of Open vSwitch, whose ports are not the kernel's"
+    return f"of kind {kind}" if kind else "a physical device"
+
+
+def check_room(network: Network, ports: Iterable[str], ours: Collection[str], leases: int, wanted: int) -> None:
+    """Check that a bridge has room for more ports.
+
+    Args:
+        network: the network that joins the bridge.
+        ports: the names of all ports of the bridge.
+        ours: the tap names of all leases.
+        leases: the number of leases on this bridge, of all networks.
+        wanted: the number of NICs of the request.
+
+    Raises:
+        TakenError: the bridge is full.
+    """
+    others = sum(port not in ours for port in ports)
+    if others + leases + wanted > BRIDGE_PORTS:
+        raise TakenError(
+            f"bridge {network.bridge} of network {network.name} has no free port: it has {leases} for guests and "
+            f"{others} of others, of the {BRIDGE_PORTS} of a Linux bridge.",
+            "End a task, or use another network.",
+        )
+
+
+def check_macs(network: Network, macs: Collection[str], nics: Iterable[NicRequest]) -> None:
+    """Check that no requested MAC address is that of another machine, or of the bridge.
+
+    Raises:
+        TakenError: the bridge has it.
+    """
+    for nic in nics:
+        if nic.mac in macs:
+            raise TakenError(
+                f"MAC address {nic.mac} for NIC {nic.nic} is in use on bridge {network.bridge}: expected a free one.",
+                "Leave it out to have one chosen.",
+            )
+
+
+def check_unpublished(networks: Sequence[Network], nics: Iterable[NicRequest], ports: Iterable[PortRequest]) -> None:
+    """Check that no port is published to a NIC on a joined network.
+
+    Raises:
+        InvalidRequestError: a port is.
+    """
+    joined = {network.name: network for network in networks if network.join}
+    names = {nic.nic: nic.network for nic in nics}
+    for port in ports:
+        network = joined.get(names[port.nic])
+        if network is not None:
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published to NIC {port.nic}: network {network.name} joins bridge "
+                f"{network.bridge}, where clients reach the guest itself at port {port.port}.",
+                "Leave it out: no --publish of solo5ctl, `ports = []` in a Nomad job.",
+            )
+
+
+def with_mtu(network: Network, facts: BridgeFacts) -> Network:
+    """Return a network with the present MTU of its bridge."""
+    return replace(network, mtu=min(facts.mtu, TAP_MTU_MAX))

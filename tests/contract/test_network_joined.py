@@ -1,0 +1,519 @@
+"""Networks that join a bridge of others: reach, addresses, VLANs, attacks, repair; and the bridge stays as it is."""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, closing
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.guest import BROADCAST, UDP, Guest
+from tests.contract.netns import Outside, link, run
+from tests.contract.netservice import Client, Service, host_state, nic, udp, until
+from tests.contract.test_network_policy import FORWARD, arrived, bound, datagram, heard
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import Lease
+
+PEER = IPv4Address("192.168.1.2")
+LAN = '[network.lan]\njoin = "br0"\n'
+RANGE = 'ipv4 = "192.168.1.0/24"\n'
+POOL = f'{LAN}{RANGE}pool = "192.168.1.200-192.168.1.201"\n'
+
+
+class Lan:
+    """The bridge br0 of others, with the host's 192.168.1.1 and a machine behind a port of it, 192.168.1.2."""
+
+    def __init__(self, *options: str) -> None:
+        self.machine = Outside("lan", "192.168.1.9", str(PEER))
+        run("ip", "address", "flush", "dev", "lan-in")
+        self.make(*options)
+
+    def make(self, *options: str) -> None:
+        run("ip", "link", "add", "br0", "type", "bridge", *options)
+        run("ip", "link", "set", "lan-in", "master", "br0")
+        run("ip", "address", "add", "192.168.1.1/24", "dev", "br0")
+        run("ip", "link", "set", "br0", "up")
+
+    def delete(self) -> None:
+        run("ip", "link", "del", "br0")
+
+    def close(self) -> None:
+        if link("br0"):
+            self.delete()
+        self.machine.close()
+
+
+@pytest.fixture
+def lan(namespace: None) -> Iterator[Lan]:
+    lan = Lan()
+    yield lan
+    lan.close()
+
+
+def changes(before: dict[str, object]) -> dict[str, object]:
+    """Return what differs from an earlier state."""
+    return {key: value for key, value in state().items() if value != before[key]}
+
+
+def state() -> dict[str, object]:
+    """Return all that the service must not change: the bridge, its other port, and the host's sysctls and addresses."""
+    links = [_stable(link(name)) for name in ("br0", "lan-in")]
+    sysctls = {
+        str(path): path.read_text()
+        for directory in ("ipv4", "ipv6", "bridge")
+        for path in sorted(Path(f"/proc/sys/net/{directory}").rglob("*"))
+        if path.is_file()
+        and path.stat().st_mode & 0o200
+        and "/s5-" not in str(path)
+        and path.name not in ("flush", "stable_secret")
+    }
+    addresses = [(each["ifname"], each["addr_info"]) for each in json.loads(run("ip", "-j", "-4", "address"))]
+    vlans = [each for each in json.loads(run("bridge", "-j", "vlan")) if not each["ifname"].startswith("s5-")]
+    kept = [each for each in addresses if not each[0].startswith("s5-")]
+    named = {f"{each['ifname']}.{key}": value for each in links for key, value in _flat(each)}
+    return {**named, "sysctls": sysctls, "addresses": kept, "vlans": vlans, "routes": run("ip", "-4", "route")}
+
+
+def _flat(of: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for key, value in of.items():
+        yield from _flat(value) if isinstance(value, dict) else [(key, value)]
+
+
+def _stable(of: dict[str, Any]) -> dict[str, Any]:
+    """Return a link without its timers, and without what the kernel has computed of all ports (TSO, above 64 KiB)."""
+    text = json.dumps(of)
+    found: dict[str, Any] = json.loads(
+        text,
+        object_hook=lambda each: {
+            k: v for k, v in each.items() if "timer" not in k and k not in ("tso_max_size", "fdb_n_learned")
+        },
+    )
+    return found
+
+
+async def join(service: Service, settings: str) -> None:
+    (service.settings / "solo5.toml").write_text(settings)
+    await service.restart()
+
+
+async def leased(client: Client, task: str = "a", ip: str | None = None, network: str = "lan") -> Lease:
+    return (await client.have(task, nics=(nic("service", network, ip),))).leases[0]
+
+
+async def calls(lan: Lan, guest: Guest) -> None:
+    """Send a datagram from the machine on the LAN to the guest and back, and from the guest to the machine."""
+    await guest.resolve(PEER)
+    with lan.machine.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener = bound("0.0.0.0", 7)
+    with closing(client), closing(listener):
+        client.setblocking(False)
+        client.sendto(b"to the guest", (str(guest.ip), 7777))
+        got: list[bytes] = []
+        await until(lambda: bool(more(got, arrived(client))))
+        assert got == [b"TO THE GUEST"]
+        guest.send(guest.ipv4(await guest.resolve(PEER), PEER, UDP, _udp(7, b"to the LAN")))
+        await until(lambda: b"to the LAN" in more(got, arrived(listener)))
+
+
+def more(got: list[bytes], new: list[bytes]) -> list[bytes]:
+    got += new
+    return got
+
+
+def _udp(port: int, data: bytes, source: int = 4000) -> bytes:
+    return struct.pack("!HHHH", source, port, 8 + len(data), 0) + data
+
+
+@pytest.mark.parametrize("mtu", ["1500", "9000"])
+async def test_a_guest_is_a_machine_of_the_lan_and_its_bridge_stays_as_it_is(
+    service: Service, lan: Lan, mtu: str
+) -> None:
+    lan.machine.ip("link", "set", "lan-out", "mtu", mtu)
+    run("ip", "link", "set", "lan-in", "mtu", mtu)  # of which the bridge takes its own
+    before = state()
+    await join(service, POOL + 'gateway4 = "192.168.1.1"\n')
+    async with service.client() as client:
+        lease = await leased(client)
+        assert str(lease.ipv4) in ("192.168.1.200/24", "192.168.1.201/24")
+        assert (str(lease.gateway4), lease.mtu, lease.bridge) == ("192.168.1.1", int(mtu), "br0")
+        port = link(lease.tap)
+        assert (port["master"], port["mtu"]) == ("br0", int(mtu))
+        assert changes(before) == {}
+        async with Guest(lease) as guest:
+            await calls(lan, guest)
+        assert run("nft", "list", "table", "ip", "solo5").count("elements") == 1, "its frames within the bridge alone"
+        assert changes(before) == {}
+        other = await leased(client, "b")
+        with pytest.raises(
+            TakenError, match=r"network lan has no free address .* all 2 of 192.168.1.200-192.168.1.201"
+        ):
+            await leased(client, "c")
+        await client.drop("a")
+        await client.drop("b")
+        assert not link(other.tap)
+    assert changes(before) == {}
+
+
+async def test_a_job_requests_its_address_where_there_is_no_pool(service: Service, lan: Lan) -> None:
+    await join(service, LAN + RANGE + 'gateway4 = "192.168.1.254"\n')
+    async with service.client() as client:
+        for ip, reason in (
+            (None, "NIC service requests no address in network lan, which has no pool"),
+            ("192.168.2.5", "outside network lan"),
+            ("192.168.1.254", "its gateway's"),
+            ("192.168.1.255", "its broadcast address"),
+        ):
+            with pytest.raises(InvalidRequestError, match=reason):
+                await leased(client, ip=ip)
+        with pytest.raises(TakenError, match=r"192.168.1.1 for NIC service is taken by this host"):
+            await leased(client, ip="192.168.1.1")
+        async with Guest(await leased(client, ip="192.168.1.77")) as guest:
+            await calls(lan, guest)
+        with pytest.raises(TakenError, match="taken by task a"):
+            await leased(client, "b", ip="192.168.1.77")
+        await client.drop("a")
+
+
+async def test_a_pool_is_the_limit_of_requested_addresses(service: Service, lan: Lan) -> None:
+    await join(service, POOL)
+    async with service.client() as client:
+        with pytest.raises(InvalidRequestError, match=r"expected one in 192.168.1.200-192.168.1.201"):
+            await leased(client, ip="192.168.1.77")
+        lease = await leased(client, ip="192.168.1.201")
+        assert (str(lease.ipv4), lease.gateway4) == ("192.168.1.201/24", None)
+        await client.drop("a")
+
+
+async def test_a_port_is_not_published_on_the_lan(service: Service, lan: Lan) -> None:
+    await join(service, POOL)
+    async with service.client() as client:
+        for ask in (client.reserve, client.preview):
+            with pytest.raises(InvalidRequestError, match=r"port 5353/udp cannot be published .* joins bridge br0"):
+                await ask(TaskName("a"), (nic("service", "lan"),), (udp(5353),))
+    assert not list(service.state.rglob("*.json"))
+
+
+async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(service: Service, lan: Lan) -> None:
+    await join(service, LAN)
+    async with service.client() as client:
+        with pytest.raises(InvalidRequestError, match="network lan, which leases none"):
+            await leased(client, ip="192.168.1.77")
+        lease = await leased(client)
+        assert (lease.ipv4, lease.gateway4) == (None, None)
+        assert (await client.reservations())[0].leases == (lease,)
+        assert (await client.endpoints())[TaskName("a")].nics[0].address == ""
+        with lan.machine.entered():
+            server = bound("0.0.0.0", 67)
+        async with Guest(lease) as guest:
+            with closing(server):
+                asked = _udp(67, b"DISCOVER", 68)
+                guest.send(guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, asked))
+                got: list[bytes] = []
+                await until(lambda: bool(more(got, arrived(server))))
+                assert got == [b"DISCOVER"]
+            guest.ip = IPv4Address("192.168.1.77")
+            await calls(lan, guest)
+        await client.drop("a")
+
+
+async def test_attacks_of_a_guest_do_not_leave_its_tap(service: Service, lan: Lan) -> None:
+    """What is proper follows each on the same way: what has not arrived on the LAN by then was dropped."""
+    run("ip", "link", "set", "br0", "type", "bridge", "group_fwd_mask", "0xfff8")
+    await join(service, POOL)
+    async with service.client() as client:
+        await _attack(await leased(client), lan, known=True)
+        await client.drop("a")
+    (service.settings / "solo5.toml").write_text(LAN)
+    async with service.client() as client:
+        await _attack(await leased(client), lan, known=False)
+        await client.drop("a")
+
+
+async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
+    bridge = bytes.fromhex(link("br0")["address"].replace(":", ""))
+    async with Guest(lease) as guest:
+        guest.ip = lease.address or IPv4Address("192.168.1.77")
+        there = await guest.resolve(PEER)
+        other = IPv4Address("192.168.1.3")
+        with lan.machine.entered():
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire.setblocking(False)
+        with closing(wire):
+            own = guest.ipv4(there, PEER, UDP, _udp(7, b"proper"))
+            stranger = bytes.fromhex("020000000099")
+            attacks = {
+                "as the bridge": own[:6] + bridge + own[12:],
+                "as the machine": own[:6] + there + own[12:],
+                "as a stranger": own[:6] + stranger + own[12:],
+                "ARP of a stranger's MAC": guest.arp(2, BROADCAST, PEER, mac=stranger),
+                "BPDU": b"\x01\x80\xc2\0\0\0" + guest.mac + b"\0\x26\x42\x42\x03" + bytes(35),
+                "LACP": b"\x01\x80\xc2\0\0\x02" + guest.mac + b"\x88\x09" + bytes(46),
+                "LLDP": b"\x01\x80\xc2\0\0\x0e" + guest.mac + b"\x88\xcc" + bytes(46),
+                "IPv4 to a bridge": b"\x01\x80\xc2\0\0\x03" + own[6:],
+                "tagged": own[:12] + b"\x81\0\0\x14" + own[12:],
+                "tagged for priority": own[:12] + b"\x81\0\xe0\0" + own[12:],
+                "tagged by a provider": own[:12] + b"\x88\xa8\0\x14" + own[12:],
+                "tagged twice": own[:12] + b"\x81\0\0\x01\x81\0\0\x14" + own[12:],
+                "IPv6": there + guest.mac + b"\x86\xdd" + bytes(46),
+                "DHCP server": guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, _udp(68, b"OFFER", 67)),
+                "fragment": guest.ipv4(there, PEER, UDP, _udp(7, b"part"), fragment=0x2000),
+                "pause": b"\x01\x80\xc2\0\0\x01" + guest.mac + b"\x88\x08" + bytes(46),
+            }
+            if known:
+                attacks |= {
+                    "another address": guest.ipv4(there, PEER, UDP, _udp(7, b"forged"), source=other),
+                    "DHCP": guest.ipv4(BROADCAST, PEER, UDP, _udp(67, b"DISCOVER", 68), source=IPv4Address(0)),
+                    "ARP of another address": guest.arp(2, BROADCAST, PEER, ip=other),
+                    "ARP of the host": guest.arp(2, BROADCAST, PEER, ip=IPv4Address("192.168.1.1")),
+                }
+            for _ in range(3):
+                for name, attack in attacks.items():
+                    guest.send(attack + f"<{name}>".encode())
+            guest.send(own)
+            got: list[bytes] = []
+            await until(lambda: own[42:48] in [frame[42:48] for frame in more(got, frames(wire))])
+            ours = [frame for frame in got if frame[:6] != guest.mac and frame[6:12] != there]
+            assert {name for name in attacks for frame in got if f"<{name}>".encode() in frame} == set()
+            assert {frame[6:12] for frame in ours} <= {guest.mac, bridge}
+            assert {frame[12:14] for frame in ours if frame[6:12] == guest.mac} <= {b"\x08\0", b"\x08\x06"}
+
+
+def frames(wire: socket.socket) -> list[bytes]:
+    found = []
+    while True:
+        try:
+            found.append(wire.recv(65536))
+        except BlockingIOError:
+            return found
+
+
+async def test_a_guest_cannot_request_the_mac_of_another_machine(service: Service, lan: Lan) -> None:
+    await join(service, POOL)
+    with lan.machine.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with closing(client):
+        client.sendto(b"here I am", ("192.168.1.1", 7))
+    machine = json.loads(lan.machine.ip("-j", "link", "show", "lan-out"))[0]["address"]
+    async with service.client() as client_of_service:
+        for mac in (machine, link("br0")["address"]):
+            with pytest.raises(TakenError, match=f"MAC address {mac} for NIC service is in use on bridge br0"):
+                await client_of_service.reserve(TaskName("a"), (nic("service", "lan", mac=mac),), ())
+        mine = "02:00:5e:00:00:07"
+        assert (await client_of_service.have("a", nics=(nic("service", "lan", mac=mine),))).leases[0].mac == mine
+        await client_of_service.drop("a")
+
+
+async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service: Service, lan: Lan) -> None:
+    """With the guest's MAC as its source: an entry of a learning bridge would move to the machine's port."""
+    await join(service, POOL)
+    async with service.client() as client:
+        lease = await leased(client)
+        async with Guest(lease) as guest:
+            await calls(lan, guest)
+            with lan.machine.entered():
+                wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            with closing(wire):
+                wire.bind(("lan-out", 0))
+                wire.send(guest.arp(1, BROADCAST, IPv4Address("192.168.1.1")))
+            entries = json.loads(run("bridge", "-j", "fdb", "show", "br", "br0"))
+            [entry] = [each for each in entries if each["mac"] == lease.mac]
+            assert entry["ifname"] == lease.tap
+            await calls(lan, guest)
+        await client.drop("a")
+
+
+async def test_what_is_unusable_is_refused_before_anything_is_made(service: Service, lan: Lan) -> None:
+    run("ip", "link", "add", "br9", "type", "bridge")
+    cases = {
+        "br8": "bridge br8 of network lan does not exist",
+        "lan-in": "link lan-in of network lan is of kind veth: expected a Linux bridge",
+        "lo": "link lo of network lan is a physical device",
+        "br9": "bridge br9 of network lan is down",
+        'br0"\nvlan = 20 #': r"bridge br0 of network lan does not filter VLANs \(vlan_filtering 0\)",
+    }
+    try:
+        for name, reason in cases.items():
+            (service.settings / "solo5.toml").write_text(f'[network.lan]\njoin = "{name}"\n')
+            if not service.is_alive:
+                await service.restart()
+            async with service.client() as client:
+                with pytest.raises(HostError, match=reason):
+                    await client.reserve(TaskName("a"), (nic("service", "lan"),), ())
+        assert not list(service.state.rglob("*.json"))
+    finally:
+        run("ip", "link", "del", "br9")
+
+
+async def test_a_full_bridge_has_no_port_for_a_guest(service: Service, lan: Lan, tmp_path: Path) -> None:
+    """All its ports count: it has one already, 1021 are added, then a guest takes the last."""
+    batch = tmp_path / "batch"
+    pairs = [f"link add d{n} master br0 type veth peer name e{n}\n" for n in range(511)]
+    others = [f"link set e{n} master br0\n" for n in range(510)]
+    batch.write_text("".join([*pairs, *others]))
+    run("ip", "-batch", str(batch))
+    await join(service, LAN)
+    async with service.client() as client:
+        await leased(client)
+        with pytest.raises(TakenError, match="has no free port: it has 1 for guests and 1022 of others, of the 1023"):
+            await client.reserve(TaskName("b"), (nic("service", "lan"),), ())
+        await client.drop("a")
+    batch.write_text("".join(f"link del d{n}\n" for n in range(511)))
+    run("ip", "-batch", str(batch))
+
+
+async def test_taps_are_put_back_on_a_bridge_that_its_owner_makes_again(service: Service, lan: Lan) -> None:
+    await join(service, POOL)
+    async with service.client() as client, service.client() as listener, aclosing(listener.repairs()) as repairs:
+        lease = await leased(client)
+        next_repair = asyncio.ensure_future(anext(repairs))
+        async with Guest(lease) as guest:
+            await calls(lan, guest)
+            lan.delete()
+            await until(lambda: "master" not in link(lease.tap))
+            assert not link("br0"), "it is not made by the service"
+            lan.make()
+            before = state()
+            begun = time.monotonic()
+            await until(lambda: link(lease.tap).get("master") == "br0")
+            assert time.monotonic() - begun < 1.5
+            guest.frames.clear()
+            await calls(lan, guest)
+            assert changes(before) == {}
+            repair = await asyncio.wait_for(next_repair, 5)
+            assert repair.tasks == ("a",)
+            assert f"tap {lease.tap} was missing, down or not on its bridge: it is restored" in repair.what
+            run("ip", "link", "set", lease.tap, "nomaster")
+            await until(lambda: link(lease.tap).get("master") == "br0")
+            guest.frames.clear()
+            await calls(lan, guest)
+        await client.drop("a")
+    assert link("br0")
+
+
+async def test_a_bridge_that_does_not_come_back_is_not_made_and_its_guests_can_be_released(
+    service: Service, lan: Lan
+) -> None:
+    await join(service, POOL)
+    async with service.client() as client:
+        await leased(client)
+        lan.delete()
+        await service_is_restarted(service)
+        with pytest.raises(HostError, match="bridge br0 of network lan does not exist"):
+            await leased(client, "b")
+        await client.drop("a")
+    assert not link("br0")
+
+
+async def service_is_restarted(service: Service) -> None:
+    service.kill()
+    await service.restart()
+
+
+@pytest.mark.parametrize("settings", [POOL, LAN], ids=["leased", "unleased"])
+async def test_a_restart_and_damaged_files_leave_guests_and_bridge_as_they_are(
+    service: Service, lan: Lan, settings: str
+) -> None:
+    await join(service, settings)
+    async with service.client() as client:
+        wanted = await client.have("a", nics=(nic("service", "lan"),))
+    before, rules = state(), host_state()
+    for damaged in (None, "tasks/a.json", "networks/lan.json"):
+        service.kill()
+        if damaged:
+            (service.state / damaged).write_bytes(b"\xff\xfe")
+        await service.restart()
+        async with service.client() as client:
+            assert (await client.reservations()) == (wanted,)
+        assert (changes(before), host_state()) == ({}, rules)
+    async with Guest(wanted.leases[0]) as guest:
+        guest.ip = wanted.leases[0].address or IPv4Address("192.168.1.77")
+        await calls(lan, guest)
+    async with service.client() as client:
+        await client.drop("a")
+    assert changes(before) == {}
+
+
+async def test_a_joined_network_beside_one_of_the_service_forwards_nothing(service: Service, lan: Lan) -> None:
+    """What the network of the service needs of the host begins and ends with it, and not with the joined one."""
+    before = state()
+    await join(service, f"{POOL}[network.default]\n")
+    async with service.client() as client:
+        async with Guest(await leased(client)) as guest:
+            assert FORWARD.read_text() == "0\n"
+            own = await client.lease("b", udp(5353))
+            assert FORWARD.read_text() == "1\n"
+            assert str(own.ipv4).startswith("10.153.0.")
+            await calls(lan, guest)
+            rules = run("nft", "list", "chain", "ip", "solo5", "forward")
+            assert "@bridged accept\n\t\tdrop" in rules
+            await client.drop("b")
+            assert (FORWARD.read_text(), changes(before)) == ("0\n", {})
+            assert "@bridged accept\n\t\tdrop" not in run("nft", "list", "chain", "ip", "solo5", "forward")
+            await calls(lan, guest)
+        await client.drop("a")
+
+
+async def test_a_released_guest_gets_the_same_again(service: Service, lan: Lan) -> None:
+    """As a restart by systemd needs it, and with its MAC in the bridge's table as long as its tap is there."""
+    await join(service, POOL)
+    async with service.client() as client:
+        before = await leased(client)
+        await client.drop("a")
+        await client.attach(TaskName("a"))
+        assert (await client.reservations())[0].leases == (before,)
+        await client.drop("a")
+
+
+async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, lan: Lan) -> None:
+    await join(service, f"{POOL}isolated = true\n")
+    async with service.client() as client:
+        async with Guest(await leased(client)) as a, Guest(await leased(client, "b")) as b:
+            await calls(lan, a)
+            await calls(lan, b)
+            a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"to b")))
+            await calls(lan, a)
+            b.send(b.ipv4(await b.resolve(PEER), PEER, UDP, datagram(b"after")))
+            await calls(lan, b)
+            assert [each for each in heard(b) if each.startswith(b"to b")] == []
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_ipv6_is_open_where_it_is_set_but_for_routers_and_dhcp_servers(service: Service, lan: Lan) -> None:
+    await join(service, f"{LAN}ipv6 = true\n")
+    async with service.client() as client:
+        async with Guest(await leased(client)) as guest:
+            guest.ip = IPv4Address("192.168.1.77")
+            with lan.machine.entered():
+                wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            wire.setblocking(False)
+            with closing(wire):
+                frames_of = {
+                    b"neighbour": (58, b"\x87\0\0\0\0\0\0\0"),
+                    b"router": (58, b"\x86\0\0\0\0\0\0\0"),
+                    b"redirect": (58, b"\x89\0\0\0\0\0\0\0"),
+                    b"datagram": (17, struct.pack("!HHHH", 1, 2, 24, 0)),
+                    b"DHCPv6": (17, struct.pack("!HHHH", 547, 546, 24, 0)),
+                }
+                for word, (kind, head) in frames_of.items():
+                    guest.send(_ipv6(guest, kind, head + word.ljust(16, b".")))
+                guest.send(_ipv6(guest, 59, b"as a stranger...", source=b"\x02\0\0\0\0\x99"))
+                await calls(lan, guest)
+                got = b"".join(frames(wire))
+                assert [word for word in frames_of if word in got] == [b"neighbour", b"datagram"]
+                assert b"as a stranger" not in got
+        await client.drop("a")
+
+
+def _ipv6(guest: Guest, kind: int, body: bytes, source: bytes = b"") -> bytes:
+    ends = bytes.fromhex("fe80" + "00" * 13 + "07" + "ff02" + "00" * 13 + "01")
+    head = struct.pack("!IHBB", 6 << 28, len(body), kind, 255)
+    return guest.frame(b"\x33\x33\0\0\0\1", 0x86DD, head + ends + body, source=source)

@@ -1,0 +1,147 @@
+"""The rules for a network that joins a bridge of others."""
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.ipam import Allocations, assign_leases, choose_network, free_addresses
+from solo5_systemd.network.joined import (
+    BridgeFacts,
+    check_macs,
+    check_room,
+    check_unpublished,
+    usable_bridge,
+    with_mtu,
+)
+from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.settings.model import Join, NetworkSettings
+
+RANGE = IPv4Network("192.168.1.0/24")
+POOL = Join(pool=(RANGE[200], RANGE[201]))
+SERVICE = DeviceName("service")
+LAN = NetworkSettings(name=NetworkName("lan"), bridge="br0", masquerade=False, join=Join())
+BRIDGE = BridgeFacts(kind="bridge")
+
+
+def network(join: Join, ipv4: IPv4Network | None = RANGE, gateway4: IPv4Address | None = None) -> Network:
+    return choose_network(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), (RANGE,))
+
+
+def nic(name: str = "service", *, ip: str | None = None, mac: str | None = None) -> NicRequest:
+    return NicRequest(
+        nic=DeviceName(name),
+        network=LAN.name,
+        ipv4=IPv4Address(ip) if ip else None,
+        mac=MacAddress(mac) if mac else None,
+    )
+
+
+def lease(on: Network, request: NicRequest | None = None, *held: Reservation, task: str = "a") -> Lease:
+    request = request or nic()
+    local = (RANGE[9], RANGE[200])
+    (made,) = assign_leases(TaskName(task), (request,), (on,), Allocations(held), lambda _: False, local)
+    return made
+
+
+def test_the_range_of_a_lan_is_one_of_the_hosts_routes_and_none_of_a_network() -> None:
+    assert network(Join(), None).ipv4 is None
+    assert network(POOL).ipv4 == RANGE
+    with pytest.raises(HostError, match=r"network lan cannot use 192.168.1.0/24: it overlaps .* of network lan"):
+        choose_network(replace(LAN, ipv4=RANGE), (network(POOL),), ())
+    own = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+    assert choose_network(own, (network(POOL), network(Join(), None)), ()).ipv4 is not None
+
+
+def test_a_pool_is_used_up_but_for_the_hosts_own_addresses() -> None:
+    on = network(POOL)
+    only = lease(on)
+    assert (only.address, only.gateway4, only.bridge) == (RANGE[201], None, "br0")
+    held = Reservation(task=TaskName("a"), leases=(only,))
+    with pytest.raises(
+        TakenError, match=r"no free address for NIC service: all 2 of 192.168.1.200-192.168.1.201"
+    ) as full:
+        lease(on, None, held, task="b")
+    assert "network.lan.pool" in full.value.hint
+    assert [free_addresses(each, 1) for each in (on, network(Join()), network(Join(), None))] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("join", "ip", "words"),
+    [
+        (POOL, "192.168.1.77", "outside network lan: expected one in 192.168.1.200-192.168.1.201"),
+        (POOL, "192.168.1.200", "taken by this host"),
+        (Join(), "192.168.1.9", "taken by this host"),
+        (Join(), "192.168.1.1", "its gateway's"),
+        (Join(), "192.168.2.1", "outside network lan: expected one in 192.168.1.0/24"),
+        (Join(), None, "requests no address in network lan, which has no pool"),
+    ],
+)
+def test_an_address_that_a_guest_cannot_have_on_the_lan(join: Join, ip: str | None, words: str) -> None:
+    with pytest.raises((InvalidRequestError, TakenError), match=words):
+        lease(network(join, gateway4=RANGE[1]), nic(ip=ip))
+
+
+def test_a_lan_with_dhcp_leases_no_address() -> None:
+    made = lease(network(Join(), None))
+    assert (made.ipv4, made.gateway4, made.address) == (None, None, None)
+    with pytest.raises(InvalidRequestError, match="in network lan, which leases none"):
+        lease(network(Join(), None), nic(ip="192.168.1.7"))
+    allocations = Allocations([held := Reservation(task=TaskName("a"), leases=(made,))])
+    assert (allocations.addresses, allocations.leases[LAN.name]) == ({}, 1)
+    allocations.remove(held)
+    assert not allocations.macs
+
+
+@pytest.mark.parametrize(
+    ("facts", "vlan", "words"),
+    [
+        (None, 0, "bridge br0 of network lan does not exist"),
+        (BridgeFacts(kind="openvswitch"), 0, "is of Open vSwitch, whose ports are not the kernel's: expected a Linux"),
+        (BridgeFacts(kind="veth"), 0, "is of kind veth"),
+        (BridgeFacts(kind=""), 0, "is a physical device"),
+        (replace(BRIDGE, up=False), 0, "bridge br0 of network lan is down"),
+        (BRIDGE, 20, r"does not filter VLANs \(vlan_filtering 0\): expected 1, for VLAN 20"),
+        (replace(BRIDGE, vlan_filtering=True, default_pvid=0), 0, r"no VLAN for new ports \(vlan_default_pvid 0\)"),
+    ],
+)
+def test_a_link_of_which_taps_cannot_be_ports(facts: BridgeFacts | None, vlan: int, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        usable_bridge(network(Join(vlan=vlan), None), facts)
+
+
+def test_a_usable_bridge_gives_a_guest_its_mtu() -> None:
+    facts = replace(BRIDGE, mtu=9000, vlan_filtering=True)
+    on = network(Join(vlan=20), None)
+    assert usable_bridge(on, facts) is usable_bridge(network(Join(), None), facts) is facts
+    assert with_mtu(on, facts).mtu == 9000
+    assert with_mtu(on, replace(facts, mtu=65535)).mtu == 65521
+
+
+def test_all_ports_of_a_bridge_count_and_a_guest_that_has_a_tap_counts_once() -> None:
+    on = network(POOL)
+    others = [f"veth{number}" for number in range(1000)]
+    ours = {"s5-a": TaskName("a")}
+    check_room(on, [*others, "s5-a"], ours, 22, 1)
+    words = "bridge br0 of network lan has no free port: it has 22 for guests and 1000 of others, of the 1023"
+    with pytest.raises(TakenError, match=words):
+        check_room(on, [*others, "s5-a"], ours, 22, 2)
+
+
+def test_a_mac_of_another_machine_is_refused() -> None:
+    taken = "02:00:00:00:00:09"
+    check_macs(network(POOL), {taken}, (nic(), nic("two", mac="02:00:00:00:00:08")))
+    with pytest.raises(TakenError, match=f"MAC address {taken} for NIC service is in use on bridge br0"):
+        check_macs(network(POOL), {taken}, (nic(mac=taken),))
+
+
+def test_ports_are_published_to_nics_of_other_networks_only() -> None:
+    own = replace(network(POOL), name=NetworkName("default"), join=None)
+    nics = (replace(nic(), network=own.name), nic("lan"))
+    port = PortRequest(nic=SERVICE, host_port=8080, port=80, protocol=Protocol.TCP)
+    check_unpublished((own, network(POOL)), nics, (port,))
+    words = "port 8080/tcp cannot be published to NIC lan: network lan joins bridge br0, where clients reach the guest"
+    with pytest.raises(InvalidRequestError, match=words):
+        check_unpublished((own, network(POOL)), nics, (port, replace(port, nic=DeviceName("lan"))))

@@ -1,0 +1,96 @@
+"""Jobs whose guests are machines of the LAN of their node, on a bridge of others."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, inspect, ok
+from tests.machine.nomad.agent import USUAL, Agent
+from tests.machine.nomad.jobs import Jobs, ended, happens, hcl, refusal, registered, unit
+from tests.machine.nomad.test_ready import PORTS
+from tests.machine.nomad.test_services import service
+
+NETWORKS = """
+network "lan" {
+  join = "br7"
+  ipv4 = "10.66.0.0/24"
+  pool = "10.66.0.200-10.66.0.209"
+  ipv6 = true
+}
+network "tagged" {
+  join = "br7"
+  vlan = 20
+}
+network "dhcp" {
+  join = "br8"
+}
+"""
+ARGUMENTS = 'args = ["--ipv4={net.service.ipv4_cidr}"]\n'
+READY = '\nready {\n  tcp = "80"\n}'
+
+
+def server(network: str, arguments: str = ARGUMENTS) -> str:
+    return f'unikernel = "{GUESTS}/net.hvt"\nnic "service" {{\n  network = "{network}"\n}}\n{arguments}'
+
+
+@pytest.fixture
+def lan(agent: Agent, jobs: Jobs) -> Iterator[Jobs]:
+    """A node with two bridges of its operator's, and networks that join them."""
+    for name in ("br7", "br8"):
+        ok("ip", "link", "add", name, "type", "bridge")
+        ok("ip", "link", "set", name, "up")
+    ok("ip", "address", "add", "10.66.0.1/24", "dev", "br7")
+    restart_with(agent, USUAL + NETWORKS)
+    try:
+        yield jobs
+        jobs.purge()
+    finally:
+        restart_with(agent, USUAL)
+        for name in ("br7", "br8"):
+            ok("ip", "link", "delete", name)
+
+
+def restart_with(agent: Agent, config: str) -> None:
+    agent.stop()
+    agent.configure(config)
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+
+
+def nic(alloc: str) -> dict[str, Any]:
+    found: dict[str, Any] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"][0]
+    return found
+
+
+def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
+    """Its service is registered at the guest's own address, and it is ready when the node reaches it there."""
+    [alloc] = lan.run(hcl("joined", server("lan") + READY, task=service("joined", "driver", "80")))
+    address = nic(alloc)["ipv4"].partition("/")[0]
+    assert (nic(alloc)["bridge"], nic(alloc)["gateway4"]) == ("br7", None)
+    assert address in [f"10.66.0.{number}" for number in range(200, 210)]
+    eventually(lambda: registered("joined") == [(address, 80)], "it is registered at its own address")
+    happens(alloc, f"NIC service has {address} in network lan")
+    about = json.loads(ok("solo5ctl", "network", "inspect", "--json", "lan"))[0]
+    assert (about["pool"], about["ipv6"], about["bridge"]) == ("10.66.0.200-10.66.0.209", True, "br7")
+    assert nic(alloc)["tap"] in ok("nft", "list", "set", "bridge", "solo5", "ipv6")
+
+    alloc = ended(lan.submit(hcl("tagged", server("tagged", ""))))
+    words = "bridge br7 of network tagged does not filter VLANs (vlan_filtering 0): expected 1, for VLAN 20"
+    assert words in refusal(alloc)
+
+
+def test_a_job_without_a_leased_address_registers_none(lan: Jobs) -> None:
+    [alloc] = lan.run(hcl("dhcp", server("dhcp", "")))
+    assert (nic(alloc)["ipv4"], nic(alloc)["gateway4"]) == (None, None)
+    happens(alloc, "NIC service has no leased address in network dhcp")
+    message = refusal(ended(lan.submit(hcl("address", server("dhcp")))))
+    assert "NIC service has no leased address in network dhcp: expected no such placeholder" in message
+    message = refusal(ended(lan.submit(hcl("probed", server("dhcp", "") + READY))))
+    assert "NIC service has no leased address in network dhcp: expected a guest with an address" in message
+
+
+def test_a_job_publishes_no_port_on_the_lan(lan: Jobs) -> None:
+    published = hcl("published", server("lan"), group=PORTS)
+    assert "cannot be published to NIC service: network lan joins bridge br7" in refusal(ended(lan.submit(published)))
+    lan.run(hcl("unpublished", server("lan") + "ports = []\n", group=PORTS))

@@ -1,0 +1,139 @@
+"""Tasks on a bridge of others: guests are machines of its LAN."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, cable, eventually, inspect, ok, sh, systemctl
+
+IPV4 = "--ipv4={net.service.ipv4_cidr}"
+ON_LAN = ("--net", "service=lan")
+SETTINGS = Path("/etc/solo5/machine-test.toml")
+POOL = 'ipv4 = "192.0.2.0/24"\npool = "192.0.2.200-192.0.2.209"\n'
+
+
+@contextmanager
+def bridged(other: Outside, *options: str) -> Iterator[Outside]:
+    """Make the machine's end of the cable a port of br0, which gets its address."""
+    ok("ip", "link", "add", "br0", "type", "bridge", *options)
+    try:
+        ok("ip", "address", "flush", "dev", "cable")
+        ok("ip", "link", "set", "cable", "master", "br0")
+        ok("ip", "address", "add", f"{other.here}/24", "dev", "br0")
+        ok("ip", "link", "set", "br0", "up")
+        yield other
+    finally:
+        sh("ip", "link", "delete", "br0")
+
+
+@contextmanager
+def settings(text: str) -> Iterator[None]:
+    SETTINGS.write_text(text)
+    try:
+        yield
+    finally:
+        SETTINGS.unlink()
+
+
+@pytest.fixture
+def lan(machine: Machine) -> Iterator[Outside]:
+    with cable(Outside()) as other, bridged(other):
+        yield other
+
+
+def bridge() -> object:
+    [found] = json.loads(ok("ip", "-json", "-4", "address", "show", "br0"))
+    return found
+
+
+def nic(name: str) -> dict[str, object]:
+    found: dict[str, object] = inspect(name)["nics"][0]
+    return found
+
+
+def answers(other: Outside, address: str, what: str) -> None:
+    eventually(lambda: other.sh("ping", "-c1", "-W1", address).returncode == 0, what)
+
+
+def test_a_guest_is_reached_at_its_own_address_and_its_bridge_stays(
+    machine: Machine, lan: Outside, run: Runner
+) -> None:
+    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'):
+        task = run("net.spt", IPV4, options=ON_LAN)
+        address = str(nic(task)["ipv4"]).partition("/")[0]
+        answers(lan, address, "the LAN reaches it")
+        assert lan.udp(address, 7, "from the LAN") == "from the LAN"
+        assert nic(task) | {"bridge": "br0", "gateway4": None} == nic(task)
+        assert address in ok("solo5ctl", "ps")
+        text = ok("solo5ctl", "network", "inspect", "lan")
+        assert "Joins: br0 (of others)" in text
+        assert "Addresses: leased from 192.0.2.200-192.0.2.209" in text
+        assert "lan joins br0, addresses from 192.0.2.200-192.0.2.209" in sh("solo5ctl", "doctor").stdout
+        refused = run.fail(*ON_LAN, "-p", "8080:80", f"{GUESTS}/net.spt")
+        assert refused.returncode == 125
+        assert "port 8080/tcp cannot be published to NIC service: network lan joins bridge br0" in refused.stderr
+        refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", "--gateway={net.service.gateway4}")
+        assert "NIC service has no gateway in network lan" in refused.stderr
+        machine.expect("network repaired: tap .* was missing, down or not on its bridge")
+        ok("ip", "link", "delete", "br0")
+        ok("ip", "link", "add", "br0", "type", "bridge")
+        ok("ip", "link", "set", "cable", "master", "br0")
+        ok("ip", "address", "add", f"{lan.here}/24", "dev", "br0")
+        ok("ip", "link", "set", "br0", "up")
+        answers(lan, address, "it is on the new bridge")
+        made = bridge()
+        ok("solo5ctl", "rm", "--force", task)
+        assert bridge() == made
+
+
+def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: Runner) -> None:
+    with settings('[network.lan]\njoin = "br0"\n'):
+        refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", IPV4)
+        assert refused.returncode == 125
+        assert "NIC service has no leased address in network lan: expected no such placeholder" in refused.stderr
+        task = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
+        answers(lan, "192.0.2.77", "the LAN reaches it")
+        assert (nic(task)["ipv4"], nic(task)["gateway4"]) == (None, None)
+        assert "no leased address" in ok("solo5ctl", "inspect", task)
+        systemctl(f"restart solo5-task-{task}")
+        answers(lan, "192.0.2.77", "also after a restart")
+
+
+@pytest.mark.vm  # the kernel of a container's host may have no VLAN filtering
+def test_guests_of_two_vlans_share_a_bridge_and_do_not_meet(machine: Machine, run: Runner) -> None:
+    """The cable is a trunk: the other host has a link in each VLAN. No guest is in VLAN 1, the bridge's default."""
+    with ExitStack() as stack:
+        other = stack.enter_context(cable(Outside()))
+        stack.enter_context(bridged(other, "vlan_filtering", "1"))
+        for vlan in (20, 30):
+            ok("bridge", "vlan", "add", "dev", "cable", "vid", str(vlan))
+            ip = ("ip", "-netns", other.namespace)
+            ok(*ip, "link", "add", "link", "eth0", "name", f"v{vlan}", "type", "vlan", "id", str(vlan))
+            ok(*ip, "address", "add", f"10.0.{vlan}.1/24", "dev", f"v{vlan}")
+            ok(*ip, "link", "set", f"v{vlan}", "up")
+        stack.enter_context(
+            settings(
+                "".join(f'[network.v{n}]\njoin = "br0"\nvlan = {n}\nipv4 = "10.0.{n}.0/24"\n' for n in (20, 30))
+                + '[network.lan]\njoin = "br0"\n'
+            )
+        )
+        before = ok("bridge", "vlan", "show", "dev", "cable"), bridge()
+        tasks = {n: run("net.spt", IPV4, options=("--net", f"service=v{n},ip=10.0.{n}.7")) for n in (20, 30)}
+        for vlan, task in tasks.items():
+            answers(other, f"10.0.{vlan}.7", "its VLAN reaches it")
+            [port] = json.loads(ok("bridge", "-json", "vlan", "show", "dev", str(nic(task)["tap"])))
+            assert port["vlans"] == [{"vlan": vlan, "flags": ["PVID", "Egress Untagged"]}]
+            entries = ok("bridge", "fdb", "show", "dev", str(nic(task)["tap"]))
+            assert f"{nic(task)['mac']} vlan {vlan} sticky master br0 static" in entries
+        untagged = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
+        answers(other, "192.0.2.77", "the bridge's own VLAN")
+        ok("ip", "-netns", other.namespace, "address", "add", "10.0.20.2/24", "dev", "v30")
+        crossed = other.sh("ping", "-c2", "-W1", "-I", "v30", "10.0.20.7")
+        assert crossed.returncode != 0, "a frame in VLAN 30 does not reach the guest in VLAN 20"
+        for task in (*tasks.values(), untagged):
+            ok("solo5ctl", "rm", "--force", task)
+        assert (ok("bridge", "vlan", "show", "dev", "cable"), bridge()) == before
+        refused = run.fail("--net", "service=off", f"{GUESTS}/net.spt")
+        assert "network off does not exist" in refused.stderr
