@@ -109,11 +109,11 @@ class Taps:
             link += attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
             if port.joined and uid is not None:
                 link += attribute(_IFLA_ADDRESS, _high_mac(port.mac))
-            up = (_SETLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP) + link)
-            down = (_SETLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + link)
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
+            unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0)
             # On a bridge of others it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-            first, last = ([down], [up]) if port.joined else ([up], [])
-            self._run([*first, *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
+            first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
+            self._run([(_SETLINK, 0, first + link), *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
 
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.

@@ -449,9 +449,9 @@ class NetworkState:
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self.networks(), *new)]
         check_unpublished(networks, nics, ports)
-        if not local and any(network.join for network in networks):
-            local = self._links.local_addresses()
-        leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), local)
+        # In the range of a joined network, the host has addresses as well.
+        own = self._links.local_addresses() if any(network.join for network in networks) else ()
+        leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), own)
         return Reservation(task=task, leases=leases, ports=tuple(ports)), networks[len(self._networks) :]
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:

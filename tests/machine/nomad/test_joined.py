@@ -46,9 +46,9 @@ def lan(agent: Agent, jobs: Jobs) -> Iterator[Jobs]:
         yield jobs
         jobs.purge()
     finally:
-        restart_with(agent, USUAL)
         for name in ("br7", "br8"):
             ok("ip", "link", "delete", name)
+        restart_with(agent, USUAL)
 
 
 def restart_with(agent: Agent, config: str) -> None:
