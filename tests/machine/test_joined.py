@@ -97,7 +97,7 @@ def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: 
         answers(lan, "192.0.2.77", "the LAN reaches it")
         assert (nic(task)["ipv4"], nic(task)["gateway4"]) == (None, None)
         assert "no leased address" in ok("solo5ctl", "inspect", task)
-        systemctl(f"restart solo5-task-{task}")
+        systemctl("restart", f"solo5-task-{task}")
         answers(lan, "192.0.2.77", "also after a restart")
 
 
