@@ -50,6 +50,7 @@ def content(allocations: Allocations) -> tuple[object, ...]:
 
 def test_added_values_are_found() -> None:
     allocations = Allocations([A, B])
+    assert allocations.guests == sum(allocations.leases.values())
     assert allocations.addresses == {LEASE.address: "a", OTHER.address: "b"}
     assert allocations.macs == {LEASE.mac: "a", OTHER.mac: "b"}
     assert allocations.taps == {LEASE.tap: "a", OTHER.tap: "b"}

@@ -11,6 +11,7 @@ from tests.fast.network.packets import Packet, verdict
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_rules
+from solo5_systemd.network.ipam import bridge_mac, segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_rules import Ruleset
 from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
@@ -225,6 +226,19 @@ def test_a_network_is_elements_alone() -> None:
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
         assert sorted(map(str, nft_rules.network_elements(made, [made]))) == sorted(expected)
+
+
+def test_a_segment_is_elements_alone() -> None:
+    [segment, *_] = segments("solo5-x.y")
+    port, _ = segment_link(segment)
+    ruleset = Ruleset(networks=[network()], segments=[(segment, NetworkName("default"))])
+    added = nft_rules.change(Ruleset(networks=[network()]), ruleset).splitlines()
+    assert added == [
+        f'add element ip solo5 bridges {{ "{segment}" }}',
+        f'add element ip solo5 segments {{ "{segment}" }}',
+        f'add element bridge solo5 reflected {{ "{port}" . "{port}" }}',
+        f'add element bridge solo5 returned {{ "{port}" : {bridge_mac(NetworkName("default"))} }}',
+    ]
 
 
 @pytest.mark.parametrize("owned", [True, False])
