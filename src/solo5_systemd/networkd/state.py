@@ -450,7 +450,8 @@ class NetworkState:
         networks = [self._checked(network, nics) for network in (*self.networks(), *new)]
         check_unpublished(networks, nics, ports)
         # In the range of a joined network, the host has addresses as well.
-        own = self._links.local_addresses() if any(network.join for network in networks) else ()
+        joined = {network.name for network in networks if network.join}
+        own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
         leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), own)
         return Reservation(task=task, leases=leases, ports=tuple(ports)), networks[len(self._networks) :]
 
@@ -586,14 +587,14 @@ class NetworkState:
         """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
         if not self._links.has_bridge(network):
             return ()
-        found = [segment for segment, name in self._found_segments() if name == network.name]
+        found = self._found_segments(network)
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
 
-    def _found_segments(self) -> Sequence[tuple[str, NetworkName]]:
-        """Return the segments that exist, each with its network."""
-        own = [network for network in self.networks() if network.join is None]
-        found = ((network, segment) for network in own for segment in segments(network.bridge))
-        return [(segment, network.name) for network, segment in found if self._links.has_bridge(network, segment)]
+    def _found_segments(self, network: Network) -> Sequence[str]:
+        """Return the segments of a network that exist; none of one that joins a bridge of others."""
+        if network.join:
+            return ()
+        return [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
 
     def _repair_links(self, only: Collection[TaskName] | None = None) -> None:
         """Recreate bridges, then taps, of all tasks or of some.
@@ -651,7 +652,11 @@ class NetworkState:
         if not damaged:
             return
         bridges = {links.index(network.bridge): network.name for network in self.networks()}  # IFLA_MASTER is an index
-        bridges |= {links.index(segment): name for segment, name in self._found_segments()}
+        bridges |= {
+            links.index(segment): network.name
+            for network in self.networks()
+            for segment in self._found_segments(network)
+        }
         found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in self._links.taps().items()}
         taps = {
             name: (alias, self._networks[network])
