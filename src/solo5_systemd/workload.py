@@ -69,7 +69,8 @@ class Workload:
         cpus: limit of CPU time, in processors; None: no limit.
         cpu_weight: CPUWeight=, 1–10000; None: systemd's default.
         nics: one request for each NET_BASIC device; empty: each joins the default network.
-        publish: ports to publish.
+        namespace: path of the network namespace to run in; empty: the host's own.
+        publish: ports to publish; in a namespace, of its addresses and its loopback.
         disks: one for each BLOCK_BASIC device.
         tender: required tender; None: any.
         slice: `solo5.slice` or one below it; None: `solo5.slice`.
@@ -92,6 +93,7 @@ class Workload:
     cpus: float | None = None
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
+    namespace: str = ""
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None

@@ -46,6 +46,11 @@ class Outside:
         self.ip("address", "add", f"{self.address}/24", "dev", f"{link}-out")
         self.ip("link", "set", f"{link}-out", "up")
 
+    @property
+    def path(self) -> str:
+        """The path of the neighbour's namespace."""
+        return f"/proc/{self._holder.pid}/ns/net"
+
     def ip(self, *words: str) -> str:
         """Run ip(8) in the neighbour's namespace."""
         return run("nsenter", "-t", str(self._holder.pid), "-n", "ip", *words)

@@ -45,20 +45,30 @@ class Networkd:
         self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
         self._state = state
 
-    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+    async def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+    ) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.
+
+        Args:
+            task: that has the NICs.
+            nics: of the task.
+            ports: of the task.
+            namespace: path of the network namespace; empty: the host's own.
 
         Raises:
             InvalidRequestError: the request can never succeed.
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call("Reserve", *_request(task, nics, ports))
+        (leases,) = await self._call_in(namespace, "Reserve", *_request(task, nics, ports))
         return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports))
 
-    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+    async def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+    ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, nft = await self._call("Preview", *_request(task, nics, ports))
+        leases, nft = await self._call_in(namespace, "Preview", *_request(task, nics, ports))
         return Preview(
             reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
         )
@@ -134,6 +144,11 @@ class Networkd:
         async with aclosing(self._service.signals("Repaired")) as bodies:
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
+
+    async def _call_in(self, namespace: str, member: str, *body: object) -> list[Any]:
+        if namespace:
+            return await self._call(f"{member}InNamespace", *body, namespace)
+        return await self._call(member, *body)
 
     async def _call(self, member: str, *body: object) -> list[Any]:
         try:

@@ -204,6 +204,19 @@ def dns_search(text: str) -> str:
     return search_domain(text)
 
 
+def namespace_path(text: str) -> str:
+    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    if not text or "\0" in text or text in (".", ".."):
+        raise InvalidRequestError(f"network namespace {text!r} is not a path: expected one such as /run/netns/web.")
+    import os
+
+    return os.path.abspath(text if "/" in text else f"/run/netns/{text}")  # noqa: PTH100 - lexical, as for images
+
+
 def guest_hostname(text: str) -> str:
     """Check a host name, and return it.
 

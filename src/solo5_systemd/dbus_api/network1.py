@@ -11,6 +11,8 @@ INTERFACE = Interface(
     methods={
         "Reserve": Method(_REQUEST, f"a{LEASE_SIGNATURE}", "task nics ports leases"),
         "Preview": Method(_REQUEST, f"a{LEASE_SIGNATURE}s", "task nics ports leases nft"),
+        "ReserveInNamespace": Method(f"{_REQUEST}s", f"a{LEASE_SIGNATURE}", "task nics ports namespace leases"),
+        "PreviewInNamespace": Method(f"{_REQUEST}s", f"a{LEASE_SIGNATURE}s", "task nics ports namespace leases nft"),
         "Attach": Method("s", "", "task"),
         "Release": Method("s", "", "task"),
         "Leases": Method("", f"a(sa{LEASE_SIGNATURE}a{PORT_SIGNATURE}s)", "leases"),

@@ -159,10 +159,14 @@ class NetworkQueries(Protocol):
 class Networks(NetworkQueries, Protocol):
     """solo5-networkd, and its state on disk."""
 
-    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
-        """Reserve addresses, MACs, taps and ports for a task."""
+    async def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+    ) -> Reservation:
+        """Reserve addresses, MACs, taps and ports for a task, in the network namespace with this path or the host's."""
 
-    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+    async def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+    ) -> Preview:
         """Return what `reserve` would return now, and the firewall elements of `attach`."""
 
     async def attach(self, task: TaskName) -> None:

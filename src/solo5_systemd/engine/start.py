@@ -30,6 +30,7 @@ from solo5_systemd.names import (
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
@@ -179,7 +180,7 @@ class Starter:
         plan = await self._check(workload, self._preview_image)
         if not plan.nics:
             return plan
-        seen = await self._networks.preview(workload.name, plan.nics, plan.ports)
+        seen = await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
         return replace(plan, parts=replace(plan.parts, reservation=seen.reservation), nft=seen.nft)
 
     @asynccontextmanager
@@ -378,7 +379,7 @@ class Starter:
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
-        nics = _in_manifest_order(nics, manifest)
+        nics = _in_manifest_order(_in_namespace(workload, nics), manifest)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, "
@@ -453,7 +454,7 @@ class Starter:
             yield Reservation(task=name)
             return
         try:
-            reservation = await self._networks.reserve(name, plan.nics, plan.ports)
+            reservation = await self._networks.reserve(name, plan.nics, plan.ports, plan.parts.workload.namespace)
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await _undo(self._unreserve(name))
             raise
@@ -574,6 +575,30 @@ def _resolved(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
 
 def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+
+
+def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
+    """Return the NICs on the network of the workload's namespace, if it has one.
+
+    Raises:
+        InvalidRequestError: a NIC has a network of the host, or a scope would run in the caller's namespace.
+    """
+    if not workload.namespace:
+        return nics
+    if workload.kind is UnitKind.SCOPE:
+        raise InvalidRequestError(
+            f"task {workload.name} is a scope in network namespace {workload.namespace}: expected a service, which "
+            "systemd executes there.",
+            "Run it as a service, or without a network namespace.",
+        )
+    for nic in nics:
+        if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK):
+            raise InvalidRequestError(
+                f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
+                "expected none.",
+                "Remove the NIC's network, or run the task without a network namespace.",
+            )
+    return tuple(replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
 
 
 def _effective_request(

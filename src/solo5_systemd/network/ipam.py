@@ -162,6 +162,7 @@ def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4
         masquerade=settings.masquerade,
         policy=settings.policy,
         join=settings.join,
+        shared=settings.shared,
     )
 
 

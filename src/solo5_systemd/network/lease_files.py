@@ -5,13 +5,16 @@
     requests/TASK.start    the mark of a start whose caller has attached the network
     networks/NAME.json     a network in use
     sysctls/before.json    the saved sysctls
+    namespaces/KEY/        networks and sysctls of another network namespace than the host's
 
 The network service writes them. Engines make the marks, and remove a request with its task.
 """
 
+import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,18 +130,42 @@ class LeaseStore:
     """One file for each task and each network, and one for the saved sysctls.
 
     Writes are atomic (rename(2)). An unreadable file is renamed to NAME.damaged, with a line in the log.
+
+    Args:
+        directory: of all files.
+        namespace: path of the network namespace of the tasks and networks; empty: the host's own.
     """
 
-    def __init__(self, directory: Path = STATE) -> None:
+    def __init__(self, directory: Path = STATE, namespace: str = "") -> None:
         self._directory = directory
+        self._namespace = namespace
         self._tasks = directory / "tasks"
         self._requests = directory / _REQUESTS
-        self._networks = directory / "networks"
-        self._sysctls = directory / "sysctls"
+        self._own = directory / "namespaces" / _key(namespace) if namespace else directory
+        self._networks = self._own / "networks"
+        self._sysctls = self._own / "sysctls"
 
     def lease_records(self) -> dict[TaskName, LeaseRecord]:
-        """Load all lease records, by task; unreadable ones are renamed."""
-        return {record.reservation.task: record for record in self._load(self._tasks, parse_lease_record)}
+        """Load the lease records of this namespace, by task; unreadable ones are renamed."""
+        records = self._load(self._tasks, parse_lease_record)
+        return {record.reservation.task: record for record in records if record.namespace == self._namespace}
+
+    def others(self) -> Sequence[LeaseRecord]:
+        """Load the lease records of other namespaces than this one."""
+        records = read_lease_records(self._directory)
+        return tuple(record for record in records if record.namespace != self._namespace)
+
+    def remove_namespaces(self, but: Iterable[str]) -> None:
+        """Remove the directories of all other namespaces but these."""
+        kept = set(map(_key, but))
+        for directory in (self._directory / "namespaces").glob("*"):
+            if directory.name not in kept:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def remove_namespace(self) -> None:
+        """Remove the directory of a namespace that has neither networks nor tasks; idempotent."""
+        if self._namespace:
+            shutil.rmtree(self._own, ignore_errors=True)
 
     def networks(self) -> dict[NetworkName, Network]:
         """Load all networks in use, by name; unreadable files are renamed."""
@@ -207,11 +234,18 @@ class LeaseStore:
 
     def damaged_tasks(self) -> tuple[TaskName, ...]:
         """Return the tasks with a damaged lease record."""
+        if self._namespace:  # a damaged record has no namespace: what it described ends with its namespace
+            return ()
         names = sorted(path.name.removesuffix(f".json{_DAMAGED}") for path in self._tasks.glob(f"*.json{_DAMAGED}"))
         return tuple(map(TaskName, names))
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
         return _read(_files(directory), parse, _rename_damaged)
+
+
+def _key(namespace: str) -> str:
+    """Return a file name for a path, such as `web-0f3a6c1d2b4e5f60`."""
+    return f"{Path(namespace).name}-{hashlib.sha256(namespace.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
 def _rename_damaged(path: Path, reason: str) -> None:

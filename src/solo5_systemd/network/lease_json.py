@@ -34,6 +34,7 @@ def lease_record_document(record: LeaseRecord) -> dict[str, object]:
         "nics": [nic.to_wire() for nic in record.nics],
         "leases": [lease.to_wire() for lease in record.reservation.leases],
         "ports": [port.to_wire() for port in record.reservation.ports],
+        **({"namespace": record.namespace} if record.namespace else {}),
     }
 
 
@@ -62,6 +63,7 @@ def parse_lease_record(document: object) -> LeaseRecord:
         ),
         state=fields.parsed("state", LeaseState),
         expires=fields.integer("expires", low=0, high=1 << 53),
+        namespace=fields.text("namespace") if fields.has("namespace") else "",
     )
 
 
@@ -77,6 +79,7 @@ def network_document(network: Network) -> dict[str, object]:
         "masquerade": network.masquerade,
         "policy": policy_table(network.policy),
         **({} if network.join is None else {"join": _join_document(network.join)}),
+        **({"shared": True} if network.shared else {}),
     }
 
 
@@ -103,6 +106,7 @@ def parse_network(document: object) -> Network:
         masquerade=fields.boolean("masquerade"),
         policy=network_policy(fields.table("policy")),  # a file written before there were policies has none: closed
         join=join,
+        shared=fields.has("shared") and fields.boolean("shared"),
     )
 
 

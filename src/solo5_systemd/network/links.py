@@ -84,6 +84,17 @@ class Links:
             if address["index"] not in skip:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
+    def uplink_mtu(self) -> int | None:
+        """Return the MTU of the link of the default route; None without one."""
+        routes = self._route.get_default_routes(family=socket.AF_INET)
+        numbers = [route.get_attr("RTA_OIF") for route in routes]
+        return next((found.get_attr("IFLA_MTU") for number in numbers if (found := self._message(number))), None)
+
+    def close(self) -> None:
+        """Close the netlink sockets."""
+        self._route.close()
+        self._taps.close()
+
     def local_addresses(self) -> frozenset[IPv4Address]:
         """Return all IPv4 addresses of the host."""
         addresses = self._route.get_addr(family=socket.AF_INET)

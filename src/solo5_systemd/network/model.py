@@ -65,6 +65,7 @@ class Network:
         gateway4: the bridge's address, or that of a joined network's router; None: a joined network has none.
         mtu: of the bridge.
         join: the bridge is one of others; None: one of this service.
+        shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
     """
 
     name: NetworkName
@@ -75,6 +76,7 @@ class Network:
     masquerade: bool
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,12 +230,14 @@ class LeaseRecord:
         state: RESERVED, ATTACHED or RELEASING.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
+        namespace: path of the network namespace that has the taps; empty: the host's own.
     """
 
     reservation: Reservation
     nics: tuple[NicRequest, ...]
     state: LeaseState
     expires: int
+    namespace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

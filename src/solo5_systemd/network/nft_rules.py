@@ -70,6 +70,8 @@ table ip solo5 {
     set bridged { type ifname . ifname; }
     set routed { type ifname; }
     set metadata { type ifname; }
+    set shared { type ifname; }
+    set gateways { type ifname . ipv4_addr; }
     set services { type ifname . inet_proto . inet_service; }
     set refused { type ipv4_addr; counter; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
@@ -124,6 +126,7 @@ table ip solo5 {
         ip daddr 127.0.0.0/8 accept
         fib daddr type local dnat ip to ip daddr . meta l4proto . th dport map @published_at
         fib daddr type local dnat ip to meta l4proto . th dport map @published
+        iifname . ip daddr @gateways meta l4proto { tcp, udp } dnat ip to 127.0.0.1
     }
     chain output {
         type nat hook output priority -100; policy accept;
@@ -141,7 +144,15 @@ table ip solo5 {
         ip saddr 127.0.0.0/8 oifname @bridges masquerade
     }
 
-    # From a guest to the host: ping, and the services that the network's `host` opens.
+    # A program that listens at the loopback only, as a proxy's upstream does, is reached by its guests at their gateway.
+    # They have the loopback's address there, which is also where a socket that is bound to every address replies to.
+    chain arrived {
+        type nat hook input priority 100; policy accept;
+        iifname . ct original ip daddr @gateways ct status dnat ip daddr 127.0.0.1 snat ip to 127.0.0.1
+    }
+
+    # From a guest to the host: ping, and the services that the network's `host` opens. Programs that share a network
+    # namespace with their guests are reached at each of their ports.
     chain input {
         type filter hook input priority filter; policy accept;
         iifname != @bridges accept
@@ -150,6 +161,7 @@ table ip solo5 {
         ct state invalid drop
         icmp type echo-request goto limited
         iifname . meta l4proto . th dport @services goto limited
+        iifname @shared goto limited
         drop
     }
     # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
@@ -366,8 +378,14 @@ def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Ele
         *(_member("paths", bridge, _quoted(other)) for other in paths),
         *((_member("routed", bridge),) if policy.routed else ()),
         *((_member("metadata", bridge),) if policy.metadata else ()),
+        *(_shared(bridge, network) if network.shared else ()),
         *(_member("services", bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)),
     )
+
+
+def _shared(bridge: str, network: Network) -> tuple[Element, ...]:
+    """Return the elements of a network whose gateway leads to the loopback of the programs beside its guests."""
+    return _member("shared", bridge), _member("gateways", bridge, str(network.gateway4))
 
 
 def _segment(segment: str, network: NetworkName) -> tuple[Element, ...]:

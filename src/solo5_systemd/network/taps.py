@@ -84,6 +84,10 @@ class Taps:
     def __init__(self) -> None:
         self._route = NetlinkSocket(NETLINK_ROUTE)
 
+    def close(self) -> None:
+        """Close the socket."""
+        self._route.close()
+
     def make(self, name: str, *, uid: int | None, bridge: str, mtu: int, alias: str, port: BridgePort) -> None:
         """Make a tap that is up and a port of a bridge, or set up an existing one; idempotent.
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 from solo5_systemd.daemon import fdstore, process
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import UNITS
+from solo5_systemd.names import UNITS, TaskName
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.networkd.held_ports import HeldPorts
+from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
+from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
+from solo5_systemd.settings.model import of_namespace
 from solo5_systemd.users.registry import uid_of
 
 
@@ -51,14 +53,33 @@ async def _serve(options: argparse.Namespace) -> bool:
     owner = _user_id(options.owner)
     restored = fdstore.restored()
 
-    def make_state() -> NetworkState:
-        return NetworkState(
-            store=LeaseStore(options.state),
-            links=Links(lambda task: uid_of(task) or owner),
+    def owner_of(task: TaskName) -> int:
+        return uid_of(task) or owner
+
+    def make_state() -> Namespaces:
+        settings = CachedSettings(options.settings)
+        store, links = LeaseStore(options.state), Links(owner_of)
+        host = NetworkState(
+            store=store,
+            links=links,
             tables=Tables(owned=not options.shared_tables),
             ports=HeldPorts(restored),
-            settings=CachedSettings(options.settings),
+            settings=settings,
         )
+
+        def make_other(namespace: str) -> NetworkState:
+            others = Links(owner_of)
+            return NetworkState(
+                store=LeaseStore(options.state, namespace),
+                links=others,
+                tables=Tables(owned=not options.shared_tables),
+                ports=UnheldPorts(),
+                settings=lambda: of_namespace(settings(), others.uplink_mtu()),
+                reserved=lambda: (*links.routed_ranges(ours=()), *settings().ranges),
+                namespace=namespace,
+            )
+
+        return Namespaces(host, store, make_other)
 
     bus = await process.connect_system_bus()
     networkd = Networkd(bus, make_state, TaskUnits(bus, options.units), idle=options.idle)

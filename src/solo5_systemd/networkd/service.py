@@ -21,7 +21,8 @@ from solo5_systemd.network.links import LinkWatch
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
-from solo5_systemd.networkd.state import NetworkState, Remains, now
+from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
+from solo5_systemd.networkd.state import Remains, now
 from solo5_systemd.networkd.task_units import TaskUnits
 
 IDLE_TIMEOUT_S = 10
@@ -44,7 +45,7 @@ PortWire = tuple[str, str, int, int, str]
 class Networkd:
     """The network service: D-Bus methods, and a maintenance loop.
 
-    Short system calls run one after the other in the writer thread, the only user of `NetworkState`. Two slow
+    Short system calls run one after the other in the writer thread, the only user of `Namespaces`. Two slow
     operations need no order between tasks and run in other threads: the deletion of taps (the kernel waits for an RCU
     grace period) and of flows (a dump of the whole conntrack table).
 
@@ -55,9 +56,7 @@ class Networkd:
         idle: seconds without a call and a lease record after which the service exits.
     """
 
-    def __init__(
-        self, bus: MessageBus, make_state: Callable[[], NetworkState], units: TaskUnits, *, idle: float
-    ) -> None:
+    def __init__(self, bus: MessageBus, make_state: Callable[[], Namespaces], units: TaskUnits, *, idle: float) -> None:
         self._bus = bus
         self._make_state = make_state
         self._idle = idle
@@ -97,6 +96,8 @@ class Networkd:
         handlers: dict[str, Handler] = {
             "Reserve": self._reserve,
             "Preview": self._preview,
+            "ReserveInNamespace": self._reserve,
+            "PreviewInNamespace": self._preview,
             "Attach": self._attach,
             "Release": self._release,
             "Leases": self._leases,
@@ -204,7 +205,10 @@ class Networkd:
 
     async def _release_now(self, task: TaskName) -> None:
         remains = await self._work(self._state.begin_release, task)
-        await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
+        if remains.namespace is not None:
+            await asyncio.to_thread(delete_remains, remains, remains.namespace)
+        else:
+            await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
         await self._work(self._state.end_release, task)
 
     async def _wait_for_ports(self, reservation: Reservation) -> None:
@@ -245,17 +249,21 @@ class Networkd:
 
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
-    async def _reserve(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
+    async def _reserve(
+        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str = ""
+    ) -> Sequence[object]:
         task, nic_requests, port_requests = _request(name, nics, ports)
         async with self._task_locks[task]:
             # Of a run that has just ended. Starts of one name exclude each other before this call.
             if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
                 await self._release_now(task)
-            reservation = await self._work(self._state.reserve, task, nic_requests, port_requests)
+            reservation = await self._work(self._state.reserve, task, nic_requests, port_requests, namespace)
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
-    async def _preview(self, name: str, nics: list[NicWire], ports: list[PortWire]) -> Sequence[object]:
-        reservation, elements = await self._work(self._state.preview, *_request(name, nics, ports))
+    async def _preview(
+        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str = ""
+    ) -> Sequence[object]:
+        reservation, elements = await self._work(self._state.preview, *_request(name, nics, ports), namespace)
         leases = [list(lease.to_wire()) for lease in reservation.leases]
         return [leases, "\n".join(f"add {element}" for element in elements)]
 
@@ -380,6 +388,7 @@ class Networkd:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
         await self._work(self._state.bind_missing_ports)
+        await self._work(self._state.repair_others)
         for task in self._due_without_run():
             self._release_after_run(task)
 

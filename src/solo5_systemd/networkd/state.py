@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
@@ -43,6 +43,7 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
+from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
@@ -64,11 +65,13 @@ class Remains:
         reservation: of the released task, with its taps and with ports that PID 1 may still hold.
         redirected: the UDP ports that may have flows to the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
+        namespace: the network namespace of all this; None: the host's own.
     """
 
     reservation: Reservation
     redirected: frozenset[RedirectedPort] = frozenset()
     addresses: Sequence[IPv4Address] = ()
+    namespace: NetworkNamespace | None = None
 
 
 class NetworkState:
@@ -87,12 +90,27 @@ class NetworkState:
         tables: Tables,
         ports: HeldPorts,
         settings: Callable[[], Settings],
+        reserved: Callable[[], Iterable[IPv4Network]] = tuple,
+        namespace: str = "",
     ) -> None:
+        """Take the parts of one network namespace.
+
+        Args:
+            store: its files.
+            links: its links.
+            tables: its nftables tables.
+            ports: its published ports.
+            settings: returns the settings of its networks.
+            reserved: returns ranges that a chosen one must not overlap, besides those of the namespace's routes.
+            namespace: its path; empty: the host's own.
+        """
         self._store = store
         self._links = links
         self._tables = tables
         self._ports = ports
         self._settings = settings
+        self._reserved_ranges = reserved
+        self._namespace = namespace
         self._records: dict[TaskName, LeaseRecord] = {}
         self._reserved: dict[TaskName, LeaseRecord] = {}
         self._allocations = Allocations()
@@ -167,6 +185,7 @@ class NetworkState:
             nics=tuple(nics),
             state=LeaseState.RESERVED,
             expires=now() + RESERVATION_TIMEOUT_S,
+            namespace=self._namespace,
         )
         self._ports.bind(reservation.ports)
         try:
@@ -253,6 +272,10 @@ class NetworkState:
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
         return self._hold(had, kept.nics, networks)
+
+    def is_known(self, task: TaskName) -> bool:
+        """Return whether the task has a lease record."""
+        return task in self._records
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""
@@ -370,6 +393,12 @@ class NetworkState:
         """Whether `pop_repairs` has something to return; safe to read in any thread."""
         return bool(self._repairs)
 
+    def close(self) -> None:
+        """Close the sockets. No task has a record any more."""
+        self._links.close()
+        self._tables.close()
+        self._store.remove_namespace()
+
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
@@ -484,7 +513,7 @@ class NetworkState:
         settings = self._settings()
         new: list[Network] = []
         own = [network.bridge for network in self.networks() if network.join is None]
-        routed = tuple(self._links.routed_ranges(ours=own))
+        routed = (*self._links.routed_ranges(ours=own), *self._reserved_ranges())
         for name in names:
             known = settings.network(name)
             if known is None:

@@ -33,8 +33,8 @@ ipv6 = false              # true: guests may send IPv6
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from solo5_systemd.decode import Fields
@@ -43,6 +43,9 @@ from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
 DEFAULT_NETWORK = NetworkName("default")
+NAMESPACE_NETWORK = NetworkName("namespace")
+"""The only network of a namespace that guests share with other programs."""
+
 TASK_UIDS = range(61184, 65520)
 """The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic_user_locks`)."""
 
@@ -132,6 +135,7 @@ class NetworkSettings:
         mtu: of its bridge; with `join`, the bridge's own is used instead.
         join: the bridge is one of others; None: one that this package makes.
         resolver: name servers and search domains of its guests; empty: the host's.
+        shared: it is in the network namespace of other programs (`of_namespace`).
     """
 
     name: NetworkName
@@ -143,6 +147,7 @@ class NetworkSettings:
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
     resolver: Resolver = UNSET
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +169,11 @@ class Settings:
     def reserves(self, port: int) -> bool:
         """Return whether a port is reserved: no task can publish it."""
         return any(first <= port <= last for first, last in self.reserved_ports)
+
+    @property
+    def ranges(self) -> Sequence[IPv4Network]:
+        """The ranges that networks are set to have."""
+        return [network.ipv4 for network in self.networks if network.ipv4]
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
@@ -387,6 +397,27 @@ def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
     if pool is None or pool[1] < pool[0]:
         raise SettingsError(f"{text!r} is not a pool: expected two addresses such as 192.168.1.200-192.168.1.230.")
     return pool
+
+
+def of_namespace(settings: Settings, mtu: int | None) -> Settings:
+    """Return the settings in a namespace of other programs, such as a Nomad group's: those of its only network.
+
+    Its packet filter is that of the network `default`. What concerns the host's other networks does not apply: beyond
+    the namespace, its guests have the namespace's address.
+
+    Args:
+        settings: of the host.
+        mtu: of the namespace's uplink; None without one.
+    """
+    default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
+    own = NetworkSettings(
+        name=NAMESPACE_NETWORK,
+        bridge=default_bridge(NAMESPACE_NETWORK),
+        mtu=default.mtu if mtu is None else min(mtu, default.mtu),
+        policy=replace(default.policy, routed=False, reach=(), isolated=False, host=()),
+        shared=True,
+    )
+    return Settings(networks=(own,))
 
 
 def default_bridge(name: NetworkName) -> str:

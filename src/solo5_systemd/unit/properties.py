@@ -117,6 +117,7 @@ def _executed_rows() -> Iterator[PropertyInfo]:
     yield from _of("SystemCallFilter", types.SYSTEM_CALLS, settable=True)
     yield from _of("RestrictAddressFamilies", types.FILTER)
     yield from _of("RestrictNamespaces", types.NAMESPACES)
+    yield from _of("NetworkNamespacePath", types.TEXT)
     yield from _of("NoNewPrivileges PrivateIPC PrivateNetwork PrivateUsers RemoveIPC", types.BOOLEAN)
     yield from _of("ProtectClock ProtectControlGroups ProtectHostname ProtectKernelLogs", types.BOOLEAN)
     yield from _of("ProtectKernelModules ProtectKernelTunables RestrictRealtime RestrictSUIDSGID", types.BOOLEAN)

@@ -141,6 +141,7 @@ def service(parts: Parts) -> TransientUnit:
         exec_start(argv(parts)),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
+        *_namespace(parts),
         *_stop_properties(),
         *_console(parts),
         *_stdin(parts),
@@ -197,6 +198,12 @@ def _network_dependency(parts: Parts) -> Iterator[Property]:
         units = [network_service(parts.workload.name)]
         yield unit_property("Requires", units)
         yield unit_property("After", units)
+
+
+def _namespace(parts: Parts) -> Iterator[Property]:
+    """Yield the namespace of the taps. A task without NICs has an empty one of its own."""
+    if parts.workload.namespace and parts.reservation.leases:
+        yield unit_property("NetworkNamespacePath", parts.workload.namespace)
 
 
 def _stop_properties() -> Iterator[Property]:

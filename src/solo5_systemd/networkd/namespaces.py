@@ -1,0 +1,288 @@
+"""The networks of all network namespaces: the host's own, and those of other programs, such as Nomad's groups."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import links
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.model import (
+    LeaseRecord,
+    NetworkOverview,
+    NicRequest,
+    PortRequest,
+    Repair,
+    Reservation,
+)
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.networkd.state import NetworkState, Remains
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Other:
+    path: str
+    namespace: NetworkNamespace
+    state: NetworkState
+
+
+class Namespaces:
+    """The network state of the host, and of each other namespace that has a task. Not thread-safe, as `NetworkState`.
+
+    The state of another namespace is made for its first task, by sockets that are opened in it, and closed after its
+    last one. Such a namespace ends with the programs that it was made for, and so does all that is in it.
+
+    Args:
+        host: the state of the host's own namespace.
+        store: the files of the host's own namespace.
+        make_state: makes the state of the namespace with this path, in a thread that has entered it.
+    """
+
+    def __init__(self, host: NetworkState, store: LeaseStore, make_state: Callable[[str], NetworkState]) -> None:
+        self.host = host
+        self._store = store
+        self._make_state = make_state
+        self._others: dict[str, _Other] = {}
+        self._tasks: dict[TaskName, _Other] = {}
+        self._lost: dict[TaskName, LeaseRecord] = {}
+        self._repairs: list[Repair] = []
+
+    @property
+    def records(self) -> Collection[LeaseRecord]:
+        """The lease records of all tasks, as a copy: safe to read in any thread."""
+        others = [record for other in list(self._others.values()) for record in other.state.records]
+        return (*self.host.records, *others, *list(self._lost.values()))
+
+    def recover(self) -> Sequence[TaskName]:
+        """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
+        unfinished = [*self.host.recover()]
+        found: dict[str, list[LeaseRecord]] = {}
+        for record in self._store.others():
+            found.setdefault(record.namespace, []).append(record)
+        for path, records in found.items():
+            try:
+                with self._entered(path) as other:
+                    unfinished += other.state.recover()
+                self._tasks |= {record.reservation.task: other for record in records}
+            except Solo5Error as error:  # deleted, with its taps
+                _log.warning("%s", error)
+                self._lost |= {record.reservation.task: record for record in records}
+                unfinished += [record.reservation.task for record in records]
+        self._store.remove_namespaces(self._others)
+        return unfinished
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+    ) -> Reservation:
+        """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
+        if not namespace:
+            return self.host.reserve(task, nics, ports)
+        with self._entered(namespace) as other:
+            reservation = other.state.reserve(task, nics, ports)
+            self._tasks[task] = other
+            return reservation
+
+    def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+    ) -> tuple[Reservation, Sequence[Element]]:
+        """Return as `NetworkState.preview`, for a namespace."""
+        if not namespace:
+            return self.host.preview(task, nics, ports)
+        with self._entered(namespace) as other:
+            return other.state.preview(task, nics, ports)
+
+    def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
+        """Attach as `NetworkState.attach`; stale flows of another namespace are deleted here."""
+        other = self._tasks.get(task)
+        path = other.path if other else self._requested(task)
+        if not path:
+            return self.host.attach(task)
+        with self._entered(path) as other:
+            redirected = other.state.attach(task)
+            self._tasks[task] = other
+            if redirected:
+                _delete_flows(lambda: delete_udp_flows(redirected))
+            return frozenset()
+
+    def _requested(self, task: TaskName) -> str:
+        """Return the namespace of a released task, by its request."""
+        request = None if self.host.is_known(task) else self._store.request(task)
+        return request.namespace if request else ""
+
+    def begin_release(self, task: TaskName) -> Remains:
+        """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
+        if task in self._lost:
+            return Remains(reservation=Reservation(task=task))
+        other = self._tasks.get(task)
+        if other is None:
+            return self.host.begin_release(task)
+        with self._entered(other.path):
+            return replace(other.state.begin_release(task), namespace=other.namespace)
+
+    def end_release(self, task: TaskName) -> None:
+        """End a release as `NetworkState.end_release`, and close a namespace without a task."""
+        if self._lost.pop(task, None) is not None:
+            self._store.remove_lease_record(task)
+            return
+        other = self._tasks.get(task)
+        if other is None:
+            self.host.end_release(task)
+            return
+        with self._entered(other.path):
+            other.state.end_release(task)
+        del self._tasks[task]
+
+    def held(self) -> Sequence[TaskName]:
+        """Return the tasks with an attached network, or one whose release has not ended."""
+        return [*self.host.held(), *(task for task in list(self._tasks) if self.is_held(task)), *list(self._lost)]
+
+    def is_held(self, task: TaskName) -> bool:
+        """Return whether the task has an attached network, or one whose release has not ended."""
+        return task in self._lost or self._of(task).is_held(task)
+
+    def is_releasing(self, task: TaskName) -> bool:
+        """Return whether a release of the task was begun and has not ended."""
+        return self._of(task).is_releasing(task)
+
+    def is_due(self, task: TaskName) -> bool:
+        """Return whether the time of the last reservation or attach of a task is over."""
+        return task in self._lost or self._of(task).is_due(task)
+
+    def _of(self, task: TaskName) -> NetworkState:
+        other = self._tasks.get(task)
+        return other.state if other else self.host
+
+    # -- all tasks -----------------------------------------------------------------------------------------------
+
+    def overview(self) -> Sequence[NetworkOverview]:
+        """Return every network of the host."""
+        return self.host.overview()
+
+    def redirected(self) -> frozenset[RedirectedPort]:
+        """Return the host's UDP ports that may have flows to another destination than the guest."""
+        return self.host.redirected()
+
+    def flows_remain(self) -> None:
+        """Take into account that flows of the host may remain, after their deletion failed."""
+        self.host.flows_remain()
+
+    def expired(self) -> Sequence[TaskName]:
+        """Return the tasks whose reservation has expired."""
+        return [*self.host.expired(), *(task for other in self._copy() for task in other.state.expired())]
+
+    def next_expiry(self) -> int | None:
+        """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
+        expiries = (state.next_expiry() for state in (self.host, *(other.state for other in self._copy())))
+        return min((expiry for expiry in expiries if expiry is not None), default=None)
+
+    def _copy(self) -> Sequence[_Other]:
+        return list(self._others.values())
+
+    # -- repair --------------------------------------------------------------------------------------------------
+
+    @property
+    def owns_tables(self) -> bool:
+        """Whether no other program can change the nftables tables."""
+        return self.host.owns_tables
+
+    def repair(self, *, verify: bool = False) -> None:
+        """Rebuild the nftables tables of the host, and with `verify` of all namespaces, where they were changed."""
+        self.host.repair(verify=verify)
+        if verify:
+            self._everywhere(lambda state: state.repair(verify=True))
+
+    def remove_orphaned_taps(self) -> None:
+        """Delete the taps without an attached lease, in all namespaces."""
+        self.host.remove_orphaned_taps()
+        self._everywhere(NetworkState.remove_orphaned_taps)
+
+    def _everywhere(self, repair: Callable[[NetworkState], None]) -> None:
+        for other in self._copy():
+            with suppress(HostError), self._entered(other.path):
+                repair(other.state)
+
+    def repair_links(self, removed: frozenset[str] | None) -> None:
+        """Restore the host's bridges and taps among these removed links; None checks all."""
+        self.host.repair_links(removed)
+
+    def repair_joined(self) -> None:
+        """Put taps back on bridges that were missing, and have been made again."""
+        self.host.repair_joined()
+
+    def repair_others(self) -> None:
+        """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
+        self._everywhere(lambda state: state.repair())
+        self._everywhere(lambda state: state.repair_links(None))
+
+    @property
+    def awaits_bridge(self) -> bool:
+        """Whether a bridge of others is missing under a running guest; safe to read in any thread."""
+        return self.host.awaits_bridge
+
+    def is_expected(self, link: str) -> bool:
+        """Return whether a link of the host belongs to a task that is not being released, or is a bridge."""
+        return self.host.is_expected(link)
+
+    @property
+    def has_repairs(self) -> bool:
+        """Whether `pop_repairs` has something to return; safe to read in any thread."""
+        return bool(self._repairs) or self.host.has_repairs
+
+    def pop_repairs(self) -> Sequence[Repair]:
+        """Return the repairs since the last call."""
+        repairs, self._repairs = self._repairs, []
+        return [*self.host.pop_repairs(), *repairs]
+
+    def bind_missing_ports(self) -> None:
+        """Retry to bind published ports that another process had bound when the service started."""
+        self.host.bind_missing_ports()
+
+    # -- namespaces ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _entered(self, path: str) -> Iterator[_Other]:
+        """Have this thread in a namespace, with its state; close that after the block unless it has a task."""
+        other = self._others.get(path) or self._open(path)
+        try:
+            with other.namespace.entered():
+                yield other
+                self._repairs += other.state.pop_repairs()
+        finally:
+            if not other.state.records and path in self._others:
+                del self._others[path]
+                other.state.close()
+                other.namespace.close()
+
+    def _open(self, path: str) -> _Other:
+        namespace = NetworkNamespace(path)
+        try:
+            with namespace.entered():
+                state = self._make_state(path)
+        except BaseException:
+            namespace.close()
+            raise
+        self._others[path] = _Other(path, namespace, state)
+        return self._others[path]
+
+
+def delete_remains(remains: Remains, namespace: NetworkNamespace) -> None:
+    """Delete the flows and taps that a release has left in another namespace than the host's."""
+    with namespace.entered():
+        _delete_flows(lambda: delete_udp_flows(remains.redirected))
+        _delete_flows(lambda: delete_flows_from(remains.addresses))
+        links.delete_links(lease.tap for lease in remains.reservation.leases)
+
+
+def _delete_flows(delete: Callable[[], None]) -> None:
+    try:
+        delete()
+    except OSError as error:  # they end with the namespace
+        _log.warning("deleting conntrack entries failed: %s", error.strerror)
