@@ -8,7 +8,8 @@ _solo5ctl_options() {
         "") echo "--help --version --no-color -h" ;;
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --label= --log-field=" \
-                "--memory= --cpus= --cpu-weight= --net= --publish= --dns= --dns-search= --hostname= --block= --json --no-color" \
+                "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --dns= --dns-search= --hostname= --block=" \
+                "--json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;

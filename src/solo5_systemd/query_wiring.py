@@ -123,9 +123,10 @@ class RecordedNetworks:
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         """Return the kernel's counters of every tap, by task and NIC."""
+        from solo5_systemd.network.namespaces import read_traffic_elsewhere
         from solo5_systemd.network.tap_counters import read_traffic
 
-        return read_traffic()
+        return read_traffic() | read_traffic_elsewhere()
 
 
 class WrittenConsole:

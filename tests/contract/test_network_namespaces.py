@@ -59,6 +59,17 @@ async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: O
                 assert await ask_udp(address, 5353) == b"HELLO"
 
 
+async def test_the_traffic_of_its_nic_is_counted(service: Service, group: Outside) -> None:
+    await service.restart()
+    async with service.client() as client, guest(client, group, "web") as web:
+        await web.send_udp(IPv4Address(group.host), 9, b"out")
+        [counted] = (await client.traffic())[TaskName("web")].values()
+        assert counted.sent.packets > 0
+        assert counted.received.packets > 0
+    async with service.client() as client:
+        assert TaskName("web") not in await client.traffic()
+
+
 async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, group: Outside) -> None:
     await service.restart()
     with group.entered():

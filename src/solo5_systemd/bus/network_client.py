@@ -120,7 +120,9 @@ class Networkd:
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """Return the kernel's counters of every tap, by task and NIC."""
-        return read_traffic()
+        from solo5_systemd.network.namespaces import read_traffic_elsewhere
+
+        return read_traffic() | await asyncio.to_thread(read_traffic_elsewhere, self._state)
 
     async def expired(self) -> Sequence[LeaseRecord]:
         """Return the lease records whose reservation time is over."""

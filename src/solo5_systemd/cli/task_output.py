@@ -98,6 +98,8 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
     if task.state.log_namespace:
         yield "Journal", f"namespace {task.state.log_namespace}"
     yield from _name_service(task)
+    if task.network_namespace:
+        yield "Network", f"namespace {task.network_namespace}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for request in task.reservation.ports if task.reservation else ():
@@ -146,6 +148,7 @@ def task_json(task: Task) -> dict[str, object]:
         "ended": moment(task.ended) if task.ended else "",
         "control_group": task.control_group,
         "log_namespace": task.state.log_namespace,
+        "network_namespace": task.network_namespace,
         "hostname": task.hostname,
         "dns": list(task.name_servers),
         "dns_search": list(task.search),

@@ -130,6 +130,11 @@ class Task(_OfUnit):
         return self.state.log_fields.get("SOLO5_HOSTNAME", "")
 
     @property
+    def network_namespace(self) -> str:
+        """Return the path of the network namespace that it shares with other programs; empty: the host's own."""
+        return self.state.log_fields.get("SOLO5_NETWORK_NAMESPACE", "")
+
+    @property
     def memory(self) -> int:
         """Return the task's memory in bytes; 0 if unknown."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")

@@ -4,15 +4,21 @@ import ctypes
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Self
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.lease_files import STATE, read_lease_records
+from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _NS_GET_NSTYPE = 0xB703  # linux/nsfs.h, _IO(0xb7, 0x3)
-_NSFS_MAGIC_LINK = "/proc/thread-self/ns/net"
+_OWN = "/proc/thread-self/ns/net"
+_COUNTERS = Path("/proc/thread-self/net/dev")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,7 +49,7 @@ class NetworkNamespace:
     @classmethod
     def own(cls) -> Self:
         """Open the namespace of the calling thread."""
-        return cls(_NSFS_MAGIC_LINK)
+        return cls(_OWN)
 
     def close(self) -> None:
         """Close the file descriptor."""
@@ -60,30 +66,47 @@ class NetworkNamespace:
         """
         before = NetworkNamespace.own()
         try:
-            self._enter()
+            self.enter()
             try:
                 yield
             finally:
                 try:
-                    before._enter()
+                    before.enter()
                 except HostError:
                     os.abort()  # a thread that stayed would change the links of another namespace than its own
         finally:
             before.close()
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Move the calling thread into this namespace; raises as `entered`."""
         if _libc.setns(self._fd, _CLONE_NEWNET):
             reason = os.strerror(ctypes.get_errno())
             raise HostError(f"network namespace {self.path} cannot be entered: {reason}.")
 
 
-def check_namespace(path: str) -> None:
-    """Check that a path leads to a network namespace.
+def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[DeviceName, Traffic]]:
+    """Return the counters of NICs in other network namespaces than the caller's, by task and NIC.
 
-    Raises:
-        HostError: it does not.
+    Only root reads them: for others, and of namespaces that are gone, there are none.
+
+    Args:
+        state: directory of the lease records.
     """
-    NetworkNamespace(path).close()
+    if not any((state / "namespaces").glob("*")):
+        return {}
+    owners: defaultdict[str, dict[str, tuple[TaskName, DeviceName]]] = defaultdict(dict)
+    for record in read_lease_records(state):
+        if record.namespace:
+            held = record.reservation
+            owners[record.namespace] |= {lease.tap: (held.task, lease.nic) for lease in held.leases}
+    found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
+    for path, of_taps in owners.items():
+        with suppress(HostError, OSError), closing(NetworkNamespace(path)) as namespace, namespace.entered():
+            for link, counted in parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")):
+                if link in of_taps:
+                    task, nic = of_taps[link]
+                    found[task][nic] = counted
+    return dict(found)
 
 
 def _check(fd: int, path: str) -> None:

@@ -144,7 +144,7 @@ table ip solo5 {
         ip saddr 127.0.0.0/8 oifname @bridges masquerade
     }
 
-    # A program that listens at the loopback only, as a proxy's upstream does, is reached by its guests at their gateway.
+    # A program that listens at the loopback only, as a proxy's upstream does, is reached by guests at their gateway.
     # They have the loopback's address there, which is also where a socket that is bound to every address replies to.
     chain arrived {
         type nat hook input priority 100; policy accept;

@@ -25,13 +25,14 @@ def capabilities() -> wire.DriverCapabilities:
     """Return the driver's capabilities. Nomad itself refuses a job that needs others.
 
     File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
-    need them; a unikernel sees no file system of the host anyway. Group networks and mounts are not supported.
+    need them; a unikernel sees no file system of the host anyway. GROUP stands for the modes `bridge`, `cni/NAME` and
+    `none`, whose namespaces Nomad makes; the mode `driver` (TASK) and mounts are not supported.
     """
     return wire.DriverCapabilities(
         send_signals=True,
         exec=False,
         fs_isolation=wire.DriverCapabilities.NONE,
-        network_isolation_modes=[wire.NetworkIsolationSpec.HOST],
+        network_isolation_modes=[wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP],
         must_create_network=False,
         mount_configs=wire.DriverCapabilities.NO_MOUNTS,
     )

@@ -33,6 +33,9 @@ LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
 DNS, DNS_SEARCH, HOSTNAME = "SOLO5_DNS", "SOLO5_DNS_SEARCH", "SOLO5_HOSTNAME"
 """The fields with name servers, search domains and host name, if an argument has them; lists have commas."""
 
+NETWORK_NAMESPACE = "SOLO5_NETWORK_NAMESPACE"
+"""The field with the path of the network namespace that a task shares with other programs."""
+
 _ESCAPES = {" ": r"\x20", "\\": r"\x5c"}
 _ESCAPED = re.compile(r"[ \\]")
 _UNESCAPED = re.compile(r"\\x(20|5c)")

@@ -31,6 +31,7 @@ from solo5_systemd.unit.log_fields import (
     FACILITY,
     HOSTNAME,
     LOG_NAMESPACE,
+    NETWORK_NAMESPACE,
     RATE_BURST,
     RATE_INTERVAL_US,
     assignment,
@@ -202,8 +203,12 @@ def _network_dependency(parts: Parts) -> Iterator[Property]:
 
 def _namespace(parts: Parts) -> Iterator[Property]:
     """Yield the namespace of the taps. A task without NICs has an empty one of its own."""
-    if parts.workload.namespace and parts.reservation.leases:
+    if _shares_namespace(parts):
         yield unit_property("NetworkNamespacePath", parts.workload.namespace)
+
+
+def _shares_namespace(parts: Parts) -> bool:
+    return bool(parts.workload.namespace and parts.reservation.leases)
 
 
 def _stop_properties() -> Iterator[Property]:
@@ -246,6 +251,7 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
         **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
+        **({NETWORK_NAMESPACE: parts.workload.namespace} if _shares_namespace(parts) else {}),
         **dict(_name_service(parts)),
         **dict(parts.workload.log_fields),
     }

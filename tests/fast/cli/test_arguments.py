@@ -103,6 +103,17 @@ BAD: dict[Callable[[str], object], list[str]] = {
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), GOOD)
+@pytest.mark.parametrize(("text", "path"), [("web", "/run/netns/web"), ("/proc/7/ns/net", "/proc/7/ns/net")])
+def test_a_network_namespace_is_a_path_or_a_name_of_ip_netns(text: str, path: str) -> None:
+    assert typed.namespace_path(text) == path
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "./web", "/run/netns/\0"])
+def test_another_network_namespace_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="expected one such as /run/netns/web"):
+        typed.namespace_path(text)
+
+
 def test_a_valid_value_is_parsed(parse: Callable[[str], object], text: str, value: object) -> None:
     assert parse(text) == value
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fast.image.elfbuilder import Elf
@@ -792,4 +793,36 @@ async def test_name_servers_are_not_looked_up_without_an_argument_that_has_them(
 async def test_start_without_a_name_server_is_refused_and_nothing_is_left(machine: Machine, runtime: Runtime) -> None:
     with pytest.raises(InvalidRequestError, match="there is no name server: expected"):
         await runtime.start(replace(WORKLOAD, arguments=("{dns}",)))
+    assert machine.holds == NOTHING
+
+
+async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine: Machine, runtime: Runtime) -> None:
+    workload = Workload(name=WEB, image="/srv/full", disks=WORKLOAD.disks, namespace="/run/netns/group")
+    started = await runtime.start(workload)
+    assert machine.networks.namespaces == {WEB: "/run/netns/group"}
+    assert started.reservation is not None
+    assert [lease.network for lease in started.reservation.leases] == ["namespace"]
+    properties = {each.name: each.value for each in machine.units.started[-1].properties}
+    assert properties["NetworkNamespacePath"] == "/run/netns/group"
+    assert (await runtime.task(WEB)).network_namespace == "/run/netns/group"
+    await runtime.preview(replace(workload, name=TaskName("other")))
+    assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": UnitKind.SCOPE}, "is a scope in network namespace /run/netns/group: expected a service"),
+        (
+            {"nics": (NicRequest(nic=DeviceName("service"), network=NetworkName("back")),)},
+            "NIC service is on network back, which is not in network namespace /run/netns/group",
+        ),
+    ],
+)
+async def test_what_a_network_namespace_has_not_is_refused(
+    machine: Machine, runtime: Runtime, changes: dict[str, Any], words: str
+) -> None:
+    workload = Workload(name=WEB, image="/srv/full", disks=WORKLOAD.disks, namespace="/run/netns/group")
+    with pytest.raises(InvalidRequestError, match=words):
+        await runtime.start(replace(workload, **changes))
     assert machine.holds == NOTHING

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
@@ -129,3 +130,22 @@ def test_a_request_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "requests").write_text("in the way")
     with pytest.raises(HostError, match="the request of task web cannot be removed"):
         remove_request(WEB, tmp_path)
+
+
+def test_another_namespace_has_its_own_records_and_networks(store: LeaseStore, tmp_path: Path) -> None:
+    other = LeaseStore(tmp_path, "/run/netns/group")
+    mine = replace(record(), reservation=Reservation(task=TaskName("b"), leases=(LEASE,)), namespace="/run/netns/group")
+    other.save_lease_record(mine)
+    other.save_sysctls({"ipv4/ip_forward": "0"})
+    assert (store.lease_records(), other.lease_records()) == ({WEB: record()}, {TaskName("b"): mine})
+    assert (tuple(store.others()), store.sysctls()) == ((mine,), {})
+    (tmp_path / "tasks" / "c.json").write_text("{")
+    assert (set(store.lease_records()), store.damaged_tasks(), other.damaged_tasks()) == ({WEB}, ("c",), ())
+    store.remove_namespaces(["/run/netns/group"])
+    assert other.sysctls()
+    store.remove_namespaces([])
+    assert not list((tmp_path / "namespaces").iterdir())
+    other.save_sysctls({"ipv4/ip_forward": "0"})
+    other.remove_namespace()
+    store.remove_namespace()
+    assert (other.sysctls(), set(store.lease_records())) == ({}, {WEB})

@@ -142,3 +142,12 @@ def test_a_lease_without_an_address_is_kept_and_one_of_an_earlier_version_is_rea
     assert parse_lease_record(written(lease_record_document(record))) == record
     assert "join" not in network_document(NETWORK)
     assert parse_lease_record(EARLIER).reservation.leases == (lease,)
+
+
+def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
+    record, network = replace(RECORD, namespace="/run/netns/group"), replace(NETWORK, shared=True)
+    assert parse_lease_record(written(lease_record_document(record))) == record
+    assert parse_network(written(network_document(network))) == network
+    assert "namespace" not in lease_record_document(RECORD)
+    assert "shared" not in network_document(NETWORK)
+    assert parse_lease_record(EARLIER).namespace == ""

@@ -28,6 +28,7 @@ from solo5_systemd.workload import MIB, Workload
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")
 GROUP = wire.NetworkIsolationSpec.GROUP
+TASK = wire.NetworkIsolationSpec.TASK
 HOST = wire.NetworkIsolationSpec.HOST
 
 
@@ -154,7 +155,7 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
             "has a csi_plugin block: a unikernel has no socket that Nomad could call",
         ),
         (lambda task: task.devices.add(host_path="/dev/nvidia0"), "has a device (/dev/nvidia0)"),
-        (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=GROUP)), 'mode = "host"'),
+        (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=TASK)), '"bridge"'),
         (
             lambda task: task.dns.servers.append("1.1.1.1"),
             "group with network.dns.servers, which reach a unikernel",
@@ -386,3 +387,21 @@ def test_the_console_goes_where_operator_job_and_nomad_agree(
     task = task_config(logging=job)
     task.stdout_path = path
     assert convert.logging_of(task, options_of(task), plugin) is logging
+
+
+def test_a_group_with_a_network_of_its_own_has_its_namespace() -> None:
+    task = task_config()
+    assert workload(task).namespace == ""
+    task.network_isolation_spec.mode = GROUP
+    task.network_isolation_spec.path = "/var/run/netns/group"
+    assert workload(task).namespace == "/var/run/netns/group"
+
+
+def test_name_servers_of_a_cni_network_are_no_request_of_the_job() -> None:
+    task = task_config()
+    task.dns.servers.append("192.0.2.53")
+    with pytest.raises(InvalidRequestError, match="network.dns.servers"):
+        workload(task)
+    task.network_isolation_spec.mode = GROUP
+    task.network_isolation_spec.path = "/var/run/netns/group"
+    assert list(map(str, workload(task).resolver.servers)) == ["192.0.2.53"]

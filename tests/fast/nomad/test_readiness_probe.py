@@ -172,3 +172,8 @@ async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> N
     async with Background(probe.first_line(UNIT, 0, "never")):
         pass
     assert journal.closed
+
+
+async def test_a_namespace_that_is_gone_is_told() -> None:
+    gone = Endpoint(protocol=Protocol.TCP, address=HERE, port=1, namespace="/run/netns/gone")
+    assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)

@@ -54,7 +54,7 @@ async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: 
         send_signals=True,
         exec=False,
         fs_isolation=wire.DriverCapabilities.NONE,
-        network_isolation_modes=[wire.NetworkIsolationSpec.HOST],
+        network_isolation_modes=[wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP],
         must_create_network=False,
         mount_configs=wire.DriverCapabilities.NO_MOUNTS,
         disable_log_collection=not collected,

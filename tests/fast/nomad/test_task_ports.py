@@ -8,14 +8,17 @@ import pytest
 from tests.fast.nomad.values import TASK_ID, port, task_config
 from tests.support.fakes.tasks import LEASE
 
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
+from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.nomad.workload.ports import guest_address, network_override, publish, taken_by_sibling
+from solo5_systemd.nomad.workload.ports import endpoint, guest_address, network_override, publish, taken_by_sibling
+from solo5_systemd.settings.model import NAMESPACE_NETWORK
 from solo5_systemd.workload import Publish
 
 
@@ -200,3 +203,62 @@ def test_a_port_of_another_task_of_the_allocation_is_named_by_its_label() -> Non
     assert taken_by_sibling(task, wanted[:2], held, "resolver") is None
     elsewhere = [Publish(host_port=53, port=53, host_ip=ADDRESS).to(DeviceName("service"))]
     assert taken_by_sibling(task, wanted, elsewhere, "resolver") is None
+
+
+def in_group(*ports: wire.PortMapping, **config: Any) -> wire.TaskConfig:
+    """A task of a group with a network namespace of its own."""
+    task = task_config(*ports, **config)
+    task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
+    task.network_isolation_spec.path = "/var/run/netns/group"
+    return task
+
+
+def rows_of(task: wire.TaskConfig) -> list[Row]:
+    rows = publish(task, options_of(task))
+    return [(row.nic, str(row.host_ip or ""), row.host_port, row.port, row.protocol.value) for row in rows]
+
+
+def test_in_a_namespace_the_groups_ports_are_those_behind_the_hosts() -> None:
+    assert rows_of(in_group(HTTP, ports=["http/tcp"])) == [(None, "", 80, 80, "tcp")]
+    assert rows_of(in_group(port("same", 25002), ports=["same/udp"])) == [(None, "", 25002, 25002, "udp")]
+    six = port("six", 25003, 80, "2001:db8::1")
+    assert rows_of(in_group(six, ports=["six/tcp"])) == [(None, "", 80, 80, "tcp")]
+
+
+def test_in_a_namespace_a_number_is_a_port_that_a_proxy_beside_finds() -> None:
+    assert rows_of(in_group(HTTP, ports=["8080/tcp"])) == [(None, "", 8080, 8080, "tcp")]
+    with pytest.raises(InvalidRequestError, match="port 70000 does not exist"):
+        rows_of(in_group(HTTP, ports=["70000/tcp"]))
+    with pytest.raises(InvalidRequestError, match="config.ports names '8080'"):
+        rows_of(task_config(HTTP, ports=["8080/tcp"]))
+
+
+def test_ports_of_nomads_proxies_are_not_the_guests_unless_it_lists_them() -> None:
+    proxy = port("connect-proxy-web", 25004, -1)
+    assert {row[3] for row in rows_of(in_group(HTTP, proxy))} == {80}
+    assert {row[3] for row in rows_of(in_group(HTTP, proxy, ports=["connect-proxy-web"]))} == {25004}
+
+
+def test_a_guest_in_a_namespace_has_no_address_to_register() -> None:
+    lease = replace(LEASE, network=NAMESPACE_NETWORK)
+    assert guest_address(Reservation(task=name_of(TASK_ID), leases=(lease,))) is None
+
+
+def test_a_port_of_a_sibling_in_the_namespace_is_named_by_its_label() -> None:
+    task = in_group(HTTP, ports=["http/tcp"])
+    held = [PortRequest(nic=DeviceName("service"), host_port=80, port=80, protocol=Protocol.TCP)]
+    error = taken_by_sibling(task, tuple(publish(task, options_of(task))), held, "first")
+    assert error is not None
+    assert "port http is published to task first" in str(error)
+
+
+def test_a_guest_in_a_namespace_is_probed_there() -> None:
+    task = in_group(HTTP, ready={"tcp": "http"})
+    rule = options_of(task).ready
+    assert rule is not None
+    assert isinstance(rule.condition, GuestPort)
+    lease = replace(LEASE, network=NAMESPACE_NETWORK)
+    found = endpoint(rule.condition, task, options_of(task), Reservation(task=name_of(TASK_ID), leases=(lease,)))
+    assert found.namespace == "/var/run/netns/group"
+    probe = ReadinessProbe(endpoint=found, interval=1.0, on_loss=OnLoss.EVENT)
+    assert parse_probe(Fields(probe.plain())) == probe

@@ -10,6 +10,7 @@ from solo5_systemd.names import NetworkName
 from solo5_systemd.settings import model
 from solo5_systemd.settings.model import (
     CLOSED,
+    DEFAULT_NETWORK,
     TENDER_PATHS,
     HostPort,
     Join,
@@ -18,6 +19,7 @@ from solo5_systemd.settings.model import (
     Settings,
     check_reach,
     network_policy,
+    of_namespace,
     parse_settings,
     policy_table,
 )
@@ -251,3 +253,13 @@ def test_networks_that_exclude_each_other(text: str, words: str) -> None:
 def test_a_joined_network_is_not_reached_by_a_policy() -> None:
     with pytest.raises(SettingsError, match=r"network\.default\.reach names 'lan', which joins bridge br0"):
         check_reach(parse('[network.default]\nreach = ["lan"]\n[network.lan]\njoin = "br0"'))
+
+
+def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> None:
+    policy = NetworkPolicy(routed=True, isolated=True, metadata=True, connections=9)
+    host = Settings(networks=(NetworkSettings(name=DEFAULT_NETWORK, bridge="b", mtu=1400, policy=policy),))
+    [network] = of_namespace(host, 1380).networks
+    assert (network.name, network.bridge, network.mtu, network.shared) == ("namespace", "solo5-namespace", 1380, True)
+    assert network.policy == NetworkPolicy(metadata=True, connections=9)
+    assert of_namespace(host, None).networks[0].mtu == 1400
+    assert of_namespace(Settings(), 9000).networks[0].mtu == 1500

@@ -214,3 +214,12 @@ def test_fields_have_name_servers_and_host_name_that_an_argument_has() -> None:
     assert log_fields(with_workload(parts, arguments=("{search}",)))["SOLO5_DNS_SEARCH"] == "example.org"
     assert log_fields(with_workload(parts, arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "shop"
     assert log_fields(with_workload(arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "web"
+
+
+def test_a_task_with_nics_runs_in_the_network_namespace_of_its_taps() -> None:
+    shared = with_workload(NETWORKED, namespace="/run/netns/group")
+    assert service(shared).value("NetworkNamespacePath") == "/run/netns/group"
+    assert log_fields(shared)["SOLO5_NETWORK_NAMESPACE"] == "/run/netns/group"
+    for parts in (NETWORKED, with_workload(PARTS, namespace="/run/netns/group")):
+        assert "NetworkNamespacePath" not in names(service(parts))
+        assert "SOLO5_NETWORK_NAMESPACE" not in log_fields(parts)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import signal
 import urllib.error
@@ -30,6 +31,9 @@ UNIT = "nomad.service"
 SERVER_UNIT = "nomad-server.service"
 _CONFIG = Path("/etc/nomad.d")
 _UNITS = Path("/run/systemd/system")
+_MODULES = Path("/lib/modules", platform.release())
+CNI = Path("/etc/cni.d")
+"""The directory of the networks of CNI, for `network { mode = "cni/NAME" }`."""
 
 # Where the agent ends, its plugins and tasks do not: KillMode=process.
 _SERVICE = """
@@ -76,6 +80,8 @@ plugin_dir = "{plugins}"
 client {{
   enabled           = true
   network_interface = "cable"
+  cni_path          = "/usr/lib/cni"
+  cni_config_dir    = "{cni}"
   options           = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
     "driver.allowlist"     = "solo5,raw_exec"
@@ -150,6 +156,10 @@ class Agent:
     def install(self, config: str = USUAL) -> None:
         assert shutil.which("nomad"), "nomad is not in this machine: boot it with --with nomad"
         _CONFIG.mkdir(exist_ok=True)
+        CNI.mkdir(exist_ok=True)
+        if not _MODULES.exists():  # of the host's kernel in a container: the agent looks for bridges there
+            _MODULES.mkdir()
+            (_MODULES / "modules.builtin").write_text("kernel/net/bridge/bridge.ko\n")
         server = _COMMON.format(data=f"{DATA}-server") + _SERVER.format(port=SERVER_HTTP_PORT)
         (_CONFIG / "server.hcl").write_text(server)
         self.configure(config)
@@ -161,7 +171,7 @@ class Agent:
 
     def configure(self, config: str) -> None:
         """Write the client's configuration with this plugin configuration, for the next start."""
-        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, config=config)
+        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, cni=CNI, config=config)
         (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ def constraint(attribute: str, operator: str, value: str) -> str:
 
 
 UNPLACED: dict[str, tuple[dict[str, Any], str]] = {
-    "bridge": ({"group": network('mode = "bridge"')}, "${attr.plugins.cni.version.bridge} semver >= 0.4.0"),
+    "driver": ({"group": network('mode = "driver"')}, "missing network"),
     "cni": ({"group": network('mode = "cni/private"')}, "missing network"),
     "host-volume": (
         {"group": NEVER_AGAIN + VOLUME.format("host", ""), "task": MOUNT},
@@ -45,7 +45,6 @@ UNPLACED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 FAILED: dict[str, tuple[dict[str, Any], str]] = {
-    "none": ({"group": network('mode = "none"')}, 'task guest does not support "none" networking mode'),
     "hostname": (
         {"group": network('hostname = "web"')},
         'hostname cannot be set on task group using "host" networking mode',

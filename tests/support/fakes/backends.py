@@ -266,6 +266,7 @@ class FakeNetworks:
 
     Attributes:
         held: reservations by task.
+        namespaces: network namespaces by task; empty: the host's.
         forgotten: tasks without a request.
         marked: tasks whose start is marked at present.
         repaired: repairs to yield.
@@ -278,6 +279,7 @@ class FakeNetworks:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
+        self.namespaces: dict[TaskName, str] = {}
         self.forgotten: list[TaskName] = []
         self.marked: set[TaskName] = set()
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
@@ -287,12 +289,18 @@ class FakeNetworks:
         self.released: list[TaskName] = []
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
-    async def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+    async def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+    ) -> Reservation:
+        self.namespaces[task] = namespace
         async with self._steps.step("reserve"):
             self.held[task] = self._reservation(task, nics, ports)
         return self.held[task]
 
-    async def preview(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Preview:
+    async def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+    ) -> Preview:
+        self.namespaces[task] = namespace
         async with self._steps.step("preview network"):
             return Preview(reservation=self._reservation(task, nics, ports), nft="add element …")
 

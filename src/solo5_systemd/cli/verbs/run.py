@@ -77,7 +77,7 @@ def _add_workload_options(parser: Parser) -> None:
         help="connect a NIC of the image to a network",
     )  # fmt: skip
     parser.add_argument(
-        "--network-namespace", metavar="PATH", type=typed.namespace_path, default="",
+        "--network-namespace", metavar="PATH", type=typed.namespace_path,
         help="run in this network namespace, such as /run/netns/NAME, beside the programs that are in it",
     )  # fmt: skip
     parser.add_argument(
@@ -174,7 +174,7 @@ def _workload(arguments: Namespace) -> "Workload":
         nics=typed.unique(arguments.net, lambda nic: nic.nic, "NIC"),
         resolver=resolver(arguments.dns, arguments.dns_search),
         hostname=arguments.hostname or "",
-        namespace=arguments.network_namespace,
+        namespace=arguments.network_namespace or "",
         publish=typed.unique(arguments.publish, typed.host_endpoint, "published port"),
         disks=tuple(replace(disk, path=os.path.abspath(disk.path)) for disk in disks),  # noqa: PTH100
         tender=Target(arguments.tender) if arguments.tender else None,

@@ -54,11 +54,16 @@ class GuestPort:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo."""
+    """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo.
+
+    Attributes:
+        namespace: path of the network namespace that has the address; empty: the host's own.
+    """
 
     protocol: Protocol
     address: IPv4Address
     port: int
+    namespace: str = ""
 
     def __str__(self) -> str:
         return f"{self.protocol} {self.address}:{self.port}"
@@ -103,6 +108,7 @@ class ReadinessProbe:
             "port": self.endpoint.port,
             "interval": f"{self.interval:g}s",
             "on_loss": self.on_loss.value,
+            **({"namespace": self.endpoint.namespace} if self.endpoint.namespace else {}),
         }
 
 
@@ -117,6 +123,7 @@ def parse_probe(fields: Fields) -> ReadinessProbe:
             protocol=fields.parsed("protocol", Protocol),
             address=fields.parsed("address", ipv4_address),
             port=fields.integer("port", low=1, high=65535),
+            namespace=fields.text("namespace") if fields.has("namespace") else "",
         ),
         interval=fields.parsed("interval", seconds),
         on_loss=choice(fields, "on_loss", OnLoss) or OnLoss.EVENT,

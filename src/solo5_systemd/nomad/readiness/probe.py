@@ -19,6 +19,7 @@ from solo5_systemd.journal.follow import PollTimer, batches
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, console_matches
 from solo5_systemd.network.model import Protocol
+from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.nomad.config.ready import Endpoint
 
 GREP = "/usr/bin/grep"
@@ -170,12 +171,14 @@ async def failure(endpoint: Endpoint, timeout_s: float) -> str:
             return await probe(endpoint)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
+    except HostError as error:  # the namespace is gone
+        return error.sentence
     except OSError as error:
         return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
 async def _connect(endpoint: Endpoint) -> str:
-    with _socket(socket.SOCK_STREAM) as sock:
+    with await _socket(socket.SOCK_STREAM, endpoint.namespace) as sock:
         await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
     return ""
 
@@ -183,15 +186,23 @@ async def _connect(endpoint: Endpoint) -> str:
 async def _echo(endpoint: Endpoint) -> str:
     # The nonce tells this echo from that of an earlier probe, and from other protocols.
     loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
-    with _socket(socket.SOCK_DGRAM) as sock:
+    with await _socket(socket.SOCK_DGRAM, endpoint.namespace) as sock:
         await loop.sock_connect(sock, (str(endpoint.address), endpoint.port))
         await loop.sock_sendall(sock, request)
         response = await loop.sock_recv(sock, 2 * len(request))
     return "" if response == request else "the response is not an echo"
 
 
-def _socket(kind: socket.SocketKind) -> socket.socket:
-    return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+async def _socket(kind: socket.SocketKind, namespace: str) -> socket.socket:
+    """Return a socket of a network namespace, in which it stays."""
+    if not namespace:
+        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+    return await asyncio.to_thread(_socket_in, kind, namespace)
+
+
+def _socket_in(kind: socket.SocketKind, namespace: str) -> socket.socket:
+    with closing(NetworkNamespace(namespace)) as opened, opened.entered():
+        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
 
 
 async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -> str:

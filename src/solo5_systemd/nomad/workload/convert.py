@@ -79,6 +79,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         cpus=_hard_limit(task, options, plugin, processors.count),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
+        namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
@@ -172,10 +173,12 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
                 f"task {task.name} has {what} ({where}): a unikernel has no file system to mount it in.",
                 'Give it a disk: config { block "NAME" { source = "…" } }',
             )
-    if task.HasField("network_isolation_spec") and task.network_isolation_spec.mode != wire.NetworkIsolationSpec.HOST:
+    mode = task.network_isolation_spec.mode  # HOST without the message
+    if mode not in (wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP):
+        name = wire.NetworkIsolationSpec.NetworkIsolationMode.Name(mode)
         raise InvalidRequestError(
-            f"task {task.name} is in a group with a network namespace of its own: its tap would be in another.",
-            'Use network { mode = "host" }; each guest has an address of its own all the same.',
+            f"task {task.name} is in a group with a network of mode {name}: expected HOST or GROUP.",
+            'Use network { mode = "host" }, "bridge", "none" or "cni/NAME".',
         )
 
 
@@ -279,7 +282,7 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
 def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
     """Return the name servers and search domains of `network { dns }`.
 
-    Nomad passes the block of the group; in host mode no CNI plugin adds to it.
+    Nomad passes the block of the group or, without one, what a CNI plugin returned.
 
     Raises:
         InvalidRequestError: they are malformed, or the guest would ignore them.
@@ -294,7 +297,8 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
         ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--dns-servers={dns.udp}"),
         ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
     ):
-        if values and not is_used:
+        # A CNI plugin may add them to those of a group with a namespace of its own, unasked.
+        if values and not is_used and not ports.namespace(task):
             raise InvalidRequestError(
                 f"{where}.{key}, which reach a unikernel among its arguments only: expected {placeholder} in args.",
                 f'Add an argument that the guest takes, such as "{example}", or remove {key}.',

@@ -5,11 +5,21 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, primary_nic
-from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address
+from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address, port_number
 from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.settings.model import NAMESPACE_NETWORK
 from solo5_systemd.workload import Publish
+
+OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")
+"""The prefixes of the labels that Nomad adds to a group for the listeners of its proxies (nomad/structs/connect.go)."""
+
+
+def namespace(task: wire.TaskConfig) -> str:
+    """Return the path of the group's network namespace; empty in host mode."""
+    is_group = task.network_isolation_spec.mode == wire.NetworkIsolationSpec.GROUP
+    return task.network_isolation_spec.path if is_group else ""
 
 
 def allocated(task: wire.TaskConfig) -> Iterator[wire.PortMapping]:
@@ -26,7 +36,8 @@ def allocated(task: wire.TaskConfig) -> Iterator[wire.PortMapping]:
 def wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[DeviceName | None, PortLabel]]:
     """Return each label to publish with its NIC; None: the primary one. Without any list, all labels."""
     if lists_none(options):
-        return [(None, PortLabel(label=port.label)) for port in allocated(task)]
+        labels = (port.label for port in allocated(task))
+        return [(None, PortLabel(label=label)) for label in labels if not label.startswith(OF_PROXIES)]
     by_nic = [(nic.nic, label) for nic in options.nics for label in nic.ports]
     return [*by_nic, *((None, label) for label in options.ports or ())]
 
@@ -45,11 +56,13 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
     implied = lists_none(options)
     for nic, label in wanted(task, options):
         port = _mapping(task, label.label)
+        # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
+        host_ip, host_port = (None, guest_port(port)) if namespace(task) else (_host_ip(port), port.value)
         for protocol in label.protocols:
             yield Publish(
                 nic=nic,
-                host_ip=_host_ip(port),
-                host_port=port.value,
+                host_ip=host_ip,
+                host_port=host_port,
                 port=guest_port(port),
                 protocol=protocol,
                 implied=implied,
@@ -80,7 +93,7 @@ def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reser
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
     if lease.address is None:
         raise no_address_error(port, lease.nic, lease.network)
-    return Endpoint(protocol=port.protocol, address=lease.address, port=number)
+    return Endpoint(protocol=port.protocol, address=lease.address, port=number, namespace=namespace(task))
 
 
 def guest_port(port: wire.PortMapping) -> int:
@@ -105,11 +118,14 @@ def network_override(
 def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
     """Return the address of the NIC with the published ports; the client keeps the ports of a recovered task.
 
-    None without a leased address, and if several NICs have published ports: Nomad registers one address for all ports
-    of a task, so that the services of one NIC would be registered at the address of another.
+    None without a leased address, in a namespace of the group, whose address Nomad knows, and if several NICs have
+    published ports: Nomad registers one address for all ports of a task, so that the services of one NIC would be
+    registered at the address of another.
     """
     nics = published_nics(reservation) if reservation is not None else ()
     if reservation is None or not reservation.leases or len(nics) > 1:
+        return None
+    if reservation.leases[0].network == NAMESPACE_NETWORK:
         return None
     lease = reservation.lease(nics[0]) if nics else _primary(reservation)
     return wire.NetworkOverride(addr=str(lease.address)) if lease.address else None
@@ -134,7 +150,8 @@ def taken_by_sibling(
     """
     taken = {(port.host_ip, port.host_port, port.protocol) for port in held}
     numbers = {each.host_port for each in publishes if (each.host_ip, each.host_port, each.protocol) in taken}
-    labels = [port.label for port in allocated(task) if port.value in numbers]
+    number = guest_port if namespace(task) else (lambda port: port.value)
+    labels = [port.label for port in allocated(task) if number(port) in numbers]
     if not labels:
         return None
     return InvalidRequestError(
@@ -149,6 +166,8 @@ def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wi
     for port in ports:
         if port.label == label:
             return port
+    if namespace(task) and label.isascii() and label.isdigit():  # as a proxy beside the guest expects its service
+        return wire.PortMapping(label=label, value=port_number(int(label)))
     has = ", ".join(port.label for port in ports) or "none"
     raise InvalidRequestError(
         f"{key} names {label!r}: expected one of the group's ports ({has}).",

@@ -1,0 +1,223 @@
+"""Groups with a network namespace of their own: guest and sidecar share its address and its loopback."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, unit_property
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, Agent
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SERVER,
+    Jobs,
+    ended,
+    group_hcl,
+    happens,
+    port,
+    refusal,
+    says,
+    task,
+    task_hcl,
+    unit,
+)
+
+NAMESPACES = Path("/run/netns")
+STATE = Path("/run/solo5/network/namespaces")
+WEB = f'{SERVER}\nports = ["web"]'
+
+
+def network(mode: str, ports: str = "") -> str:
+    return f'{NEVER_AGAIN}network {{\n  mode = "{mode}"\n{ports}\n}}\n'
+
+
+def labelled(label: str, to: int) -> str:
+    return f'  port "{label}" {{\n    to = {to}\n  }}\n'
+
+
+BRIDGE = network("bridge", labelled("web", 80))
+TLS = network("bridge", labelled("tls", 8443))
+
+
+def sidecar(name: str, command: str, *arguments: str, task: str = "") -> str:
+    return task_hcl(
+        name, f'command = "{command}"\nargs = {json.dumps(arguments)}', driver="raw_exec", task=task, memory=64
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bridge(installed: Agent) -> Iterator[None]:
+    """What Nomad keeps from its first group in bridge mode on: a bridge, tables of iptables, forwarding."""
+    forward = Path("/proc/sys/net/ipv4/ip_forward")
+    before = forward.read_text()
+    first = Jobs()
+    first.run(group_hcl("first", sidecar("side", "/bin/sleep", "1000"), group=BRIDGE))
+    first.purge()
+    yield
+    ok("ip", "link", "delete", "nomad")
+    for table in json.loads(ok("nft", "--json", "list", "tables"))["nftables"]:
+        if "table" in table:
+            ok("nft", "delete", "table", table["table"]["family"], table["table"]["name"])
+    forward.write_text(before)
+
+
+@pytest.fixture
+def group(jobs: Jobs) -> Iterator[Jobs]:
+    """Jobs after which no namespace, and nothing that was in one, is left."""
+    before = sorted(NAMESPACES.iterdir())
+    yield jobs
+    jobs.purge()
+    eventually(lambda: sorted(NAMESPACES.iterdir()) == before, "the namespaces are gone")
+    eventually(lambda: not STATE.exists() or not list(STATE.iterdir()), "solo5-networkd has closed them")
+
+
+def name(alloc: str) -> str:
+    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+
+
+def test_a_guest_has_its_groups_ports(group: Jobs, outside: Outside) -> None:
+    [alloc] = group.run(group_hcl("bridged", task_hcl("guest", WEB), group=BRIDGE))
+    number = port(alloc, "web")
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers outside")
+    inside = ("ip", "netns", "exec", alloc)
+    assert "--ipv4=10." in ok(*inside, "curl", "--silent", "--max-time", "5", "http://127.0.0.1:80/")
+    about = inspect(name(alloc))
+    assert about["network_namespace"] == f"/var/run/netns/{alloc}"
+    assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/var/run/netns/{alloc}"
+    assert about["nics"][0]["tap"] in ok(*inside, "ip", "-o", "link")
+    assert about["nics"][0]["tap"] not in ok("ip", "-o", "link")
+
+
+def curl(outside: Outside, url: str) -> str:
+    return outside.sh("curl", "--insecure", "--silent", "--max-time", "5", url).stdout
+
+
+HAPROXY = """
+global
+  maxconn 50
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 30s
+  timeout server 30s
+frontend tls
+  bind :8443 ssl crt {directory}/local/site.pem
+  default_backend guest
+backend guest
+  server guest 127.0.0.1:80
+"""
+
+
+def test_a_proxy_beside_a_guest_speaks_tls_for_it(group: Jobs, outside: Outside) -> None:
+    """HAProxy has the group's only port; the guest's is one of the loopback, as with `service { port = "80" }`."""
+    make = (
+        'openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=web -keyout "$D/key" -out "$D/crt" 2>&1;'
+        'cat "$D/crt" "$D/key" > "$D/site.pem"; printf %s "$CONFIG" > "$D/haproxy.cfg";'
+        'exec haproxy -db -f "$D/haproxy.cfg"'
+    )
+    config = HAPROXY.format(directory="${NOMAD_TASK_DIR}/..")
+    environment = f'env {{\n  D = "${{NOMAD_TASK_DIR}}"\n  CONFIG = {json.dumps(config)}\n}}\n'
+    proxy = sidecar("proxy", "/bin/sh", "-c", make, task=environment)
+    guest = task_hcl("guest", f'{SERVER}\nports = ["80/tcp"]')
+    [alloc] = group.run(group_hcl("proxied", guest, proxy, group=TLS))
+    eventually(
+        lambda: "--ipv4=10." in curl(outside, f"https://{NODE_ADDRESS}:{port(alloc, 'tls')}/"), "the guest answers"
+    )
+
+
+def test_a_guest_reaches_listeners_beside_it_at_its_gateway(group: Jobs) -> None:
+    """As an application reaches the upstreams of its proxy, which listens at the loopback."""
+    upstream = sidecar("upstream", "/usr/bin/socat", "UDP4-RECVFROM:9191,bind=127.0.0.1,fork", "EXEC:/bin/cat")
+    config = f'unikernel = "{GUESTS}/net.hvt"\n'
+    config += 'args = ["--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", '
+    config += '"--send={net.service.gateway4}:9191"]\nports = []'
+    [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
+    says(alloc, ":9191: 'datagram")
+
+
+def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
+    to_first = (
+        f'unikernel = "{GUESTS}/net.spt"\nnic "service" {{\n  ip = "10.153.33.70"\n}}\n'
+        'args = ["--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--send=10.153.33.71:7"]\n'
+        "ports = []"
+    )
+    second = WEB + '\nnic "service" {\n  ip = "10.153.33.71"\n}'
+    [alloc] = group.run(group_hcl("pair", task_hcl("guest", to_first), task_hcl("second", second), group=BRIDGE))
+    says(alloc, "reply from 10.153.33.71:7: 'datagram")
+
+
+def test_nomad_fails_every_group_without_a_network(group: Jobs) -> None:
+    """As it does those of its own driver (1.11): no status is set for the mode none, and one is expected."""
+    words = "network already configured but not found in state"
+    for job, of_group in (("own", sidecar("side", "/bin/sleep", "1000")), ("ours", task_hcl("guest", SERVER))):
+        alloc = ended(group.submit(group_hcl(job, of_group, group=network("none"))))
+        assert words in refusal(alloc), "now the mode works: the guest's NIC is to lead nowhere"
+
+
+def test_a_network_of_cni_is_joined(group: Jobs, agent: Agent, outside: Outside) -> None:
+    ipam = {"type": "host-local", "subnet": "10.201.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}
+    plugins = [
+        {"type": "ptp", "ipMasq": True, "ipam": ipam},
+        {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
+    ]
+    network_file = CNI / "routed.conflist"
+    network_file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "routed", "plugins": plugins}))
+    agent.stop()
+    agent.start()
+    try:
+        ports = network("cni/routed", labelled("web", 80))
+        [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=ports))
+        number = port(alloc, "web")
+        eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
+        group.purge()
+    finally:
+        network_file.unlink()
+
+
+def test_readiness_is_probed_in_the_namespace(group: Jobs) -> None:
+    ready = '\nready {\n  tcp = "80"\n  interval = "1s"\n}'
+    [alloc] = group.run(group_hcl("ready", task_hcl("guest", f"{SERVER}\nports = []{ready}"), group=BRIDGE))
+    happens(alloc, "Ready")
+
+
+def test_a_group_survives_the_death_of_plugin_and_agent(
+    group: Jobs, agent: Agent, outside: Outside, machine: Machine
+) -> None:
+    [alloc] = group.run(group_hcl("survivor", task_hcl("guest", WEB), group=BRIDGE))
+    number, pid = port(alloc, "web"), unit_property(unit(alloc), "MainPID")
+    # The agent (1.11) writes down a group's network once a minute, and when it is stopped: without it, it fails any
+    # allocation that it finds again.
+    agent.stop()
+    agent.start()
+    machine.expect("solo5-networkd.service: .*")
+    machine.expect("failed to reattach to plugin")
+    agent.kill_with_plugin()
+    ok("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
+    agent.start()
+    eventually(lambda: task(alloc)["State"] == "running", "the agent has the task again")
+    assert unit_property(unit(alloc), "MainPID") == pid
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
+
+
+def test_a_restarted_task_has_its_namespace_again(group: Jobs, outside: Outside) -> None:
+    [alloc] = group.run(group_hcl("again", task_hcl("guest", WEB), group=BRIDGE))
+    number, first = port(alloc, "web"), unit(alloc)
+    ok("nomad", "alloc", "restart", alloc)
+    eventually(lambda: unit(alloc) != first, "it has a new unit")
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
+
+
+REFUSED = {
+    "network": (
+        'nic "service" {\n  network = "management"\n}',
+        "NIC service is on network management, which is not in",
+    ),
+    "scope": ('unit = "scope"', "is a scope in network namespace"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_namespace_has_not_is_refused(group: Jobs, case: str) -> None:
+    config, words = REFUSED[case]
+    alloc = ended(group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE)))
+    assert words in refusal(alloc)
