@@ -102,7 +102,6 @@ BAD: dict[Callable[[str], object], list[str]] = {
 }
 
 
-@pytest.mark.parametrize(("parse", "text", "value"), GOOD)
 @pytest.mark.parametrize(("text", "path"), [("web", "/run/netns/web"), ("/proc/7/ns/net", "/proc/7/ns/net")])
 def test_a_network_namespace_is_a_path_or_a_name_of_ip_netns(text: str, path: str) -> None:
     assert typed.namespace_path(text) == path
@@ -114,6 +113,7 @@ def test_another_network_namespace_is_refused(text: str) -> None:
         typed.namespace_path(text)
 
 
+@pytest.mark.parametrize(("parse", "text", "value"), GOOD)
 def test_a_valid_value_is_parsed(parse: Callable[[str], object], text: str, value: object) -> None:
     assert parse(text) == value
 

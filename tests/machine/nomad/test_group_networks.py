@@ -22,6 +22,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 
+EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
 STATE = Path("/run/solo5/network/namespaces")
 WEB = f'{SERVER}\nports = ["web"]'
@@ -123,6 +124,20 @@ def test_a_proxy_beside_a_guest_speaks_tls_for_it(group: Jobs, outside: Outside)
     eventually(
         lambda: "--ipv4=10." in curl(outside, f"https://{NODE_ADDRESS}:{port(alloc, 'tls')}/"), "the guest answers"
     )
+
+
+def test_the_example_of_a_sidecar(group: Jobs, outside: Outside) -> None:
+    pem = Path("/etc/ssl/private/shop.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=shop -keyout /dev/stdout 2>/dev/null"
+    pem.parent.mkdir(parents=True, exist_ok=True)
+    pem.write_text(ok("sh", "-c", make))
+    try:
+        [alloc] = group.run((EXAMPLES / "sidecar.nomad.hcl").read_text())
+        number = port(alloc, "https")
+        eventually(lambda: "--ipv4=10." in curl(outside, f"https://{NODE_ADDRESS}:{number}/"), "the guest answers")
+        group.purge()
+    finally:
+        pem.unlink()
 
 
 def test_a_guest_reaches_listeners_beside_it_at_its_gateway(group: Jobs) -> None:
