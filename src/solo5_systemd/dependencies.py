@@ -177,6 +177,12 @@ DEPENDENCIES = (
 )
 
 
+DHCP_SERVER = Dependency(
+    kind=Kind.PROGRAM, name="/usr/sbin/dnsmasq", debian="dnsmasq-base", needed_by=("solo5-dhcp@.service",)
+)
+"""Missing only where a network has `dhcp = true`."""
+
+
 def advice(name: str) -> str:
     """Return what to do if a program or socket is missing; empty if it is not in the list."""
     return next((each.advice for each in DEPENDENCIES if each.name == name), "")

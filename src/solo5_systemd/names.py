@@ -128,6 +128,11 @@ def network_service(task: TaskName) -> str:
     return f"solo5-network@{task}.service"
 
 
+def dhcp_service(network: NetworkName) -> str:
+    """Return the unit of a network's DHCP server."""
+    return f"solo5-dhcp@{network}.service"
+
+
 def outcome_target(task: TaskName) -> str:
     """Return the task's outcome target, which refers to the task's service so that systemd keeps its outcome."""
     return f"solo5-outcome@{task}.target"

@@ -31,6 +31,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.translate import service
 from solo5_systemd.wiring import machine
@@ -145,7 +146,7 @@ def _workload(name: TaskName) -> Workload:
             linux_resources=wire.LinuxResources(cpu_shares=100),
         ),
     )
-    return replace(_job_request(task, PluginConfig(image_paths=(GUESTS,))).workload, name=name)
+    return replace(_job_request(task, PluginConfig(image_paths=(GUESTS,)), Settings()).workload, name=name)
 
 
 def _lease(nic: Lease, number: int) -> Lease:

@@ -32,7 +32,7 @@ def group(outside: Outside) -> Iterator[Outside]:
 
 
 async def reserved(client: Client, group: Outside, task: str, *ports: PortRequest) -> Reservation:
-    return await client.reserve(TaskName(task), NIC, ports, group.path)
+    return await client.reserve(TaskName(task), NIC, ports, namespace=group.path)
 
 
 @asynccontextmanager
@@ -156,7 +156,7 @@ async def test_what_is_no_namespace_is_refused(service: Service, path: str) -> N
     await service.restart()
     async with service.client() as client:
         with pytest.raises(HostError, match="is no network namespace"):
-            await client.reserve(TaskName("web"), NIC, (), path)
+            await client.reserve(TaskName("web"), NIC, (), namespace=path)
         assert await client.reservation(TaskName("web")) is None
 
 

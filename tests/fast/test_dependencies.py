@@ -14,6 +14,7 @@ from solo5_systemd import dependencies
 from solo5_systemd.cli.parser import VERBS
 from solo5_systemd.dependencies import (
     DEPENDENCIES,
+    DHCP_SERVER,
     DRIVER,
     NETWORKD,
     RELAY,
@@ -61,7 +62,7 @@ NO_SOCKETS = {
 
 
 def named(kind: Kind) -> set[str]:
-    return {each.name for each in DEPENDENCIES if each.kind is kind}
+    return {each.name for each in (*DEPENDENCIES, DHCP_SERVER) if each.kind is kind}
 
 
 def imports() -> Iterator[tuple[str, str]]:
@@ -133,6 +134,8 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
     packages = {line.split()[0].rstrip(",") for line in depends.splitlines() if not line.startswith(" ${")}
     essential = {"coreutils", "grep", "util-linux"}
     assert packages == {each.debian for each in DEPENDENCIES} - essential
+    recommended = control.partition("\nRecommends:\n")[2].partition("\nSuggests:")[0]
+    assert f" {DHCP_SERVER.debian}," in recommended.splitlines()
 
 
 def test_every_module_that_is_imported_is_listed() -> None:
@@ -296,7 +299,7 @@ def test_manual_has_the_list() -> None:
     assert rows == [
         f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} "
         f"| {words(each.needed_by)} |"
-        for each in DEPENDENCIES
+        for each in (*DEPENDENCIES, DHCP_SERVER)
     ]
 
 

@@ -11,6 +11,7 @@ PACKAGE = "solo5-systemd"
 UNITS = (
     "solo5-networkd.service",
     "solo5-network@.service",
+    "solo5-dhcp@.service",
     "solo5-outcome@.target",
     "solo5.slice",
 )

@@ -22,6 +22,8 @@ from solo5_systemd.network.lease_files import (
     start_mark,
 )
 from solo5_systemd.network.model import (
+    UNNAMED,
+    GuestNames,
     Lease,
     LeaseRecord,
     NetworkOverview,
@@ -46,7 +48,12 @@ class Networkd:
         self._state = state
 
     async def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        names: GuestNames = UNNAMED,
+        namespace: str = "",
     ) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.
 
@@ -54,21 +61,30 @@ class Networkd:
             task: that has the NICs.
             nics: of the task.
             ports: of the task.
-            namespace: path of the network namespace; empty: the host's own.
+            names: what its guest gets by DHCP besides.
+            namespace: path of the network namespace; empty: the host's own. It has no DHCP.
 
         Raises:
             InvalidRequestError: the request can never succeed.
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call_in(namespace, "Reserve", *_request(task, nics, ports))
+        request = _request(task, nics, ports)
+        if namespace:
+            (leases,) = await self._call("ReserveInNamespace", *request, namespace)
+        else:
+            (leases,) = await self._call("Reserve", *request, list(names.to_wire()))
         return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports))
 
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, nft = await self._call_in(namespace, "Preview", *_request(task, nics, ports))
+        request = _request(task, nics, ports)
+        if namespace:
+            leases, nft = await self._call("PreviewInNamespace", *request, namespace)
+        else:
+            leases, nft = await self._call("Preview", *request)
         return Preview(
             reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
         )
@@ -146,11 +162,6 @@ class Networkd:
         async with aclosing(self._service.signals("Repaired")) as bodies:
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
-
-    async def _call_in(self, namespace: str, member: str, *body: object) -> list[Any]:
-        if namespace:
-            return await self._call(f"{member}InNamespace", *body, namespace)
-        return await self._call(member, *body)
 
     async def _call(self, member: str, *body: object) -> list[Any]:
         try:

@@ -15,6 +15,8 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import DroppedLines, Line
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
+    UNNAMED,
+    GuestNames,
     LeaseRecord,
     NetworkOverview,
     NicRequest,
@@ -160,12 +162,25 @@ class Networks(NetworkQueries, Protocol):
     """solo5-networkd, and its state on disk."""
 
     async def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        names: GuestNames = UNNAMED,
+        namespace: str = "",
     ) -> Reservation:
-        """Reserve addresses, MACs, taps and ports for a task, in the network namespace with this path or the host's."""
+        """Reserve addresses, MACs, taps and ports for a task.
+
+        Args:
+            task: that has the NICs.
+            nics: of the task.
+            ports: of the task.
+            names: what its guest gets by DHCP besides.
+            namespace: path of the network namespace; empty: the host's own.
+        """
 
     async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return now, and the firewall elements of `attach`."""
 
@@ -422,6 +437,9 @@ class Resolvers(Protocol):
 
         What none of them sets is the host's, as far as guests can use it.
         """
+
+    def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
+        """Return whether one of these networks has a DHCP server."""
 
 
 class Directories(Protocol):

@@ -27,7 +27,7 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK
@@ -430,11 +430,18 @@ class Starter:
 
     async def _resolver(self, workload: Workload, nics: Sequence[NicRequest]) -> Resolver:
         """Return the workload's name servers and search domains, completed by those of its networks and the host."""
-        if not (uses_servers(workload.arguments) or uses_search(workload.arguments)):
+        by_dhcp = self._resolvers.by_dhcp([nic.network for nic in nics])
+        if not (uses_servers(workload.arguments) or uses_search(workload.arguments) or by_dhcp):
             return workload.resolver
         primary = primary_nic([nic.nic for nic in nics])
         ordered = sorted(nics, key=lambda nic: nic.nic != primary)
         return workload.resolver | await self._resolvers.of([nic.network for nic in ordered])
+
+    def _names(self, plan: Plan) -> GuestNames:
+        """Return what the guest gets by DHCP besides its lease."""
+        if not self._resolvers.by_dhcp([nic.network for nic in plan.nics]):
+            return UNNAMED
+        return GuestNames(resolver=plan.parts.resolver, hostname=plan.parts.workload.hostname)
 
     async def _protected(self, workload: Workload) -> None:
         """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
@@ -454,7 +461,9 @@ class Starter:
             yield Reservation(task=name)
             return
         try:
-            reservation = await self._networks.reserve(name, plan.nics, plan.ports, plan.parts.workload.namespace)
+            reservation = await self._networks.reserve(
+                name, plan.nics, plan.ports, self._names(plan), plan.parts.workload.namespace
+            )
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await _undo(self._unreserve(name))
             raise

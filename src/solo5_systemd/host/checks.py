@@ -275,6 +275,7 @@ def _opened(policy: NetworkPolicy) -> list[str]:
         *(f"network {name}" for name in policy.reach),
         *(["unpublished ports"] if policy.routed else ()),
         *(["fragments"] if policy.fragments else ()),
+        *(["DHCP"] if policy.dhcp else ()),
     ]
 
 

@@ -10,7 +10,7 @@ from ctypes import CDLL
 from importlib.util import find_spec
 from pathlib import Path
 
-from solo5_systemd.dependencies import DEPENDENCIES, Dependency, Kind
+from solo5_systemd.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.checks import Host
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
@@ -59,7 +59,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
         controllers=_controllers(root / "sys/fs/cgroup"),
-        missing=missing_dependencies(root),
+        missing=(*missing_dependencies(root), *_missing_server(root, settings)),
         files={f"/{name}": (root / name).exists() for name in FILES},
         user=_user_exists(USER),
         settings=problem,
@@ -168,6 +168,12 @@ def missing_dependencies(root: Path = Path("/"), *, program: str | None = None) 
     """
     among = (each for each in DEPENDENCIES if program is None or program in each.needed_by)
     return tuple(each for each in among if not _is_present(each, root))
+
+
+def _missing_server(root: Path, settings: Settings) -> tuple[Dependency, ...]:
+    """Return the DHCP server if it is missing and a network has one."""
+    wanted = any(network.policy.dhcp for network in settings.networks)
+    return () if not wanted or _is_present(DHCP_SERVER, root) else (DHCP_SERVER,)
 
 
 def _is_present(dependency: Dependency, root: Path) -> bool:

@@ -63,6 +63,15 @@ class HostResolvers:
             host = without(host, map(IPv4Network, METADATA))
         return found | host
 
+    def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
+        """Return whether one of these networks has a DHCP server.
+
+        Raises:
+            SettingsError: a settings file is wrong.
+        """
+        settings = self._settings()
+        return any(network.policy.dhcp for name in networks if (network := settings.network(name)) is not None)
+
 
 def host_resolver(resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED) -> Resolver:
     """Return the name servers and search domains of this host that guests can use; those of no file are empty."""

@@ -8,8 +8,11 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
 from solo5_systemd.network.model import (
     LEASE_SIGNATURE,
+    NAMES_SIGNATURE,
     NIC_SIGNATURE,
     PORT_SIGNATURE,
+    UNNAMED,
+    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -35,6 +38,7 @@ def lease_record_document(record: LeaseRecord) -> dict[str, object]:
         "leases": [lease.to_wire() for lease in record.reservation.leases],
         "ports": [port.to_wire() for port in record.reservation.ports],
         **({"namespace": record.namespace} if record.namespace else {}),
+        **({} if record.names == UNNAMED else {"names": record.names.to_wire()}),
     }
 
 
@@ -64,7 +68,17 @@ def parse_lease_record(document: object) -> LeaseRecord:
         state=fields.parsed("state", LeaseState),
         expires=fields.integer("expires", low=0, high=1 << 53),
         namespace=fields.text("namespace") if fields.has("namespace") else "",
+        names=_parse_names(fields, document) if fields.has("names") else UNNAMED,
     )
+
+
+def _parse_names(fields: Fields, document: object) -> GuestNames:
+    wire = cast("Mapping[str, object]", document)["names"]
+    match wire:
+        case [[*servers], [*search], str(hostname)] if all(isinstance(each, str) for each in (*servers, *search)):
+            return GuestNames.from_wire((servers, search, hostname))
+        case _:
+            raise fields.wrong("names", wire, f"a value of {NAMES_SIGNATURE}")
 
 
 def network_document(network: Network) -> dict[str, object]:

@@ -23,6 +23,7 @@ from solo5_systemd.settings.model import (
     address_pool,
     network_policy,
 )
+from solo5_systemd.settings.resolver import UNSET, Resolver, hostname, resolver
 
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
@@ -32,6 +33,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 NIC_SIGNATURE = "(ssss)"
 PORT_SIGNATURE = "(ssqqs)"
 LEASE_SIGNATURE = "(sssssssq)"
+NAMES_SIGNATURE = "(asass)"
 
 
 class Protocol(StrEnum):
@@ -212,6 +214,36 @@ class Reservation:
         return next(lease for lease in self.leases if lease.nic == nic)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GuestNames:
+    """What a guest gets by DHCP besides its lease.
+
+    Attributes:
+        resolver: name servers and search domains; empty: none.
+        hostname: its host name; empty: the task's name.
+    """
+
+    resolver: Resolver = UNSET
+    hostname: str = ""
+
+    def to_wire(self) -> tuple[list[str], list[str], str]:
+        """Return the fields in the order of NAMES_SIGNATURE."""
+        return ([*map(str, self.resolver.servers)], [*self.resolver.search], self.hostname)
+
+    @classmethod
+    def from_wire(cls, wire: Sequence[Any]) -> Self:
+        """Parse a D-Bus value.
+
+        Raises:
+            InvalidRequestError: a field is malformed.
+        """
+        servers, search, name = wire
+        return cls(resolver=resolver(servers, search), hostname=hostname(name) if name else "")
+
+
+UNNAMED = GuestNames()
+
+
 class LeaseState(StrEnum):
     """The state of a lease record: RESERVED → ATTACHED → RELEASING → removed; a reservation can expire."""
 
@@ -231,6 +263,7 @@ class LeaseRecord:
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
         namespace: path of the network namespace that has the taps; empty: the host's own.
+        names: what its guest gets by DHCP.
     """
 
     reservation: Reservation
@@ -238,6 +271,7 @@ class LeaseRecord:
     state: LeaseState
     expires: int
     namespace: str = ""
+    names: GuestNames = UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,13 +327,32 @@ class Repair:
     what: str
 
 
-OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbuba(st)a(st)(bqsb))"
+OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbubba(st)a(st)(bqsb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
 _Join = Sequence[Any]
 Wire = tuple[
-    str, str, str, str, int, bool, bool, int, int, bool, _Texts, bool, _Texts, bool, int, bool, _Counts, _Counts, _Join
+    str,
+    str,
+    str,
+    str,
+    int,
+    bool,
+    bool,
+    int,
+    int,
+    bool,
+    _Texts,
+    bool,
+    _Texts,
+    bool,
+    int,
+    bool,
+    bool,
+    _Counts,
+    _Counts,
+    _Join,
 ]
 
 
@@ -398,7 +451,7 @@ class NetworkOverview:
         policy = self.policy
         opened = (policy.routed, [*map(str, policy.reach)], policy.isolated, [str(port) for port in policy.host])
         counts = (_to_wire(self.dropped.refused), _to_wire(self.dropped.fragments))
-        more = (*opened, policy.metadata, policy.connections, policy.fragments, *counts)
+        more = (*opened, policy.metadata, policy.connections, policy.fragments, policy.dhcp, *counts)
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, joined)

@@ -8,7 +8,7 @@ into a set, and crashes at the first rule that uses it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.names import NetworkName
@@ -54,6 +54,9 @@ That is 144 entries of the host's neighbour table, which has 1024 (net.ipv4.neig
 or, with many guests, twice their number and 512.
 """
 
+ASKERS_BURST, ASKERS_RATE = 20, 5
+"""The messages that one guest may send to the DHCP server: a burst, and a rate per second."""
+
 LIMITED = "limited"
 """The chain of the connection limits, the only one whose rules depend on the networks that are up."""
 
@@ -73,6 +76,7 @@ table ip solo5 {
     set shared { type ifname; }
     set gateways { type ifname . ipv4_addr; }
     set services { type ifname . inet_proto . inet_service; }
+    set dhcp { type ifname; }
     set refused { type ipv4_addr; counter; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
     set contacted { type inet_service; size 65536; flags dynamic; }
@@ -94,6 +98,7 @@ table ip solo5 {
         type filter hook prerouting priority raw; policy accept;
         iifname @segments notrack accept
         iifname @bridges ip daddr 127.0.0.0/8 drop
+        iifname @dhcp udp sport 68 udp dport 67 fib daddr type != unicast notrack accept
         iifname @bridges tcp flags & (syn | ack) != syn \\
             ip saddr . tcp sport . ip daddr . tcp dport @closed drop
     }
@@ -151,14 +156,16 @@ table ip solo5 {
         iifname . ct original ip daddr @gateways ct status dnat ip daddr 127.0.0.1 snat ip to 127.0.0.1
     }
 
-    # From a guest to the host: ping, and the services that the network's `host` opens. Programs that share a network
-    # namespace with their guests are reached at each of their ports.
+    # From a guest to the host: ping, DHCP, and the services that the network's `host` opens. Table bridge has checked
+    # what a guest sends to a DHCP server; it is not tracked, since all guests without an address have the same one.
+    # Programs that share a network namespace with their guests are reached at each of their ports.
     chain input {
         type filter hook input priority filter; policy accept;
         iifname != @bridges accept
         iifname @segments drop
         ct state established,related accept
         ct state invalid drop
+        iifname @dhcp udp sport 68 udp dport 67 accept
         icmp type echo-request goto limited
         iifname . meta l4proto . th dport @services goto limited
         iifname @shared goto limited
@@ -221,6 +228,9 @@ table bridge solo5 {
     map returned { type ifname : ether_addr; }
     set fragments { type ipv4_addr; counter; }
     set storms { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
+    map asking { typeof iifname . ether saddr . @th,288,48 . @th,160,32 : ether daddr; }
+    set answered { typeof oifname . @th,288,48; }
+    set askers { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
 
     # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
     chain prerouting {
@@ -229,9 +239,22 @@ table bridge solo5 {
         meta pkttype { broadcast, multicast } \\
             update @storms { iifname limit rate over 500/second burst 100 packets } drop
         iifname @joined goto joining
+        ether type ip udp dport 67 goto asking
         ether type ip iifname . ether saddr . ip saddr @guests goto proper
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
+        drop
+    }
+    # From taps to a DHCP server: from port 68 and the leased address or none, no relay (giaddr, bytes 24 to 27 of the
+    # message), and of itself only: its MAC address as chaddr (bytes 28 to 33), none or its own as ciaddr (bytes 12 to
+    # 15), where replies are sent. The host alone receives it, as its bridge has the destination's MAC address then.
+    chain asking {
+        ip saddr != 0.0.0.0 iifname . ether saddr . ip saddr != @guests drop
+        ip frag-off & 0x3fff != 0 drop
+        udp sport != 68 drop
+        @th,256,32 != 0 drop
+        update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
+        ether daddr set iifname . ether saddr . @th,288,48 . @th,160,32 map @asking accept
         drop
     }
     # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
@@ -249,7 +272,6 @@ table bridge solo5 {
     }
     chain served {
         ip frag-off & 0x3fff != 0 iifname @whole drop
-        udp dport 68 drop
         goto proper
     }
     chain neighbouring {
@@ -257,8 +279,10 @@ table bridge solo5 {
         udp dport 546 drop
         accept
     }
-    # The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for all of its traffic.
+    # A guest is no DHCP server. The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for
+    # all of its traffic.
     chain proper {
+        udp dport 68 drop
         ip frag-off & 0x3fff != 0 ip saddr @fragments drop
         accept
     }
@@ -269,6 +293,16 @@ table bridge solo5 {
         type filter hook forward priority filter; policy accept;
         iifname . oifname @reflected meta pkttype { broadcast, multicast } drop
         iifname . oifname @reflected ether saddr set iifname map @returned
+    }
+    # A broadcast reply of the host's DHCP server reaches the guest with the MAC address that it is for (chaddr).
+    chain postrouting {
+        type filter hook postrouting priority filter; policy accept;
+        oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip udp dport 68 goto answering
+    }
+    chain answering {
+        oifname @joined accept
+        udp sport 67 oifname . @th,288,48 @answered accept
+        drop
     }
 }
 """
@@ -292,6 +326,7 @@ def tables(networks: Sequence[Network], *, forwards: bool, owned: bool) -> str:
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
     text = text.replace("METADATA", ", ".join(METADATA)).replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
+    text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
     text = text.replace("FOREIGN", "" if forwards else _FOREIGN)
     return text.replace("LIMITED", "\n        ".join(limited(networks)))
 
@@ -379,6 +414,7 @@ def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Ele
         *((_member("routed", bridge),) if policy.routed else ()),
         *((_member("metadata", bridge),) if policy.metadata else ()),
         *(_shared(bridge, network) if network.shared else ()),
+        *((_member("dhcp", bridge),) if policy.dhcp else ()),
         *(_member("services", bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)),
     )
 
@@ -415,7 +451,8 @@ def _lease_elements(lease: Lease, network: Network | None) -> tuple[Element, ...
     fragments = network is not None and network.policy.fragments
     if network is not None and network.join is not None:
         return _joined_guest(lease, network.join, fragments=fragments)
-    return _guest(lease, fragments)
+    served = network is not None and network.policy.dhcp
+    return (*_guest(lease, fragments), *(_asking(lease) if served else ()))
 
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
@@ -477,6 +514,15 @@ def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
         _member("leased", address),
         _member(REFUSED, address),
     )
+
+
+def _asking(lease: Lease) -> Iterator[Element]:
+    """Yield the elements of a guest with DHCP. Listings of nftables have bytes of the payload as decimal numbers."""
+    tap, hardware = _quoted(lease.tap), str(int(lease.mac.replace(":", ""), 16))
+    for own in (0, int(lease.address or 0)):
+        key = (tap, lease.mac, hardware, str(own))
+        yield Element(family="bridge", name="asking", key=key, value=(bridge_mac(lease.network),))
+    yield Element(family="bridge", name="answered", key=(tap, hardware))
 
 
 def _published(port: PortRequest, lease: Lease) -> Element:

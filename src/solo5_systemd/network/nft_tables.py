@@ -323,6 +323,8 @@ def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
 
 def _with_protocol_names(words: tuple[str, ...], types: object) -> tuple[str, ...]:
     """Replace protocol numbers by names: nftables 1.0.6 prints numbers without an /etc/protocols."""
+    if isinstance(types, dict):  # `typeof`, by nftables 1.1: bytes of the payload, and no protocol
+        return words
     kinds = types if isinstance(types, list) else [types]
     pairs = zip(words, kinds, strict=True)
     return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)

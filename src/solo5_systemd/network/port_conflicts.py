@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
+from solo5_systemd.network.dhcp import SERVER_PORT
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.settings.model import Settings
 
@@ -82,13 +83,20 @@ def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
     """Check that no port is reserved for the host.
 
     Raises:
-        InvalidRequestError: a port is in `reserved_ports` of the settings.
+        InvalidRequestError: a port is in `reserved_ports` of the settings, or is that of DHCP servers.
     """
+    by_dhcp = any(network.policy.dhcp for network in settings.networks)
     for port in ports:
         if settings.reserves(port.host_port):
             raise InvalidRequestError(
                 f"port {show_port(port)} cannot be published: it is reserved for the host by reserved_ports in "
                 "/etc/solo5.",
+                "Publish another one.",
+            )
+        if by_dhcp and (port.host_port, port.protocol) == (SERVER_PORT, Protocol.UDP):
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published: it is that of the DHCP server of networks with dhcp = "
+                "true.",
                 "Publish another one.",
             )
 

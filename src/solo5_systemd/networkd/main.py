@@ -10,6 +10,8 @@ from solo5_systemd.names import UNITS, TaskName
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
+from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
@@ -65,6 +67,7 @@ async def _serve(options: argparse.Namespace) -> bool:
             tables=Tables(owned=not options.shared_tables),
             ports=HeldPorts(restored),
             settings=settings,
+            dhcp=DhcpFiles(options.state / DIRECTORY),
         )
 
         def make_other(namespace: str) -> NetworkState:
@@ -75,6 +78,7 @@ async def _serve(options: argparse.Namespace) -> bool:
                 tables=Tables(owned=not options.shared_tables),
                 ports=UnheldPorts(),
                 settings=lambda: of_namespace(settings(), others.uplink_mtu()),
+                dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
                 reserved=lambda: (*links.routed_ranges(ours=()), *settings().ranges),
                 namespace=namespace,
             )
@@ -82,7 +86,9 @@ async def _serve(options: argparse.Namespace) -> bool:
         return Namespaces(host, store, make_other)
 
     bus = await process.connect_system_bus()
-    networkd = Networkd(bus, make_state, TaskUnits(bus, options.units), idle=options.idle)
+    networkd = Networkd(
+        bus, make_state, TaskUnits(bus, options.units), DhcpServers(bus, options.units), idle=options.idle
+    )
     needed = await process.serve_with(
         networkd.serve(process.notify_ready, process.notify_stopping),
         # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.

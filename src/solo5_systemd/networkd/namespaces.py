@@ -11,6 +11,7 @@ from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
+    GuestNames,
     LeaseRecord,
     NetworkOverview,
     NicRequest,
@@ -20,6 +21,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.state import NetworkState, Remains
 
 _log = logging.getLogger(__name__)
@@ -80,11 +82,17 @@ class Namespaces:
     # -- one task ------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        names: GuestNames,
+        *,
+        namespace: str = "",
     ) -> Reservation:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
         if not namespace:
-            return self.host.reserve(task, nics, ports)
+            return self.host.reserve(task, nics, ports, names)
         with self._entered(namespace) as other:
             reservation = other.state.reserve(task, nics, ports)
             self._tasks[task] = other
@@ -159,6 +167,11 @@ class Namespaces:
     def _of(self, task: TaskName) -> NetworkState:
         other = self._tasks.get(task)
         return other.state if other else self.host
+
+    @property
+    def dhcp(self) -> DhcpFiles:
+        """The files of the host's DHCP servers."""
+        return self.host.dhcp
 
     # -- all tasks -----------------------------------------------------------------------------------------------
 

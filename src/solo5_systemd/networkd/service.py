@@ -18,8 +18,9 @@ from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
+from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
 from solo5_systemd.networkd.state import Remains, now
@@ -53,10 +54,19 @@ class Networkd:
         bus: a connected bus.
         make_state: called in the writer thread, the only user of its sockets.
         units: of tasks.
+        servers: the units of DHCP servers.
         idle: seconds without a call and a lease record after which the service exits.
     """
 
-    def __init__(self, bus: MessageBus, make_state: Callable[[], Namespaces], units: TaskUnits, *, idle: float) -> None:
+    def __init__(
+        self,
+        bus: MessageBus,
+        make_state: Callable[[], Namespaces],
+        units: TaskUnits,
+        servers: DhcpServers,
+        *,
+        idle: float,
+    ) -> None:
         self._bus = bus
         self._make_state = make_state
         self._idle = idle
@@ -70,6 +80,8 @@ class Networkd:
         self._rules_changed = False
         self._links_removed: frozenset[str] | None = frozenset()
         self._units = units
+        self._servers = servers
+        self._servers_lock = asyncio.Lock()
         self._ended: set[TaskName] = set()
         self._without_run: dict[TaskName, asyncio.Event] = {}
         self._stopping = False
@@ -80,6 +92,8 @@ class Networkd:
         """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
         self._state = await self._work(self._make_state)
         unfinished = await self._work(self._state.recover)
+        if self._state.dhcp.in_use or self._servers.running():
+            await self._try_serve_dhcp()
         self._service = Service(self._bus, INTERFACE, self._handlers(), lambda: bool(self._state.records))
         with self._watching():
             async with asyncio.TaskGroup() as self._tasks:
@@ -96,7 +110,7 @@ class Networkd:
         handlers: dict[str, Handler] = {
             "Reserve": self._reserve,
             "Preview": self._preview,
-            "ReserveInNamespace": self._reserve,
+            "ReserveInNamespace": self._reserve_in_namespace,
             "PreviewInNamespace": self._preview,
             "Attach": self._attach,
             "Release": self._release,
@@ -205,11 +219,47 @@ class Networkd:
 
     async def _release_now(self, task: TaskName) -> None:
         remains = await self._work(self._state.begin_release, task)
+        if self._state.dhcp.in_use:
+            await self._try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
         if remains.namespace is not None:
             await asyncio.to_thread(delete_remains, remains, remains.namespace)
         else:
             await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
         await self._work(self._state.end_release, task)
+
+    async def _serve_dhcp(self) -> None:
+        """Start, restart and stop the DHCP servers as the attached tasks need them.
+
+        Raises:
+            HostError: a server does not start.
+        """
+        async with self._servers_lock:
+            servers = await self._work(self._state.dhcp.pop_servers)
+            running = self._servers.running()
+            for network in running - servers.needed:
+                await self._servers.stop(network)
+            for network in servers.idle:
+                await self._work(self._state.dhcp.forget, network)
+            for network in servers.needed - (running - servers.outdated):
+                await self._servers.start(network)
+
+    async def _serve_dhcp_of(self, task: TaskName) -> None:
+        """Serve a task that was attached; without a server, release it.
+
+        Raises:
+            HostError: a server does not start.
+        """
+        try:
+            await self._serve_dhcp()
+        except Solo5Error:
+            await self._release_now(task)
+            raise
+
+    async def _try_serve_dhcp(self) -> None:
+        try:
+            await self._serve_dhcp()
+        except Solo5Error as error:  # repeated at the next attach or release
+            _log.error("%s", error)
 
     async def _wait_for_ports(self, reservation: Reservation) -> None:
         if reservation.ports and not await asyncio.to_thread(wait_until_free, reservation.ports):
@@ -250,14 +300,27 @@ class Networkd:
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
     async def _reserve(
-        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str = ""
+        self, name: str, nics: list[NicWire], ports: list[PortWire], names: Sequence[object] | None = None
+    ) -> Sequence[object]:
+        guest_names = UNNAMED if names is None else GuestNames.from_wire(names)
+        return await self._reserve_in("", guest_names, name, nics, ports)
+
+    async def _reserve_in_namespace(
+        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str
+    ) -> Sequence[object]:
+        return await self._reserve_in(namespace, UNNAMED, name, nics, ports)
+
+    async def _reserve_in(
+        self, namespace: str, names: GuestNames, name: str, nics: list[NicWire], ports: list[PortWire]
     ) -> Sequence[object]:
         task, nic_requests, port_requests = _request(name, nics, ports)
         async with self._task_locks[task]:
             # Of a run that has just ended. Starts of one name exclude each other before this call.
             if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
                 await self._release_now(task)
-            reservation = await self._work(self._state.reserve, task, nic_requests, port_requests, namespace)
+            reservation = await self._work(
+                self._state.reserve, task, nic_requests, port_requests, names, namespace=namespace
+            )
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
     async def _preview(
@@ -276,6 +339,8 @@ class Networkd:
             self._ended.discard(task)  # an end from here on is that of the start which this call prepares
             try:
                 redirected = await self._work(self._state.attach, task)
+                if self._state.dhcp.in_use:
+                    await self._serve_dhcp_of(task)
             except Solo5Error as error:
                 log_about(task_service(task), f"the network of task {task} cannot be attached: {error}")
                 raise

@@ -31,7 +31,9 @@ from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
+    UNNAMED,
     Dropped,
+    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -47,6 +49,7 @@ from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
+from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
 
@@ -90,6 +93,7 @@ class NetworkState:
         tables: Tables,
         ports: HeldPorts,
         settings: Callable[[], Settings],
+        dhcp: DhcpFiles,
         reserved: Callable[[], Iterable[IPv4Network]] = tuple,
         namespace: str = "",
     ) -> None:
@@ -101,10 +105,12 @@ class NetworkState:
             tables: its nftables tables.
             ports: its published ports.
             settings: returns the settings of its networks.
+            dhcp: the files of its DHCP servers.
             reserved: returns ranges that a chosen one must not overlap, besides those of the namespace's routes.
             namespace: its path; empty: the host's own.
         """
         self._store = store
+        self.dhcp = dhcp
         self._links = links
         self._tables = tables
         self._ports = ports
@@ -160,7 +166,9 @@ class NetworkState:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+    def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], names: GuestNames = UNNAMED
+    ) -> Reservation:
         """Reserve addresses, MACs, tap names and ports for a task; changes files and port sockets, no links or rules.
 
         Idempotent: the same request renews the reservation.
@@ -174,11 +182,13 @@ class NetworkState:
         reservation, networks = self._find_or_choose(task, nics, ports)
         held = self._records.get(task)
         if held is None or held.state is LeaseState.RESERVED:
-            self._hold(reservation, nics, networks)
+            self._hold(reservation, nics, networks, names)
             self._store.keep_request(task)
         return reservation
 
-    def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network]) -> LeaseRecord:
+    def _hold(
+        self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network], names: GuestNames
+    ) -> LeaseRecord:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
         record = LeaseRecord(
             reservation=reservation,
@@ -186,6 +196,7 @@ class NetworkState:
             state=LeaseState.RESERVED,
             expires=now() + RESERVATION_TIMEOUT_S,
             namespace=self._namespace,
+            names=names,
         )
         self._ports.bind(reservation.ports)
         try:
@@ -271,7 +282,7 @@ class NetworkState:
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
-        return self._hold(had, kept.nics, networks)
+        return self._hold(had, kept.nics, networks, kept.names)
 
     def is_known(self, task: TaskName) -> bool:
         """Return whether the task has a lease record."""
@@ -307,6 +318,8 @@ class NetworkState:
         self._save(replace(record, state=LeaseState.RELEASING))
         if attached:
             self._delete_from_tables(self._task_elements(record.reservation))
+        if attached or again:
+            self.dhcp.remove(record.reservation, self._networks)
         self._ports.release(record.reservation.ports)
         # After the deletion: no new flow leads to the task.
         ports = [port.host_port for port in _udp(record.reservation)]
@@ -356,6 +369,7 @@ class NetworkState:
             self._bring_up(self._networks[name])
         for _, lease in self._attached_leases():
             self._bring_up_segment(lease)
+        self.dhcp.restore(self._attached(), self._networks)
         if self._up:
             self._tables.replace(self._ruleset())
             self._repair_links()
@@ -533,6 +547,7 @@ class NetworkState:
                 self._bridge(self._networks[lease.network])
             self._bring_up(self._networks[lease.network])
             self._bring_up_segment(lease)
+        self.dhcp.add(record, self._networks)
         for lease in reservation.leases:
             self._make_tap(reservation.task, lease)
         self._add_to_tables(reservation)
@@ -556,6 +571,7 @@ class NetworkState:
         if self._up:
             self._tables.replace(self._ruleset())
         links.delete_links(lease.tap for lease in reservation.leases)
+        self.dhcp.remove(reservation, self._networks)
 
     def _bring_up(self, network: Network) -> None:
         if network.name in self._up:

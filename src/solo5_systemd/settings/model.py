@@ -19,6 +19,7 @@ host = []                 # ports of the host for its guests, such as ["53/udp"]
 metadata = false          # true: guests reach the metadata addresses of clouds
 connections = 4096        # connection limit of each guest
 fragments = false         # true: guests may send IP fragments
+dhcp = false              # true: guests get their leased address by DHCP
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
 
@@ -90,6 +91,7 @@ class NetworkPolicy:
         metadata: guests reach the addresses of metadata services.
         connections: connection limit of each guest.
         fragments: guests may send IP fragments, which the host reassembles.
+        dhcp: guests get what they are leased by DHCP, from a server of this host.
     """
 
     routed: bool = False
@@ -99,6 +101,7 @@ class NetworkPolicy:
     metadata: bool = False
     connections: int = CONNECTIONS
     fragments: bool = False
+    dhcp: bool = False
 
 
 CLOSED = NetworkPolicy()
@@ -260,7 +263,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments")
+POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
 
 
 def network_policy(fields: Fields) -> NetworkPolicy:
@@ -277,6 +280,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         metadata=fields.boolean("metadata", default=False),
         connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
         fragments=fields.boolean("fragments", default=False),
+        dhcp=fields.boolean("dhcp", default=False),
     )
 
 
@@ -290,6 +294,7 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "metadata": policy.metadata,
         "connections": policy.connections,
         "fragments": policy.fragments,
+        "dhcp": policy.dhcp,
     }
 
 
@@ -414,7 +419,7 @@ def of_namespace(settings: Settings, mtu: int | None) -> Settings:
         name=NAMESPACE_NETWORK,
         bridge=default_bridge(NAMESPACE_NETWORK),
         mtu=default.mtu if mtu is None else min(mtu, default.mtu),
-        policy=replace(default.policy, routed=False, reach=(), isolated=False, host=()),
+        policy=replace(default.policy, routed=False, reach=(), isolated=False, host=(), dhcp=False),
         shared=True,
     )
     return Settings(networks=(own,))

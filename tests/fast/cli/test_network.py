@@ -19,7 +19,7 @@ UNUSED = NetworkOverview(
 )
 
 
-POLICY = (False, (), False, (), False, 4096, False)
+POLICY = (False, (), False, (), False, 4096, False, False)
 NO_JOIN = (False, 0, "", False)
 LAN = NetworkOverview(
     name=NetworkName("lan"),
@@ -50,6 +50,7 @@ NOTHING = {
     "metadata": False,
     "connections": 4096,
     "fragments": False,
+    "dhcp": False,
 }
 OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
 
@@ -159,7 +160,19 @@ def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
 
 
 def test_an_overview_has_a_wire_form() -> None:
-    opened = (False, ["lab"], False, ["53/udp"], False, 64, False, [["10.89.0.2", 17]], [["10.89.0.2", 5]], NO_JOIN)
+    opened = (
+        False,
+        ["lab"],
+        False,
+        ["53/udp"],
+        False,
+        64,
+        False,
+        False,
+        [["10.89.0.2", 17]],
+        [["10.89.0.2", 5]],
+        NO_JOIN,
+    )
     wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
     assert NetworkOverview.from_wire(wire) == NETWORK
     assert (

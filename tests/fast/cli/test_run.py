@@ -13,6 +13,7 @@ from tests.support.fakes.tasks import running
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import UnitKind
+from solo5_systemd.settings.model import parse_settings
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal, Workload
@@ -275,3 +276,13 @@ def test_an_invalid_request_is_refused_before_the_engine_is_called(
     assert result.status == 125
     assert result.err.startswith(f"solo5ctl: {sentence}")
     assert solo5ctl.engine.workloads == []
+
+
+@pytest.mark.parametrize("option, value", [("--dns", "9.9.9.9"), ("--dns-search", "lan"), ("--hostname", "shop")])
+def test_with_dhcp_an_option_needs_no_argument(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, option: str, value: str
+) -> None:
+    settings = parse_settings({"network": {"served": {"dhcp": True}}})
+    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", lambda: settings)
+    assert solo5ctl("run", "-d", "--net", "service=served", option, value, "a.hvt").status == 0
+    assert "has no effect" in solo5ctl("run", "-d", option, value, "a.hvt").err

@@ -30,7 +30,7 @@ from solo5_systemd.errors import (
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
-from solo5_systemd.network.model import NicRequest, Protocol
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.property_types import INFINITY
@@ -826,3 +826,13 @@ async def test_what_a_network_namespace_has_not_is_refused(
     with pytest.raises(InvalidRequestError, match=words):
         await runtime.start(replace(workload, **changes))
     assert machine.holds == NOTHING
+
+
+async def test_a_guest_on_a_network_with_dhcp_has_names_in_its_reservation(machine: Machine, runtime: Runtime) -> None:
+    machine.resolvers.found = FOUND
+    await runtime.start(replace(WORKLOAD, name=WEB))
+    assert machine.networks.names[WEB] == UNNAMED
+    machine.resolvers.serving = {"default"}
+    other = TaskName("other")
+    await runtime.start(replace(WORKLOAD, name=other, hostname="shop"))
+    assert machine.networks.names[other] == GuestNames(resolver=FOUND, hostname="shop")

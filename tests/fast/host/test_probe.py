@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.dependencies import DEPENDENCIES, NETWORKD, Dependency, Kind
+from solo5_systemd.dependencies import DEPENDENCIES, DHCP_SERVER, NETWORKD, Dependency, Kind
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.probe import FILES, JOURNALD_UNITS, missing_dependencies, probe
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.model import Settings, parse_settings
 
 
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
@@ -135,3 +135,12 @@ def test_only_what_one_program_needs_is_looked_for(tmp_path: Path) -> None:
     assert {each.name for each in found} >= {"/run/dbus/system_bus_socket"}
     assert [each for each in found if NETWORKD not in each.needed_by] == []
     assert [each for each in DEPENDENCIES if NETWORKD not in each.needed_by]
+
+
+async def test_the_dhcp_server_is_missing_where_a_network_has_one(tmp_path: Path) -> None:
+    (network,) = parse_settings({"network": {"default": {"dhcp": True}}}).networks
+    assert DHCP_SERVER in (await probe(tmp_path, settings=Settings(networks=(network,)))).missing
+    assert DHCP_SERVER not in (await probe(tmp_path, settings=Settings())).missing
+    (tmp_path / "usr/sbin").mkdir(parents=True)
+    (tmp_path / "usr/sbin/dnsmasq").touch(0o755)
+    assert DHCP_SERVER not in (await probe(tmp_path, settings=Settings(networks=(network,)))).missing

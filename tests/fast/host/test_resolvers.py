@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
 from solo5_systemd.names import NetworkName
-from solo5_systemd.settings.model import Settings, parse_settings
+from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings, parse_settings
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 DEFAULT, LAB, OPEN = NetworkName("default"), NetworkName("lab"), NetworkName("open")
@@ -115,3 +116,10 @@ async def test_wrong_settings_are_an_error(files: tuple[Path, Path]) -> None:
 
     with pytest.raises(SettingsError):
         await HostResolvers(settings, *files).of([DEFAULT])
+
+
+def test_a_network_with_dhcp_is_found(files: tuple[Path, Path]) -> None:
+    network = NetworkSettings(name=NetworkName("served"), bridge="b", policy=NetworkPolicy(dhcp=True))
+    resolvers = HostResolvers(lambda: replace(SETTINGS, networks=(*SETTINGS.networks, network)), *files)
+    assert resolvers.by_dhcp([NetworkName("default"), NetworkName("served")])
+    assert not resolvers.by_dhcp([NetworkName("default"), NetworkName("unknown")])

@@ -42,6 +42,7 @@ NETWORK = {
     "policy": {
         "routed": False, "reach": ["back"], "isolated": True, "host": ["53/udp"], "metadata": False, "connections": 64,
         "fragments": True,
+        "dhcp": True,
     },
 }  # fmt: skip
 PLACE = {"cursor": "s=1;i=2", "written": 7}

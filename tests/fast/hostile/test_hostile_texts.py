@@ -107,7 +107,16 @@ def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str, str, str, str, 
 
 
 NETWORK = (*[TEXTS] * 4, NUMBERS, st.booleans(), st.booleans(), NUMBERS, NUMBERS)
-POLICY = (st.booleans(), st.lists(TEXTS), st.booleans(), st.lists(TEXTS), st.booleans(), NUMBERS, st.booleans())
+POLICY = (
+    st.booleans(),
+    st.lists(TEXTS),
+    st.booleans(),
+    st.lists(TEXTS),
+    st.booleans(),
+    NUMBERS,
+    st.booleans(),
+    st.booleans(),
+)
 COUNTS = st.lists(st.tuples(TEXTS, NUMBERS))
 
 

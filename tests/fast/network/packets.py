@@ -122,6 +122,7 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     ),
     r"add @neighbours \{ rt ip nexthop timeout \d+s \}": lambda *_: True,
     r"meta pkttype host": lambda *_: True,
+    r"udp sport 68 udp dport 67": lambda _, packet: packet.what == "udp 67",
     r"ip saddr @(\w+)": lambda sets, packet, name: (packet.source,) in sets[name],
     r"add @flows \{ ip saddr ct count over (\d+) \}": lambda _, packet, limit: packet.open >= int(limit),
 }

@@ -89,6 +89,7 @@ def test_a_range_that_is_none() -> None:
                 False,
                 16,
                 False,
+                False,
                 [],
                 [],
                 NO_JOIN,

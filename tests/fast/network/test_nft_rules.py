@@ -22,6 +22,7 @@ REACHES_BACK = NetworkPolicy(reach=(NetworkName("back"),))
 ISOLATED = NetworkPolicy(isolated=True)
 SERVING = NetworkPolicy(host=(HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp")))
 METADATA = NetworkPolicy(metadata=True)
+DHCP = NetworkPolicy(dhcp=True)
 OPEN = NetworkPolicy(
     routed=True, reach=(NetworkName("back"),), host=(HostPort(port=53, protocol="udp"),), metadata=True
 )
@@ -62,6 +63,9 @@ CELLS = [
     ("another one is opened", Packet(iif=FRONT, what="tcp 8080"), SERVING, "accept"),
     ("its other protocol is not", Packet(iif=FRONT, what="tcp 53"), SERVING, "drop"),
     ("another port is not", Packet(iif=FRONT, what="udp 54"), SERVING, "drop"),
+    ("a guest sends to a DHCP server", Packet(iif=FRONT, what="udp 67"), CLOSED, "drop"),
+    ("there is one", Packet(iif=FRONT, what="udp 67"), DHCP, "accept"),
+    ("it is not another network's", Packet(iif=BACK, what="udp 67"), DHCP, "drop"),
     ("for another network it is not", Packet(iif=BACK, what="udp 53"), SERVING, "drop"),
     ("a guest answers the host", Packet(iif=FRONT, what="tcp 40000", state="established"), CLOSED, "accept"),
     ("an error about the host's packet", Packet(iif=FRONT, what="icmp 3", state="related"), CLOSED, "accept"),
@@ -78,6 +82,9 @@ CELLS = [
     ("the address beside it", Packet(iif=FRONT, oif=LAN, to="100.100.100.201"), CLOSED, "accept"),
     ("another link-local address", Packet(iif=FRONT, oif=LAN, to="169.254.0.1"), OPEN, "accept"),
     ("the metadata service, opened", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), METADATA, "accept"),
+    ("a guest sends to a DHCP server", Packet(iif=FRONT, what="udp 67"), CLOSED, "drop"),
+    ("there is one", Packet(iif=FRONT, what="udp 67"), DHCP, "accept"),
+    ("it is not another network's", Packet(iif=BACK, what="udp 67"), DHCP, "drop"),
     ("for another network it is not", Packet(iif=BACK, oif=LAN, to="169.254.169.254"), METADATA, "drop"),
     # between guests
     ("within a network", Packet(iif=FRONT, oif=FRONT), CLOSED, "accept"),

@@ -7,11 +7,11 @@ import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings
 
 SERVICE = DeviceName("service")
 HOST = IPv4Address("192.0.2.1")
@@ -86,3 +86,12 @@ def test_a_port_that_the_operator_reserves() -> None:
         with pytest.raises(InvalidRequestError, match=f"port {number}/tcp cannot be published: it is reserved"):
             check_reserved([port(number)], settings)
     assert refusal(check_reserved, [port(23), port(4645), port(4649, Protocol.UDP)], settings) == ""
+
+
+def test_the_port_of_dhcp_servers() -> None:
+    network = NetworkSettings(name=NetworkName("default"), bridge="b", policy=NetworkPolicy(dhcp=True))
+    settings = Settings(networks=(network,))
+    with pytest.raises(InvalidRequestError, match="port 67/udp cannot be published: it is that of the DHCP server"):
+        check_reserved([port(67, Protocol.UDP)], settings)
+    assert refusal(check_reserved, [port(67), port(68, Protocol.UDP)], settings) == ""
+    assert refusal(check_reserved, [port(67, Protocol.UDP)], Settings()) == ""

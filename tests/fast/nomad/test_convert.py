@@ -405,3 +405,11 @@ def test_name_servers_of_a_cni_network_are_no_request_of_the_job() -> None:
     task.network_isolation_spec.mode = GROUP
     task.network_isolation_spec.path = "/var/run/netns/group"
     assert list(map(str, workload(task).resolver.servers)) == ["192.0.2.53"]
+
+
+def test_name_servers_of_a_job_reach_a_guest_by_dhcp() -> None:
+    task = with_dns(servers=["9.9.9.9"])
+    made = convert.workload(task, options_of(task), PluginConfig(), Processors(count=8), {NetworkName("default")})
+    assert made.resolver.servers == (IPv4Address("9.9.9.9"),)
+    with pytest.raises(InvalidRequestError, match="or a network with dhcp = true"):
+        convert.workload(task, options_of(task), PluginConfig(), Processors(count=8), {NetworkName("other")})

@@ -26,7 +26,7 @@ MACHINE = Recipe(
     packages=(
         "systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "psmisc", "less", "strace",
         "linux-image-cloud-amd64", "tiny-initramfs", "busybox-static",
-        "nftables", "iproute2", "iputils-ping", "ethtool", "conntrack", "tcpdump",
+        "nftables", "dnsmasq-base", "iproute2", "iputils-ping", "ethtool", "conntrack", "tcpdump",
         "socat", "curl", "netcat-openbsd", "ca-certificates", "libseccomp2", "libnss-systemd",
         "bash-completion", "zsh", "containernetworking-plugins", "iptables", "haproxy",
         "python3", "python3-dbus-fast", "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd",

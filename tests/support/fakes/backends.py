@@ -23,6 +23,8 @@ from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
+    UNNAMED,
+    GuestNames,
     LeaseRecord,
     NetworkOverview,
     NicRequest,
@@ -267,6 +269,7 @@ class FakeNetworks:
     Attributes:
         held: reservations by task.
         namespaces: network namespaces by task; empty: the host's.
+        names: of each task's guest.
         forgotten: tasks without a request.
         marked: tasks whose start is marked at present.
         repaired: repairs to yield.
@@ -280,6 +283,7 @@ class FakeNetworks:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
         self.namespaces: dict[TaskName, str] = {}
+        self.names: dict[TaskName, GuestNames] = {}
         self.forgotten: list[TaskName] = []
         self.marked: set[TaskName] = set()
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
@@ -290,15 +294,21 @@ class FakeNetworks:
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
     async def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        names: GuestNames = UNNAMED,
+        namespace: str = "",
     ) -> Reservation:
         self.namespaces[task] = namespace
         async with self._steps.step("reserve"):
+            self.names[task] = names
             self.held[task] = self._reservation(task, nics, ports)
         return self.held[task]
 
     async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         self.namespaces[task] = namespace
         async with self._steps.step("preview network"):
@@ -531,17 +541,22 @@ class FakeDirectories:
 
 
 class FakeResolvers:
-    """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call."""
+    """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call,
+    `serving`: the networks with a DHCP server."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.found = UNSET
         self.networks: tuple[NetworkName, ...] = ()
+        self.serving: set[str] = set()
 
     async def of(self, networks: Sequence[NetworkName]) -> Resolver:
         async with self._steps.step("find name servers"):
             self.networks = tuple(networks)
             return self.found
+
+    def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
+        return bool(self.serving & set(networks))
 
 
 class Machine:

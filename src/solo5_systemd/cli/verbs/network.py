@@ -115,6 +115,7 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     yield "Host", ", ".join(map(str, network.policy.host)) or "none"
     yield "Metadata", _yes(network.policy.metadata)
     yield "Connections", f"{network.policy.connections} per guest"
+    yield "DHCP", _yes(network.policy.dhcp)
 
 
 def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[str, str]]":

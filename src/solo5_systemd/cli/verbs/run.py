@@ -135,7 +135,7 @@ def _check_exclusive_options(arguments: Namespace) -> None:
 
 
 def _check_placeholders(arguments: Namespace) -> None:
-    """Check that an ARG has what an option sets: a guest gets it in no other way.
+    """Check that an ARG has what an option sets: a guest gets it in no other way than that or DHCP.
 
     Raises:
         InvalidRequestError: an option has no effect.
@@ -147,11 +147,20 @@ def _check_placeholders(arguments: Namespace) -> None:
         ("--dns-search", arguments.dns_search, uses_search, "{search}", "--search={search}"),
         ("--hostname", arguments.hostname, uses_hostname, "{hostname}", "--name={hostname}"),
     ):
-        if value and not uses(arguments.arguments):
+        if value and not uses(arguments.arguments) and not _by_dhcp(arguments):
             raise InvalidRequestError(
                 f"{option} has no effect: expected {placeholder} in an argument of the guest.",
                 f"Add an argument that the guest takes, such as {argument}",
             )
+
+
+def _by_dhcp(arguments: Namespace) -> bool:
+    """Return whether a network of the task has a DHCP server; a NIC that is not mentioned joins the default one."""
+    from solo5_systemd.settings.files import read_settings
+    from solo5_systemd.settings.model import DEFAULT_NETWORK
+
+    names = {nic.network for nic in arguments.net} or {DEFAULT_NETWORK}
+    return any(network.policy.dhcp for network in read_settings().networks if network.name in names)
 
 
 def _workload(arguments: Namespace) -> "Workload":

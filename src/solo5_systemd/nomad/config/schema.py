@@ -70,6 +70,7 @@ NETWORK = table(
     attribute("metadata", BOOLEAN),
     attribute("connections", NUMBER),
     attribute("fragments", BOOLEAN),
+    attribute("dhcp", BOOLEAN),
     attribute("dns", TEXTS),
     attribute("search", TEXTS),
 )

@@ -29,6 +29,7 @@ from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import Workload
 
@@ -118,7 +119,7 @@ class TaskStarter:
             Solo5Error: it did not start, or was not ready in time. The start is undone.
         """
         try:
-            request = _job_request(config, plugin)
+            request = _job_request(config, plugin, self._session.settings())
             if request.options.ready is not None:
                 await watch.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
@@ -207,7 +208,7 @@ class TaskStarter:
                 raise error from None
 
 
-def _job_request(config: wire.TaskConfig, plugin: PluginConfig) -> _JobRequest:
+def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settings) -> _JobRequest:
     """Decode and check a job's task.
 
     Raises:
@@ -216,7 +217,8 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig) -> _JobRequest:
     options = task_options(config.msgpack_driver_config)
     nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
     processors = convert.Processors(count=os.cpu_count() or 1, nodes=nodes)
-    workload = convert.workload(config, options, plugin, processors)
+    served = frozenset(network.name for network in settings.networks if network.policy.dhcp)
+    workload = convert.workload(config, options, plugin, processors, served)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.

@@ -3,13 +3,13 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.names import NetworkName, TaskName, task_name
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
@@ -53,7 +53,13 @@ class Processors:
     nodes: Mapping[int, str] = field(default_factory=dict)
 
 
-def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, processors: Processors) -> Workload:
+def workload(
+    task: wire.TaskConfig,
+    options: TaskOptions,
+    plugin: PluginConfig,
+    processors: Processors,
+    served: Container[NetworkName] = (),
+) -> Workload:
     """Return the workload of a task.
 
     Args:
@@ -61,6 +67,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         options: the task options, decoded.
         plugin: the plugin configuration.
         processors: the host's, for hard limits and reserved cores.
+        served: the networks with a DHCP server.
 
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
@@ -81,7 +88,7 @@ def workload(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, 
         nics=tuple(_nic(nic) for nic in options.nics),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
-        resolver=_resolver(task, options.args),
+        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
@@ -279,7 +286,12 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
 # --- name servers ------------------------------------------------------------------------------------------------
 
 
-def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
+def _networks(options: TaskOptions) -> frozenset[NetworkName]:
+    """Return the networks of a task's NICs; one that is not mentioned joins the default network."""
+    return frozenset(_nic(nic).network for nic in options.nics) or frozenset({DEFAULT_NETWORK})
+
+
+def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool) -> Resolver:
     """Return the name servers and search domains of `network { dns }`.
 
     Nomad passes the block of the group or, without one, what a CNI plugin returned.
@@ -298,9 +310,10 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str]) -> Resolver:
         ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
     ):
         # A CNI plugin may add them to those of a group with a namespace of its own, unasked.
-        if values and not is_used and not ports.namespace(task):
+        if values and not (is_used or by_dhcp or ports.namespace(task)):
             raise InvalidRequestError(
-                f"{where}.{key}, which reach a unikernel among its arguments only: expected {placeholder} in args.",
+                f"{where}.{key}, which reach a unikernel among its arguments, or by DHCP: expected {placeholder} in "
+                "args, or a network with dhcp = true.",
                 f'Add an argument that the guest takes, such as "{example}", or remove {key}.',
             )
     try:

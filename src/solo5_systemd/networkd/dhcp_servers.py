@@ -1,0 +1,113 @@
+"""The units of DHCP servers, solo5-dhcp@NETWORK.service: started, restarted and stopped by calls of PID 1."""
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from solo5_systemd.dbus_api.message_bus import MessageBus
+from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.dependencies import DHCP_SERVER
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import INVOCATION_LINK, UNITS, NetworkName, dhcp_service
+
+JOB_TIMEOUT_S = 15.0
+"""For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
+
+_JOB_INTERVAL_S = 0.005
+"""Interval of the looks at a job. A start takes some 30 ms, once for all guests of a network."""
+
+_PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpartition("@")
+_MANAGER = "org.freedesktop.systemd1.Manager"
+
+
+class DhcpServers:
+    """The units of DHCP servers.
+
+    Args:
+        bus: a connected bus.
+        directory: PID 1's links of active units.
+        program: the server's, whose absence is reported before a start.
+    """
+
+    def __init__(self, bus: MessageBus, directory: Path = Path(UNITS), program: str = DHCP_SERVER.name) -> None:
+        self._bus = bus
+        self._directory = directory
+        self._program = program
+
+    def running(self) -> frozenset[NetworkName]:
+        """Return the networks whose server runs."""
+        found = frozenset[str]()
+        with suppress(OSError):
+            found = frozenset(os.listdir(self._directory))  # noqa: PTH208 - for strings
+        return frozenset(
+            NetworkName(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
+            for name in found
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        )
+
+    async def start(self, network: NetworkName) -> None:
+        """Start or restart the server of a network; return when it receives messages.
+
+        Raises:
+            HostError: dnsmasq is missing, or the unit does not start.
+        """
+        if not os.access(self._program, os.X_OK):
+            raise HostError(
+                f"network {network} has dhcp = true, but {self._program} is missing: expected it to be installed.",
+                f"{DHCP_SERVER.advice.rstrip('.')}, or set network.{network}.dhcp = false below /etc/solo5.",
+            )
+        unit = dhcp_service(network)
+        # RestartUnit starts a unit that does not run.
+        await self._call("RestartUnit", "ss", [unit, "replace"], network)
+        if await self._state_after_job(unit) != "active":
+            await self.stop(network)  # it would be started again and again
+            raise HostError(
+                f"the DHCP server of network {network} does not start: expected {unit} to be active.",
+                f"`systemctl status {unit}` shows the reason.",
+            )
+
+    async def stop(self, network: NetworkName) -> None:
+        """Stop the server of a network.
+
+        Raises:
+            HostError: PID 1 refuses it.
+        """
+        unit = dhcp_service(network)
+        await self._call("StopUnit", "ss", [unit, "replace"], network)
+        await self._state_after_job(unit)
+
+    async def _state_after_job(self, unit: str) -> str:
+        """Return the ActiveState= of a unit once it has no job; empty without one in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JOB_TIMEOUT_S):
+                while True:
+                    ((row,),) = await self._call("ListUnitsByNames", "as", [[unit]], None)
+                    if not row[7]:
+                        return str(row[3])
+                    await asyncio.sleep(_JOB_INTERVAL_S)
+        return ""
+
+    async def _call(self, member: str, signature: str, body: list[object], network: NetworkName | None) -> list[Any]:
+        message = Message(
+            destination="org.freedesktop.systemd1",
+            path="/org/freedesktop/systemd1",
+            interface=_MANAGER,
+            member=member,
+            signature=signature,
+            body=body,
+        )
+        try:
+            async with asyncio.timeout(JOB_TIMEOUT_S):
+                reply = await self._bus.call(message)
+        except (TimeoutError, OSError, EOFError) as error:
+            raise _refused(member, network, str(error) or "no reply") from error
+        if reply.message_type is not MessageType.METHOD_RETURN:
+            raise _refused(member, network, str(reply.body[0]) if reply.body else reply.error_name)
+        return list(reply.body)
+
+
+def _refused(member: str, network: NetworkName | None, reason: str) -> HostError:
+    where = f" of network {network}" if network else ""
+    return HostError(f"{member} of the DHCP server{where} failed: {reason}.", "`systemctl list-jobs` shows all jobs.")

@@ -1,0 +1,140 @@
+"""The files of DHCP servers, their elements of nftables, and what records keep for them."""
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network import dhcp, nft_rules
+from solo5_systemd.network.ipam import bridge_mac
+from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
+from solo5_systemd.network.model import (
+    UNNAMED,
+    GuestNames,
+    Lease,
+    LeaseRecord,
+    LeaseState,
+    MacAddress,
+    Network,
+    Reservation,
+)
+from solo5_systemd.settings.model import Join, NetworkPolicy
+from solo5_systemd.settings.resolver import resolver
+
+NETWORK = Network(
+    name=NetworkName("default"),
+    bridge="solo5-default",
+    ipv4=IPv4Network("10.9.0.0/20"),
+    gateway4=IPv4Address("10.9.0.1"),
+    mtu=1400,
+    masquerade=True,
+    policy=NetworkPolicy(dhcp=True),
+)
+LEASE = Lease(
+    nic=DeviceName("service"),
+    network=NetworkName("default"),
+    bridge="solo5-default",
+    tap="s5-abc",
+    ipv4=IPv4Interface("10.9.0.7/20"),
+    gateway4=IPv4Address("10.9.0.1"),
+    mac=MacAddress("02:00:5e:10:00:01"),
+    mtu=1400,
+)
+NAMES = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "lan"]), hostname="web.example.org")
+WEB = TaskName("web")
+
+
+def test_a_server_gives_out_addresses_of_entries_only_and_is_no_name_server() -> None:
+    lines = dhcp.server_config(NETWORK, "/run/x").splitlines()
+    assert lines[0].startswith("# Network default: ")
+    assert lines[1:] == [
+        "port=0",
+        "no-hosts",
+        "no-resolv",
+        "pid-file",
+        "interface=solo5-default",
+        "except-interface=lo",
+        "bind-dynamic",
+        "dhcp-range=10.9.0.0,static,255.255.240.0,24h",
+        "dhcp-authoritative",
+        "dhcp-ignore-clid",
+        "dhcp-ignore-names",
+        "leasefile-ro",
+        "no-ping",
+        "quiet-dhcp",
+        "dhcp-option=option:router,10.9.0.1",
+        "dhcp-option=option:mtu,1400",
+        "dhcp-hostsdir=/run/x/hosts",
+        "dhcp-optsdir=/run/x/options",
+    ]
+
+
+def test_the_files_of_a_guest() -> None:
+    assert dhcp.entry(LEASE) == "02:00:5e:10:00:01,set:s5-abc,10.9.0.7\n"
+    assert dhcp.options(LEASE, WEB, NAMES) == (
+        "tag:s5-abc,12,web.example.org\n"
+        "tag:s5-abc,option:dns-server,9.9.9.9,192.0.2.53\n"
+        "tag:s5-abc,option:domain-name,example.org\n"
+        "tag:s5-abc,option:domain-search,example.org,lan\n"
+    )
+    assert dhcp.options(LEASE, WEB, UNNAMED) == "tag:s5-abc,12,web\n"
+
+
+def test_a_network_of_others_has_no_server_of_ours() -> None:
+    assert dhcp.is_served(NETWORK)
+    assert not dhcp.is_served(replace(NETWORK, join=Join()))
+    assert not dhcp.is_served(replace(NETWORK, policy=NetworkPolicy()))
+
+
+def test_a_guest_has_elements_for_its_own_messages_only() -> None:
+    of_task = nft_rules.task_elements(Reservation(task=WEB, leases=(LEASE,)), (NETWORK,))
+    found = {element.name: str(element) for element in of_task if element.name in ("asking", "answered")}
+    number = int("02005e100001", 16)
+    assert found["answered"] == f'element bridge solo5 answered {{ "s5-abc" . {number} }}'
+    assert [element.key for element in of_task if element.name == "asking"] == [
+        ('"s5-abc"', LEASE.mac, str(number), "0"),
+        ('"s5-abc"', LEASE.mac, str(number), str(int(IPv4Address("10.9.0.7")))),
+    ]
+    assert {element.value for element in of_task if element.name == "asking"} == {(bridge_mac(NETWORK.name),)}
+    plain = nft_rules.task_elements(Reservation(task=WEB, leases=(LEASE,)), (replace(NETWORK, policy=NetworkPolicy()),))
+    assert not {"asking", "answered"} & {element.name for element in plain}
+
+
+def record(names: GuestNames) -> LeaseRecord:
+    return LeaseRecord(
+        reservation=Reservation(task=WEB, leases=(LEASE,)),
+        nics=(),
+        state=LeaseState.ATTACHED,
+        expires=7,
+        names=names,
+    )
+
+
+@pytest.mark.parametrize("names", [NAMES, UNNAMED])
+def test_a_record_keeps_what_a_guest_gets(names: GuestNames) -> None:
+    document = lease_record_document(record(names))
+    as_read = {**document, "leases": [list(LEASE.to_wire())]}
+    if "names" in document:
+        as_read["names"] = list(names.to_wire())
+    assert parse_lease_record(as_read) == record(names)
+    assert ("names" in document) is (names != UNNAMED), "a record of a version without names has none"
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        ("web", "names"),
+        ([["9.9.9.9"], [], 7], "names"),
+        ([[7], [], ""], "names"),
+        ([["::1"], [], ""], "name server"),
+        ([[], ["a b"], ""], "search domain"),
+        ([[], [], "a\nb"], "host name"),
+        ([["9.9.9.9"] * 9, [], ""], "9 name servers"),
+    ],
+)
+def test_damaged_names_are_refused(names: object, words: str) -> None:
+    document = {**lease_record_document(record(UNNAMED)), "leases": [list(LEASE.to_wire())], "names": names}
+    with pytest.raises(InvalidRequestError, match=words):
+        parse_lease_record(document)

@@ -1,0 +1,140 @@
+"""Guests that get their address by DHCP: the unit of the server, with the real dnsmasq, systemd and tasks."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, sh, unit_property
+from tests.machine.test_joined import settings
+
+UNIT = "solo5-dhcp@default.service"
+DHCP = '[network.default]\ndhcp = true\ndns = ["9.9.9.9"]\nsearch = ["example.org"]\n'
+
+
+@pytest.fixture
+def served(machine: Machine) -> Iterator[None]:
+    with settings(DHCP):
+        yield
+
+
+def nic(name: str) -> dict[str, str]:
+    [found] = inspect(name)["nics"]
+    assert isinstance(found, dict)
+    return found
+
+
+def got(name: str) -> str:
+    """Return the line of a guest that has a lease."""
+    eventually(lambda: "service: dhcp" in console(name), "it has a lease")
+    [line] = [line for line in console(name).splitlines() if "service: dhcp" in line][-1:]
+    return line
+
+
+def expected(name: str, hostname: str = "") -> str:
+    address, gateway = nic(name)["ipv4"].partition("/")[0], nic(name)["gateway4"]
+    return (
+        f"service: dhcp ipv4 {address} mask 255.255.255.0 gateway {gateway} dns 9.9.9.9 "
+        f"name {hostname or name} domain example.org"
+    )
+
+
+def pid() -> int:
+    return int(unit_property(UNIT, "MainPID"))
+
+
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_an_image_without_arguments_gets_all_that_it_is_leased(served: None, run: Runner, target: str) -> None:
+    one = run(f"netdhcp.{target}", name="one")
+    assert got(one) == expected(one)
+    two = run(f"netdhcp.{target}", name="two", options=("--hostname", "two.example.org", "--dns", "192.0.2.53"))
+    assert got(two) == expected(two, "two.example.org").replace("9.9.9.9", "192.0.2.53")
+    address = nic(two)["ipv4"].partition("/")[0]
+    eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers at its address")
+    assert "DHCP: yes" in ok("solo5ctl", "network", "inspect", "default")
+    assert "default opens DHCP" in sh("solo5ctl", "doctor").stdout
+    ok("solo5ctl", "rm", "--force", one, two)
+    eventually(lambda: unit_property(UNIT, "ActiveState") == "inactive", "no server is left")
+
+
+def test_the_server_is_confined(served: None, run: Runner) -> None:
+    run("netdhcp.spt", name="one")
+    status = Path(f"/proc/{pid()}/status").read_text()
+    caps = {int(each, 16) for each in re.findall(r"Cap(?:Prm|Eff|Bnd|Amb):\s*([0-9a-f]+)", status)}
+    assert caps == {1 << 12 | 1 << 10}, "CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
+    uid = re.search(r"Uid:\s+(\d+)", status)
+    assert uid is not None
+    assert 61184 <= int(uid[1]) <= 65519, "a user of its own"
+    assert re.search(r"NoNewPrivs:\s+1", status)
+    assert re.search(r"Seccomp:\s+2", status)
+    verdict = ok("systemd-analyze", "security", "--no-pager", UNIT)
+    level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
+    assert level is not None
+    assert float(level[1]) <= 2.0
+    done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "ls", "/run/solo5/network/dhcp")
+    assert done.returncode != 0, "addresses of guests are root's"
+
+
+def test_a_killed_server_is_started_again_by_systemd(served: None, run: Runner) -> None:
+    one = run("netdhcp.spt", name="one")
+    got(one)
+    before = pid()
+    ok("kill", "-KILL", str(before))
+    eventually(lambda: pid() not in (0, before), "another one runs")
+    address = nic(one)["ipv4"].partition("/")[0]
+    assert sh("ping", "-c1", "-W1", address).returncode == 0, "the guest has kept its address"
+    two = run("netdhcp.spt", name="two")
+    assert got(two) == expected(two)
+
+
+def test_a_killed_network_service_changes_nothing(machine: Machine, served: None, run: Runner) -> None:
+    for words in ("Main process exited, code=killed", "Failed with result 'signal'"):
+        machine.expect(words)
+    one = run("netdhcp.spt", name="one")
+    got(one)
+    ok("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
+    two = run("netdhcp.spt", name="two")
+    assert got(two) == expected(two)
+    address = nic(one)["ipv4"].partition("/")[0]
+    assert sh("ping", "-c1", "-W1", address).returncode == 0
+
+
+def test_a_restart_by_systemd_gets_the_same_lease_by_dhcp(served: None, run: Runner) -> None:
+    one = run("netdhcp.spt", name="one", options=("--hostname", "kept"))
+    line = got(one)
+    assert line == expected(one, "kept")
+    before = unit_property("solo5-task-one.service", "MainPID")
+    ok("systemctl", "restart", "solo5-task-one.service")
+    assert unit_property("solo5-task-one.service", "MainPID") != before
+    assert got(one) == line, "its console is that of the present run"
+
+
+def test_the_address_of_an_ended_task_goes_to_another(served: None, run: Runner) -> None:
+    stays = run("netdhcp.spt", name="stays")
+    address = nic(stays)["ipv4"].rpartition(".")[0] + ".77"
+    for name in ("first", "second"):
+        task = run("netdhcp.spt", name=name, options=("--net", f"service=default,ip={address}"))
+        assert got(task) == expected(task)
+        ok("solo5ctl", "rm", "--force", task)
+
+
+def test_a_missing_server_is_named_with_its_package(machine: Machine, served: None, run: Runner) -> None:
+    program = Path("/usr/sbin/dnsmasq")
+    program.rename("/usr/sbin/dnsmasq.away")
+    machine.expect("the network of task one cannot be attached")
+    try:
+        refused = run.fail("--name", "one", f"{GUESTS}/netdhcp.spt")
+        facts = json.loads(sh("solo5ctl", "doctor", "--json").stdout)
+    finally:
+        Path("/usr/sbin/dnsmasq.away").rename(program)
+    assert refused.returncode == 125
+    assert "network default has dhcp = true, but /usr/sbin/dnsmasq is missing" in refused.stderr
+    assert "Install dnsmasq-base (Debian)" in refused.stderr
+    [fact] = [each for each in facts if each["name"] == "program /usr/sbin/dnsmasq"]
+    assert (fact["verdict"], fact["advice"]) == ("broken", "Install dnsmasq-base (Debian).")
+
+
+def test_without_dhcp_no_server_runs(machine: Machine, run: Runner) -> None:
+    run("net.spt", "--ipv4={net.service.ipv4_cidr}", name="one")
+    assert unit_property(UNIT, "ActiveState") == "inactive"
