@@ -11,7 +11,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm container contract bookworm bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
+TIERS := nomad vm container contract bookworm beside bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
@@ -82,7 +82,11 @@ bare-bookworm bare-trixie: bare-%: setup
 .PHONY: container
 container: setup ## tests on a machine at native speed: all but Nomad, and the limits of cgroup v2
 	$(call pytest_in_machine,$@,--backend container,--timeout=300 -m 'not vm' \
-	    --ignore=/srv/tests/machine/nomad /srv/tests/machine)
+	    --ignore=/srv/tests/machine/nomad --ignore=/srv/tests/machine/beside /srv/tests/machine)
+
+.PHONY: beside
+beside: setup ## the same beside Docker, firewalld, ufw, libvirt, NetworkManager and systemd-networkd
+	$(call pytest_in_machine,$@,--backend container --with beside,--timeout=300 /srv/tests/machine/beside)
 
 .PHONY: contract
 contract: setup ## one service with one real peer: a bus, a network namespace, a tender

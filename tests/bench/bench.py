@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import processes, sampling, scale
+from tests.bench import paths, processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.figures import Figure, Report, times
@@ -219,6 +219,8 @@ def main() -> int:
         report.more["peers"] = asdict(found)
         report.write()
     if not arguments.only_peers:
+        for figure in paths.figures():
+            report.add(figure)
         asyncio.run(measure(rounds, arguments.tasks, report))
         consoles(report, rounds)
     return 0

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.contract.netns import Outside, private_namespace
-from tests.contract.netservice import PrivateBus, Service, host_state
+from tests.contract.netservice import PrivateBus, Service, leaving_nothing
 
 
 @pytest.fixture
@@ -28,15 +28,8 @@ def bus() -> Iterator[PrivateBus]:
 @pytest.fixture
 def service(namespace: None, bus: PrivateBus, tmp_path: Path) -> Iterator[Service]:
     """The service, not yet started; in the end, with all tasks released, nothing of it is left."""
-    before = host_state()
-    service = Service(tmp_path, bus)
-    yield service
-    if service.is_alive:
-        service.end()
-    assert host_state() == before
-    # A request has the life of its task's unit, which has none here.
-    assert [path for path in service.state.rglob("*") if path.is_file() and path.parent.name != "requests"] == []
-    assert "Traceback" not in service.log.read_text()
+    with leaving_nothing(tmp_path, bus) as service:
+        yield service
 
 
 @pytest.fixture

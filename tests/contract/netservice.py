@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from tests.contract.netns import run
@@ -266,6 +266,20 @@ def host_state() -> tuple[str, ...]:
     # Without their flags: whether a route is "linkdown" changes by itself.
     routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
     return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)
+
+
+@contextmanager
+def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
+    """The service, not yet started; in the end, with all tasks released, nothing of it is left."""
+    before = host_state()
+    service = Service(directory, bus)
+    yield service
+    if service.is_alive:
+        service.end()
+    assert host_state() == before
+    # A request has the life of its task's unit, which has none here.
+    assert [path for path in service.state.rglob("*") if path.is_file() and path.parent.name != "requests"] == []
+    assert "Traceback" not in service.log.read_text()
 
 
 async def until(holds: Callable[[], bool], seconds: float = 5) -> None:

@@ -16,6 +16,7 @@ from tests.contract.test_network_paths import ask_udp
 from tests.support.nft_listing import settled
 
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.links import LinkWatch
 
 
 async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
@@ -107,6 +108,52 @@ async def test_deleted_links_are_rebuilt(service: Service) -> None:
         async with Guest(lease):
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
         await client.drop("a")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "ip link set {tap} down",
+        "ip link set {bridge} down",
+        "ip address flush dev {bridge}",
+        "echo 0 >/proc/sys/net/ipv4/ip_forward",
+    ],
+)
+async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_touched(
+    service: Service, harm: str
+) -> None:
+    await service.restart()
+    async with service.client() as client, aclosing(client.repairs()) as repairs:
+        told = asyncio.ensure_future(anext(repairs))
+        lease = await client.lease("a", udp(5353))
+        other = (await client.have("b", nics=(nic("service", "default"),))).leases[0]
+        before, tables = host_state(), run("nft", "-a", "list", "tables")
+        begun = time.monotonic()
+        run("sh", "-ec", harm.format(tap=lease.tap, bridge=lease.bridge))
+        repair = await told
+        print(f"{harm}: signalled after {(time.monotonic() - begun) * 1000:.0f} ms")
+        assert list(repair.tasks) == (["a"] if "{tap}" in harm else ["a", "b"])
+        assert (host_state(), run("nft", "-a", "list", "tables")) == (before, tables)
+        assert link(lease.tap)["ifindex"] < link(other.tap)["ifindex"]
+        async with Guest(lease):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: Service) -> None:
+    """A link, its address and its sysctls change some twenty times in between; the kernel drops the messages."""
+    await service.restart()
+    with closing(LinkWatch()) as watch:
+        async with service.client() as client:
+            first = await client.lease("a", udp(5353))
+            second = await client.lease("b")
+            assert watch.changed() == frozenset()
+            await client.drop("b")
+            assert watch.changed() == frozenset({second.tap})
+            run("ip", "link", "set", first.tap, "down")
+            assert first.tap in (watch.changed() or ())
+            await client.drop("a")
 
 
 async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:

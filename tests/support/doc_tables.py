@@ -1,4 +1,4 @@
-"""Tables of the documentation whose rows name tests: those must be there."""
+"""Tables of the documentation: their cells, and the tests that they name, which must be there."""
 
 import ast
 import re
@@ -22,3 +22,11 @@ def missing(cell: str) -> list[str]:
     named = [match.groups() for each in quoted if (match := re.fullmatch(r"([^`]+)::(test_\w+)(?:\[\w+\])?", each))]
     gone = [f"{path}::{name}" for path, name in named if name not in _names(TESTS / path)]
     return gone if quoted and len(named) == len(quoted) else [f"no test in {cell!r}"]
+
+
+def table(text: str, heading: str) -> dict[str, dict[str, str]]:
+    """The first table below a heading: its cells by row, which is named by its first cell, and by column."""
+    [section] = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^\|(.*)\|$", section[section.index("|") :].partition("\n\n")[0], re.MULTILINE)
+    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+    return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in rows}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
 from solo5_systemd.settings.model import Join, NetworkPolicy, NetworkSettings
@@ -30,6 +31,10 @@ RUN_FREE = 4 << 20
 """Minimum of free bytes in /run: the lease records of some thousand tasks."""
 
 
+AS_ROUTER = "echo net.ipv4.ip_forward=1 >/etc/sysctl.d/50-ip-forward.conf && systemctl restart solo5-networkd"
+"""The commands after which no packet between other links is dropped."""
+
+
 class Verdict(StrEnum):
     """OK, usable with limits, or no task can run."""
 
@@ -45,15 +50,18 @@ class Kernel:
     Attributes:
         mmap_min_addr: vm.mmap_min_addr.
         overcommit: vm.overcommit_memory.
-        dropping_chains: chains of other programs at the forward hook with policy drop, such as Docker's; None: nftables
-            is unavailable.
+        dropping_chains: chains of other programs that drop packets of networks, such as Docker's; None: nftables is
+            unavailable.
+        forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
+            drops packets between other links.
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         run_free: free bytes in /run.
     """
 
     mmap_min_addr: int | None = None
     overcommit: int | None = None
-    dropping_chains: Sequence[str] | None = None
+    dropping_chains: Sequence[DroppingChain] | None = None
+    forwarding_tables: Sequence[str] = ()
     br_netfilter: bool = False
     run_free: int | None = None
 
@@ -293,6 +301,13 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         bad=kernel.overcommit == NEVER_OVERCOMMIT,
     )
     yield _firewall(kernel)
+    if kernel.forwarding_tables:
+        yield Fact(
+            name="forwarding",
+            value=f"dropped between other links, for which there is table {', '.join(kernel.forwarding_tables)}",
+            verdict=Verdict.LIMITED,
+            advice=f"Have this host forward for other programs, too: {AS_ROUTER}",
+        )
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
 
@@ -309,17 +324,23 @@ def _firewall(kernel: Kernel) -> Fact:
     if kernel.dropping_chains is None:
         advice = "Networks need nftables; only root can check it."
         return Fact(name="nftables", value="unavailable", verdict=Verdict.LIMITED, advice=advice)
-    if not kernel.dropping_chains:
+    problem = filter_problem(kernel)
+    if not problem:
         return Fact(name="nftables", value="usable")
-    chains = ", ".join(kernel.dropping_chains)
     among = " or among themselves" if kernel.br_netfilter else ""
-    return Fact(
-        name="nftables",
-        value=f"forwarding is dropped by {chains}",
-        verdict=Verdict.LIMITED,
-        advice=f"Tasks reach nothing beyond this host{among} unless a rule there accepts their bridges, for both "
-        "iifname and oifname (with Docker: in the chain DOCKER-USER).",
-    )
+    advice = f"Tasks reach nothing beyond this host{among}, until these are accepted: {filter_remedy(kernel)}"
+    return Fact(name="nftables", value=problem, verdict=Verdict.LIMITED, advice=advice)
+
+
+def filter_problem(kernel: Kernel) -> str:
+    """Return which chains drop packets of which bridges; empty without one."""
+    chains = kernel.dropping_chains or ()
+    return "; ".join(f"{each.name} drops packets of {', '.join(each.bridges)}" for each in chains)
+
+
+def filter_remedy(kernel: Kernel) -> str:
+    """Return the commands that open these chains, as one line for a shell."""
+    return " && ".join(command for each in kernel.dropping_chains or () for command in each.remedy)
 
 
 def _broken(name: str, value: str, advice: str) -> Fact:

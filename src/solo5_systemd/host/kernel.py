@@ -2,24 +2,46 @@
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from solo5_systemd.host.checks import Kernel
+from solo5_systemd.host.other_filters import (
+    LEGACY,
+    DroppingChain,
+    Filters,
+    drops_foreign,
+    has_extensions,
+    is_filter,
+    is_translation,
+    saved_listing,
+    translating,
+)
+from solo5_systemd.settings.model import NetworkSettings
 from solo5_systemd.unit.confinement import KVM
 
 _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
 _KVM_API = 12
+_LEGACY_SAVE = ("/usr/sbin/iptables-legacy-save", "-t", "filter")
+_NFT_SAVE = ("/usr/sbin/iptables-nft-save", "-t", "filter")
 
 
-def read_kernel(root: Path = Path("/")) -> Kernel:
-    """Read the kernel's settings below `root`; firewall chains are those of this network namespace."""
+def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()) -> Kernel:
+    """Read the kernel's settings below `root`; firewall chains are those of this network namespace.
+
+    Args:
+        root: the root directory of files.
+        networks: those of the settings, whose packets other programs may drop.
+    """
     settings = root / "proc/sys"
+    dropping, forwarding = _filters(root, networks)
     return Kernel(
         mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
         overcommit=_number(settings / "vm/overcommit_memory"),
-        dropping_chains=_dropping_chains(),
+        dropping_chains=dropping,
+        forwarding_tables=forwarding,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
     )
@@ -57,26 +79,72 @@ def enabled_security_modules(root: Path = Path("/")) -> tuple[str, ...]:
     return (*(("apparmor",) if apparmor else ()), *(("selinux",) if selinux else ()))
 
 
-def find_dropping_chains(listing: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the IPv4 chains at the forward hook with policy drop, from libnftables' JSON, as `FAMILY TABLE CHAIN`."""
-    chains = (item["chain"] for item in listing if "chain" in item)
-    return tuple(
-        f"{chain['family']} {chain['table']} {chain['name']}"
-        for chain in chains
-        if chain.get("hook") == "forward" and chain.get("policy") == "drop" and chain["family"] in ("ip", "inet")
-    )
-
-
-def _dropping_chains() -> tuple[str, ...] | None:
+def _filters(root: Path, networks: Sequence[NetworkSettings]) -> tuple[Sequence[DroppingChain] | None, Sequence[str]]:
+    """Return the values of `Kernel.dropping_chains` and `Kernel.forwarding_tables`."""
     try:
         from nftables import Nftables
 
         nft = Nftables()
     except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
-        return None
+        return None, ()
     nft.set_json_output(True)
-    code, output, _ = nft.json_cmd({"nftables": [{"list": {"chains": None}}]})
-    return find_dropping_chains(output.get("nftables", ())) if code == 0 else None
+    nft.set_stateless_output(True)
+    listing = _listed(nft, {"chains": None})
+    if listing is None:
+        return None, ()
+    chains = [item["chain"] for item in listing if "chain" in item]
+    # Whole tables only where one can drop a packet: others may have thousands of rules.
+    items = [*_filter_tables(nft, chains), *saved_listing(_legacy_rules(root), LEGACY)]
+    ours = _listed(nft, {"chain": {"family": "ip", "table": "solo5", "name": "forward"}}) or ()
+    forwarding = translating(_tables(nft, filter(is_translation, chains))) if drops_foreign(ours) else ()
+    return Filters(items).dropping(networks, _uplink(root)), forwarding
+
+
+def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the listings of the tables of these chains, one after the other."""
+    names = dict.fromkeys((chain["family"], chain["table"]) for chain in chains)
+    listings = (_listed(nft, {"table": {"family": family, "name": name}}) or () for family, name in names)
+    return [item for listing in listings for item in listing]
+
+
+def _filter_tables(nft: Any, chains: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the tables that can drop packets; that of iptables by iptables-save, where it uses extensions."""
+    listing = _tables(nft, filter(is_filter, chains))
+    of_iptables = [item for item in listing if _is_of_iptables(item)]
+    saved = _saved(_NFT_SAVE) if has_extensions(of_iptables) else ""
+    if not saved:
+        return listing
+    return [*(item for item in listing if not _is_of_iptables(item)), *saved_listing(saved, "filter")]
+
+
+def _is_of_iptables(item: Mapping[str, Any]) -> bool:
+    return any((body.get("family"), body.get("table")) == ("ip", "filter") for body in item.values())
+
+
+def _saved(command: Sequence[str]) -> str:
+    """Return the output of an iptables-save; empty where it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _legacy_rules(root: Path) -> str:
+    """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
+    if "filter" not in _text(root / "proc/net/ip_tables_names").split():
+        return ""
+    return _saved(_LEGACY_SAVE)
+
+
+def _listed(nft: Any, what: Mapping[str, object]) -> Sequence[Mapping[str, Any]] | None:
+    code, output, _ = nft.json_cmd({"nftables": [{"list": what}]})
+    return output.get("nftables", ()) if code == 0 else None
+
+
+def _uplink(root: Path) -> str:
+    """Return the link of the IPv4 default route, by /proc/net/route; empty without one."""
+    routes = (line.split() for line in _text(root / "proc/net/route").splitlines())
+    return next((route[0] for route in routes if route[1:2] == ["00000000"]), "")
 
 
 def _text(file: Path) -> str:

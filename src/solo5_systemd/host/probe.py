@@ -75,7 +75,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
         namespace_problem=await asyncio.to_thread(_namespace_problem, root, settings.log_namespace),
-        kernel=await asyncio.to_thread(read_kernel, root),
+        kernel=await asyncio.to_thread(read_kernel, root, settings.networks),
     )
 
 

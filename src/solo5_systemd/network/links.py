@@ -26,16 +26,25 @@ from solo5_systemd.network.raw_netlink import (
     attribute,
     attribute_of,
     attributes,
+    equals,
+    has_bits,
+    is_type,
 )
-from solo5_systemd.network.sysctls import set_for_link
+from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
     from pyroute2.netlink.exceptions import NetlinkError
 
-_GROUP_LINK, _RTM_DELLINK, _RTM_GETLINK = 1, 17, 18
+# linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
+_GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF = 1, 5, 24
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_DELADDR, _RTM_NEWNETCONF = 16, 17, 18, 21, 80
 _IFINFOMSG, _IFLA_IFNAME, _IFLA_MASTER = 16, 3, 10
+_FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
+_IS_NEW = 1 << 31  # all bits are set for a new link
+_IFADDRMSG, _IFA_LABEL = 8, 3
+_NETCONFA_FORWARDING, _NO_LINK = 2, 0xFFFFFFFF
 _IFF_UP = 1
 _AF_BRIDGE = 7
 
@@ -104,6 +113,16 @@ class Links:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
         link = self._link(segment or network.bridge)
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
+
+    def is_whole(self, network: Network) -> bool:
+        """Return whether the network's first bridge exists, is up, and has the gateway's address and its sysctl."""
+        link = self._link(network.bridge)
+        if link is None or not (link.up and self.has_bridge(network)):
+            return False
+        addresses = self._route.get_addr(family=socket.AF_INET, index=index(network.bridge))
+        return str(network.gateway4) in {address.get_attr("IFA_LOCAL") for address in addresses} and is_set_for_link(
+            "ipv4", network.bridge, "route_localnet", "1"
+        )
 
     def has_segment(self, network: Network, segment: str) -> bool:
         """Return whether a segment exists, and is joined to the network's first bridge by links that are up."""
@@ -279,25 +298,46 @@ class Links:
 
 
 class LinkWatch(NetlinkSocket):
-    """A netlink socket in RTMGRP_LINK, readable when a link is removed."""
+    """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an IPv4 address.
+
+    Also when net.ipv4.ip_forward is set to 0. The kernel drops all other messages: every step of an attach changes a
+    link, and a new link has its sysctls announced.
+    """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_LINK)
-        self.receive_only(_RTM_DELLINK)  # every step of an attach changes a link
+        super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF)
+        self.receive_only(
+            [is_type(_RTM_DELLINK)],
+            [is_type(_RTM_DELADDR)],
+            [
+                is_type(_RTM_NEWLINK),
+                has_bits(_CHANGE, _IFF_UP),
+                has_bits(_CHANGE, _IS_NEW, negated=True),
+                has_bits(_FLAGS, _IFF_UP, negated=True),
+            ],
+            # Behind the header: the attribute of the link, which is none (all), and that of the sysctl.
+            [is_type(_RTM_NEWNETCONF), equals(24, _NO_LINK), equals(30, _NETCONFA_FORWARDING, 2), equals(32, 0)],
+        )
 
-    def removed(self) -> frozenset[str] | None:
-        """Return the names of removed links; None after lost messages. To be called when readable."""
+    def changed(self) -> frozenset[str] | None:
+        """Return the names of these links, and IP_FORWARD; None after lost messages. To be called when readable."""
         names = set()
         try:
             while True:
                 for kind, body in self.receive():
-                    if kind == _RTM_DELLINK:
-                        name = attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0")
-                        names.add(os.fsdecode(name))  # a link name may have any bytes except / and white space
+                    names.add(IP_FORWARD if kind == _RTM_NEWNETCONF else _link_name(kind, body))
         except BlockingIOError:
             return frozenset(names)
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
+
+
+def _link_name(kind: int, body: bytes) -> str:
+    """Return the name of the link in a message on a link or an address, whose label may have a suffix (`eth0:1`)."""
+    if kind == _RTM_DELADDR:
+        return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
+    # A link name may have any bytes except / and white space.
+    return os.fsdecode(attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
 def delete_links(names: Iterable[str]) -> None:

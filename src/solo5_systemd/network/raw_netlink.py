@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x300, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -26,13 +27,51 @@ _BATCH_MAX = 64
 """Requests sent at once: the acknowledgements of all fit into the default receive buffer of a socket."""
 
 
-class NetlinkSocket:
-    """A netlink socket for requests, or, with a group, for multicast messages of the kernel (non-blocking)."""
+_LOADS = {2: 0x28, 4: 0x20}
+_EQUALS, _HAS_BITS = 0x15, 0x45
 
-    def __init__(self, protocol: int, group: int | None = None) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A condition of a socket filter (BPF) on a number of a message, which is in host order.
+
+    Attributes:
+        offset: of the number, from the message's header on.
+        size: 2 or 4 bytes.
+        test: the jump of BPF that compares it.
+        value: what it is compared with, as BPF loads it: big-endian.
+    """
+
+    offset: int
+    size: int
+    test: int
+    value: int
+    negated: bool = False
+
+
+def is_type(kind: int) -> Condition:
+    """Return the condition that a message has a type."""
+    return Condition(offset=4, size=2, test=_EQUALS, value=socket.htons(kind))
+
+
+def equals(offset: int, value: int, size: int = 4) -> Condition:
+    """Return the condition that a number has a value."""
+    swapped = socket.htons(value) if size == 2 else socket.htonl(value)
+    return Condition(offset=offset, size=size, test=_EQUALS, value=swapped)
+
+
+def has_bits(offset: int, bits: int, *, negated: bool = False) -> Condition:
+    """Return the condition that a number of four bytes has any, or with `negated` none, of some bits."""
+    return Condition(offset=offset, size=4, test=_HAS_BITS, value=socket.htonl(bits), negated=negated)
+
+
+class NetlinkSocket:
+    """A netlink socket for requests, or, with groups, for multicast messages of the kernel (non-blocking)."""
+
+    def __init__(self, protocol: int, *groups: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
-        if group is not None:
+        for group in groups:
             self._socket.setblocking(False)
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
         self._sequence = 0
@@ -92,17 +131,21 @@ class NetlinkSocket:
                     codes[sequence] = _errno(body)
         return [codes[sequence] for sequence in range(first, self._sequence + 1)]
 
-    def receive_only(self, kind: int) -> None:
-        """Have the kernel drop all messages but those of one type, by a filter (SO_ATTACH_FILTER)."""
-        program = b"".join(
-            _BPF.pack(*instruction)
-            for instruction in (
-                (0x28, 0, 0, 4),  # load the half word at offset 4, big-endian: the type, which is in host order
-                (0x15, 0, 1, socket.htons(kind)),
-                (0x06, 0, 0, 0xFFFFFFFF),  # accept
-                (0x06, 0, 0, 0),  # drop
-            )
-        )
+    def receive_only(self, *kinds: Sequence[Condition]) -> None:
+        """Have the kernel drop all messages but those that meet all conditions of a kind, by a filter.
+
+        A message that is too short for a condition does not meet it. (SO_ATTACH_FILTER)
+        """
+        instructions: list[tuple[int, int, int, int]] = []
+        for conditions in kinds:
+            left = 2 * len(conditions)
+            for each in conditions:
+                left -= 2
+                # To the next kind where it is not met; a negated jump has its branches exchanged.
+                skip = (0, left + 1) if not each.negated else (left + 1, 0)
+                instructions += [(_LOADS[each.size], 0, 0, each.offset), (each.test, *skip, each.value)]
+            instructions.append((0x06, 0, 0, 0xFFFFFFFF))  # accept
+        program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (0x06, 0, 0, 0)))  # drop
         buffer = ctypes.create_string_buffer(program, len(program))
         filtered = struct.pack("HP", len(program) // _BPF.size, ctypes.addressof(buffer))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)

@@ -1,12 +1,17 @@
 """The sysctls below net that the service changes, and restores after the last network is down."""
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
 
 _ROOT = Path("/proc/sys/net")
+_CONFIGURED = tuple(Path(place, "sysctl.d") for place in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
+"""The directories of sysctl.d(5): a file hides those of its name in later ones."""
+
+_FORWARDING = re.compile(r"-?net[./]ipv4[./](?:ip_forward|conf[./]all[./]forwarding)\s*=\s*(\S+)")
 IP_FORWARD = "ipv4/ip_forward"
 """Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
 
@@ -40,14 +45,32 @@ def was_forwarding(before: Mapping[str, str]) -> bool:
     return before.get(IP_FORWARD) == "1"
 
 
-def enable_forwarding() -> None:
-    """Set ip_forward to 1.
+def is_configured_to_forward(directories: Sequence[Path] = _CONFIGURED) -> bool:
+    """Return whether sysctl.d(5) has the host forward packets: then it is a router, whatever else runs on it."""
+    files = {path.name: path for directory in reversed(directories) for path in directory.glob("*.conf")}
+    value = "0"
+    for _, path in sorted(files.items()):
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError as error:
+            _log.warning("%s cannot be read: %s", path, error.strerror)
+            continue
+        for line in lines:
+            if found := _FORWARDING.fullmatch(line.strip()):
+                value = found[1]
+    return value == "1"
+
+
+def enable_forwarding() -> bool:
+    """Set ip_forward to 1; return whether it was another value.
 
     Raises:
         HostError: the setting cannot be written.
     """
-    if _read(IP_FORWARD) != "1":
-        _write(IP_FORWARD, "1")
+    if _read(IP_FORWARD) == "1":
+        return False
+    _write(IP_FORWARD, "1")
+    return True
 
 
 def restore(before: Mapping[str, str]) -> None:
@@ -110,6 +133,11 @@ def _write(name: str, value: str) -> None:
         (_ROOT / name).write_text(value)
     except OSError as error:
         raise HostError(f"sysctl net/{name} cannot be set to {value}: {error.strerror}.") from error
+
+
+def is_set_for_link(family: str, link: str, name: str, value: str) -> bool:
+    """Return whether `conf/LINK/NAME` has a value; False without the link."""
+    return _read(f"{family}/conf/{link}/{name}") == value
 
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:

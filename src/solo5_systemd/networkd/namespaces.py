@@ -230,6 +230,10 @@ class Namespaces:
         """Put taps back on bridges that were missing, and have been made again."""
         self.host.repair_joined()
 
+    def repair_sysctls(self) -> None:
+        """Set the sysctls of the host's bridges again, where another program has changed them."""
+        self.host.repair_sysctls()
+
     def repair_others(self) -> None:
         """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
         self._everywhere(lambda state: state.repair())

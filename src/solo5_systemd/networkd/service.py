@@ -78,7 +78,7 @@ class Networkd:
         self._task_locks = KeyedLocks[TaskName]()
         self._wake = asyncio.Event()
         self._rules_changed = False
-        self._links_removed: frozenset[str] | None = frozenset()
+        self._links_changed: frozenset[str] | None = frozenset()
         self._units = units
         self._servers = servers
         self._servers_lock = asyncio.Lock()
@@ -387,13 +387,13 @@ class Networkd:
             self._wake.set()
 
     def _on_links(self, watch: LinkWatch) -> None:
-        removed = watch.removed()
-        if removed is not None and not any(map(self._state.is_expected, removed)):
+        changed = watch.changed()
+        if changed is not None and not any(map(self._state.is_expected, changed)):
             return  # taps of released tasks, or links of other programs
-        if removed is None or self._links_removed is None:
-            self._links_removed = None
+        if changed is None or self._links_changed is None:
+            self._links_changed = None
         else:
-            self._links_removed |= removed
+            self._links_changed |= changed
         self._wake.set()
 
     async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
@@ -430,10 +430,10 @@ class Networkd:
                 await self._work(self._state.repair)
             if self._state.awaits_bridge:
                 await self._work(self._state.repair_joined)
-            if self._links_removed != frozenset():  # None: unknown, after lost netlink messages
+            if self._links_changed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
-                removed, self._links_removed = self._links_removed, frozenset()
-                await self._work(self._state.repair_links, removed)
+                changed, self._links_changed = self._links_changed, frozenset()
+                await self._work(self._state.repair_links, changed)
         except Solo5Error as error:
             _log.error("network repair failed: %s", error)
 
@@ -454,6 +454,10 @@ class Networkd:
         self._units_checked_at = now()
         await self._work(self._state.bind_missing_ports)
         await self._work(self._state.repair_others)
+        try:
+            await self._work(self._state.repair_sysctls)
+        except Solo5Error as error:  # such as another program's link of the bridge's name
+            _log.error("network repair failed: %s", error)
         for task in self._due_without_run():
             self._release_after_run(task)
 

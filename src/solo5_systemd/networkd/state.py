@@ -124,6 +124,7 @@ class NetworkState:
         self._up: set[NetworkName] = set()
         self._segments: dict[str, NetworkName] = {}
         self._neighbours = 0
+        self._is_router = sysctls.is_configured_to_forward()
         self._repairs: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
 
@@ -377,7 +378,7 @@ class NetworkState:
                 if lease.network not in self._missing:
                     self._links.set_port(lease, self._networks[lease.network])
         if not self._forwarding:
-            sysctls.restore(self._store.sysctls())  # a start was killed between the sysctls and its bridge
+            self._restore_sysctls()  # a start was killed between the sysctls and its bridge
         self._remove_idle_networks()
         return tuple(h.reservation.task for h in self.records if h.state is LeaseState.RELEASING)
 
@@ -429,13 +430,26 @@ class NetworkState:
             self._repair_links()
         self._missing &= self._networks.keys()
 
-    def repair_links(self, removed: frozenset[str] | None) -> None:
-        """Restore the bridges and taps among these removed links; None checks all."""
-        if removed is None or any(map(self.is_expected, removed)):
+    def repair_links(self, changed: frozenset[str] | None) -> None:
+        """Restore the bridges and taps among these changed links, and forwarding; None checks all."""
+        if self._forwarding and sysctls.enable_forwarding():
+            tasks = {task for task, lease in self._attached_leases() if not self._joins(lease)}
+            self._repaired(sorted(tasks), "net.ipv4.ip_forward was not 1: it is set again")
+        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD})):
             self._repair_links()
 
+    def repair_sysctls(self) -> None:
+        """Restore the sysctls of bridges, of whose changes there is no message."""
+        if self._up:
+            self._repair_bridges()
+
     def is_expected(self, link: str) -> bool:
-        """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread."""
+        """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
+
+        Also for the sysctl IP_FORWARD, while it is needed.
+        """
+        if link == sysctls.IP_FORWARD:
+            return self._forwarding
         record = self._records.get(self._allocations.taps.get(link, TaskName("")))
         if record is not None:
             return record.state is not LeaseState.RELEASING
@@ -607,6 +621,10 @@ class NetworkState:
         if not self._store.sysctls():  # saved once, before the first change: later values are this service's
             self._store.save_sysctls(sysctls.values_to_restore())
 
+    def _restore_sysctls(self) -> None:
+        if not self._is_router:
+            sysctls.restore(self._store.sysctls())
+
     def _remove_idle_networks(self) -> None:
         idle = [network for name, network in self._networks.items() if not self._allocations.leases.get(name)]
         if not idle:
@@ -618,7 +636,7 @@ class NetworkState:
         self._up -= {network.name for network in idle}
         self._segments = {segment: name for segment, name in self._segments.items() if name in self._up}
         if not self._forwarding:
-            sysctls.restore(self._store.sysctls())  # first: without rules, nothing may be forwarded
+            self._restore_sysctls()  # first: without rules, nothing may be forwarded
             self._store.remove_sysctls()
         if self._up:
             self._tables.change(before, self._ruleset())
@@ -648,12 +666,7 @@ class NetworkState:
         """
         joined = [network for network in self.networks() if network.join and network.name in self._up]
         self._missing = frozenset(network.name for network in joined if not self._is_usable(network))
-        for network in self.networks():
-            if network.name in self._up and not network.join and not self._links.has_bridge(network):
-                self._links.make_bridge(network)
-                tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
-                what = f"bridge {network.bridge} of network {network.name} was missing: it is rebuilt"
-                self._repaired(sorted(tasks), what)
+        self._repair_bridges()
         for segment, name in self._segments.items():
             network = self._networks[name]
             if not self._links.has_segment(network, segment):
@@ -669,6 +682,15 @@ class NetworkState:
                     f"{task} has no NIC {lease.nic} until its next start"
                 )
                 self._repaired([task], what)
+
+    def _repair_bridges(self) -> None:
+        for network in self.networks():
+            if network.name in self._up and not network.join and not self._links.is_whole(network):
+                state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
+                self._links.make_bridge(network)
+                tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
+                what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
+                self._repaired(sorted(tasks), what)
 
     def _is_usable(self, network: Network) -> bool:
         """Return whether taps can become ports of the bridge that a network joins."""
@@ -762,7 +784,7 @@ class NetworkState:
             networks=[network for network in self.networks() if network.name in self._up],
             reservations=[held.reservation for held in self._attached()],
             segments=tuple(self._segments.items()),
-            forwards=not self._forwarding or sysctls.was_forwarding(self._store.sysctls()),
+            forwards=not self._forwarding or self._is_router or sysctls.was_forwarding(self._store.sysctls()),
         )
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts
+from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -145,6 +145,6 @@ def _attributes(
     yield _key("block"), True
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]
     yield _key("networks"), ",".join(offered)
-    if host.kernel.dropping_chains:
-        yield _key("networks.problem"), f"forwarding is dropped by {', '.join(host.kernel.dropping_chains)}"
+    if problem := filter_problem(host.kernel):
+        yield _key("networks.problem"), f"{problem}: {filter_remedy(host.kernel)}"
     yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.host import kernel
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import (
     enabled_security_modules,
-    find_dropping_chains,
     kvm_problem,
     numa_nodes,
     read_kernel,
 )
+from solo5_systemd.names import NetworkName
+from solo5_systemd.settings.model import NetworkSettings
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
@@ -34,23 +36,27 @@ LISTING = [
 ]
 
 
-def test_chains_that_drop_forwarded_ipv4_are_named() -> None:
-    assert find_dropping_chains(LISTING) == ("ip filter FORWARD", "inet firewall forward")
-    assert find_dropping_chains([]) == ()
-
-
 @pytest.fixture
 def nftables(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, object], None]:
     """Replace libnftables by a fixed reply."""
 
-    def answer(code: int, listing: object) -> None:
+    def answer(code: int, listing: Any) -> None:
         class Nftables:
             def set_json_output(self, on: bool) -> None:
                 assert on
 
-            def json_cmd(self, command: object) -> tuple[int, object, str]:
-                assert command == {"nftables": [{"list": {"chains": None}}]}
-                return code, {"nftables": listing} if code == 0 else {}, ""
+            set_stateless_output = set_json_output
+
+            def json_cmd(self, command: dict[str, list[dict[str, Any]]]) -> tuple[int, object, str]:
+                [what] = (each["list"] for each in command["nftables"])
+                if code or what == {"chains": None}:
+                    return code, {"nftables": listing} if code == 0 else {}, ""
+                if "chain" in what:
+                    return 0, {"nftables": [each for each in listing if "rule" in each]}, ""
+                table = (what["table"]["family"], what["table"]["name"])
+                bodies = ((each, body) for each in listing for body in each.values())
+                found = [each for each, body in bodies if (body.get("family"), body.get("table")) == table]
+                return 0, {"nftables": found}, ""
 
         module = ModuleType("nftables")
         module.Nftables = Nftables  # type: ignore[attr-defined]
@@ -74,10 +80,47 @@ def test_settings_and_rules_are_read(root: Path, nftables: Callable[[int, object
     bridge = root / "proc/sys/net/bridge/bridge-nf-call-iptables"
     bridge.parent.mkdir(parents=True)
     bridge.write_text("1\n")
-    found = read_kernel(root)
+    found = read_kernel(root, [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")])
     assert (found.mmap_min_addr, found.overcommit, found.br_netfilter) == (65536, 0, True)
-    assert found.dropping_chains == ("ip filter FORWARD", "inet firewall forward")
+    assert [each.name for each in found.dropping_chains or ()] == ["ip filter FORWARD", "inet firewall forward"]
     assert found.run_free is not None
+
+
+def test_the_uplink_is_that_of_the_default_route_and_older_rules_count_where_they_are_used(
+    root: Path, nftables: Callable[[int, object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nftables(0, [])
+    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")]
+    net = root / "proc/net"
+    net.mkdir()
+    (net / "ip_tables_names").write_text("filter\n")
+    (net / "route").write_text("Iface\tDestination\neth0\t0010A8C0\neth1\t00000000\n")
+    rules = tmp_path / "rules"
+    rules.write_text(":FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -o eth1 -j ACCEPT\n")
+    monkeypatch.setattr(kernel, "_LEGACY_SAVE", ("/bin/cat", str(rules)))
+    assert read_kernel(root, network).dropping_chains == []
+    (net / "route").unlink()
+    assert len(read_kernel(root, network).dropping_chains or ()) == 1
+    (net / "ip_tables_names").write_text("nat\n")
+    assert read_kernel(root, network).dropping_chains == []
+    (net / "ip_tables_names").write_text("filter\n")
+    monkeypatch.setattr(kernel, "_LEGACY_SAVE", (str(tmp_path / "nowhere"),))
+    assert read_kernel(root, network).dropping_chains == []
+
+
+def test_rules_of_iptables_that_nftables_cannot_show_are_read_from_iptables_save(
+    root: Path, nftables: Callable[[int, object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    conntrack = {"xt": {"type": "match", "name": "conntrack"}}
+    rule = {"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr": [conntrack, {"accept": None}]}}
+    nftables(0, [*LISTING[:2], rule])
+    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")]
+    rules = tmp_path / "rules"
+    rules.write_text(":FORWARD DROP [0:0]\n-A FORWARD -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT\n")
+    monkeypatch.setattr(kernel, "_NFT_SAVE", ("/bin/cat", str(rules)))
+    assert read_kernel(root, network).dropping_chains == []
+    monkeypatch.setattr(kernel, "_NFT_SAVE", (str(tmp_path / "nowhere"),))
+    assert len(read_kernel(root, network).dropping_chains or ()) == 1
 
 
 def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int, object], None], root: Path) -> None:

@@ -4,6 +4,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
+from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.names import NetworkName
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 
@@ -23,6 +24,7 @@ HOST = Host(
     persistent_journal=True,
 )
 GOOD = Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), br_netfilter=True, run_free=1 << 30)
+DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), remedy=("open it", "for good"))
 
 
 def fact(name: str, kernel: Kernel) -> Fact:
@@ -44,15 +46,15 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
         ("nftables", Kernel(), "unavailable", "root"),
         (
             "nftables",
-            replace(GOOD, dropping_chains=("ip filter FORWARD", "inet fw forward")),
-            "forwarding is dropped by ip filter FORWARD, inet fw forward",
-            "beyond this host or among themselves unless",
+            replace(GOOD, dropping_chains=(DROPPING, replace(DROPPING, name="inet fw forward", remedy=("more",)))),
+            "ip filter FORWARD drops packets of solo5-default; inet fw forward drops packets of solo5-default",
+            "beyond this host or among themselves, until these are accepted: open it && for good && more",
         ),
         (
             "nftables",
-            replace(GOOD, dropping_chains=("ip filter FORWARD",), br_netfilter=False),
-            "forwarding is dropped by ip filter FORWARD",
-            "beyond this host unless",
+            replace(GOOD, dropping_chains=(DROPPING,), br_netfilter=False),
+            "ip filter FORWARD drops packets of solo5-default",
+            "beyond this host, until these are accepted: open it && for good",
         ),
     ],
 )
@@ -60,6 +62,16 @@ def test_a_limiting_setting_has_advice(name: str, kernel: Kernel, value: str, wo
     found = fact(name, kernel)
     assert (found.verdict, found.value) == (Verdict.LIMITED, value)
     assert words in found.advice
+
+
+def test_a_host_that_forwards_for_others_is_to_be_a_router() -> None:
+    found = fact("forwarding", replace(GOOD, forwarding_tables=("ip nat",)))
+    assert (found.verdict, found.value) == (
+        Verdict.LIMITED,
+        "dropped between other links, for which there is table ip nat",
+    )
+    assert "ip_forward=1" in found.advice
+    assert "forwarding" not in {each.name for each in facts(replace(HOST, kernel=GOOD))}
 
 
 def test_a_full_run_directory_is_in_the_way_of_every_task() -> None:

@@ -80,11 +80,11 @@ class _Link(LinkWatch):
 )
 def test_a_link_of_any_name_is_removed_beside_ours(body: bytes, names: frozenset[str]) -> None:
     ours = message(17, bytes(16) + attribute(3, b"s5-ours\0"))
-    assert _Link(message(17, body) + ours).removed() == names | {"s5-ours"}
+    assert _Link(message(17, body) + ours).changed() == names | {"s5-ours"}
 
 
 def test_an_announcement_that_is_none_counts_as_lost() -> None:
-    assert _Link(message(17, b"", length=3)).removed() is None
+    assert _Link(message(17, b"", length=3)).changed() is None
 
 
 @given(st.binary(max_size=30))

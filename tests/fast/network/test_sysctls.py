@@ -1,4 +1,4 @@
-"""The limits of the host's neighbour table."""
+"""The limits of the host's neighbour table, and whether the host is a router."""
 
 from pathlib import Path
 
@@ -55,3 +55,24 @@ def test_a_limit_that_cannot_be_set_is_logged_once(limits: Path, caplog: pytest.
     caplog.clear()
     assert sysctls.make_room_for_neighbours(1000, room) == room
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "is_router"),
+    [
+        ({}, False),
+        ({"a/9.conf": "# net.ipv4.ip_forward = 1"}, False),
+        ({"a/9.conf": "net.ipv4.ip_forward=1"}, True),
+        ({"b/9.conf": "-net/ipv4/ip_forward = 1"}, True),
+        ({"b/9.conf": "kernel.x = 1\nnet.ipv4.conf.all.forwarding = 1\n"}, True),
+        ({"b/1.conf": "net.ipv4.ip_forward=1", "a/9.conf": "net.ipv4.ip_forward=0"}, False),
+        ({"b/9.conf": "net.ipv4.ip_forward=1", "a/1.conf": "net.ipv4.ip_forward=0"}, True),
+        ({"b/9.conf": "net.ipv4.ip_forward=1", "a/9.conf": ""}, False),  # hidden by an empty file
+        ({"a/9.txt": "net.ipv4.ip_forward=1", "a/9.conf/x.conf": "net.ipv4.ip_forward=1"}, False),
+    ],
+)
+def test_a_host_is_a_router_by_sysctl_d(tmp_path: Path, files: dict[str, str], is_router: bool) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert sysctls.is_configured_to_forward([tmp_path / "a", tmp_path / "b", tmp_path / "missing"]) is is_router

@@ -7,6 +7,7 @@ import pytest
 from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 
 from solo5_systemd.host.checks import Host, Kernel
+from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.fingerprint import (
@@ -87,6 +88,9 @@ def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[s
     assert found.description.startswith(sentence)
 
 
+DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), remedy=("open it", "for good"))
+
+
 @pytest.mark.parametrize(
     "change, attributes",
     [
@@ -97,8 +101,8 @@ def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[s
         ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
         (
-            {"kernel": replace(GOOD.kernel, dropping_chains=("ip filter FORWARD",))},
-            {"driver.solo5.networks.problem": "forwarding is dropped by ip filter FORWARD"},
+            {"kernel": replace(GOOD.kernel, dropping_chains=(DROPPING,))},
+            {"driver.solo5.networks.problem": "ip filter FORWARD drops packets of solo5-default: open it && for good"},
         ),
     ],
 )

@@ -42,6 +42,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error("COMMAND is missing; --shell opens a shell instead, and --prepare boots nothing")
     if arguments.prepare and (arguments.command or arguments.shell):
         parser.error("--prepare boots nothing: leave COMMAND and --shell out")
+    if "beside" in arguments.extras and arguments.packages:
+        parser.error("--with beside is a tree of its own: leave --packages out")
     if arguments.machines and (arguments.backend != "container" or arguments.shell):
         parser.error("--machines needs --backend container, and a COMMAND instead of --shell")
     if arguments.shell and not sys.stdin.isatty():
@@ -63,9 +65,10 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--bare", action="store_true", help="leave this checkout's package out")
     group.add_argument(
-        "--with", dest="extras", choices=("nomad", "raw_exec"), action="append", default=[],
+        "--with", dest="extras", choices=("nomad", "raw_exec", "beside"), action="append", default=[],
         help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client); "
-        "raw_exec: these, and Nomad's raw_exec driver as a plugin (/usr/local/bin/raw_exec)",
+        "raw_exec: these, and Nomad's raw_exec driver as a plugin (/usr/local/bin/raw_exec); "
+        "beside: Docker, firewalld, ufw, libvirt and NetworkManager, none of them started",
     )  # fmt: skip
     group.add_argument(
         "--packages", type=lambda text: text.split(","), default=[], metavar="NAME,NAME…",

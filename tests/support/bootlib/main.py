@@ -61,9 +61,11 @@ def _boot(asked: argparse.Namespace) -> int:
 
 def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
     """Return the tree, its upper directory and the extras: made side by side, as far as they are not cached."""
-    tree = begun(lambda: trees.tree(trees.equipped(asked.packages), asked.release))
+    recipe = trees.BESIDE if "beside" in asked.extras else trees.equipped(asked.packages)
+    tree = begun(lambda: trees.tree(recipe, asked.release))
     contents = begun(lambda: _contents(asked))
-    extras = begun(lambda: agent.copies(raw_exec="raw_exec" in asked.extras) if asked.extras else [])
+    has_agent = {"nomad", "raw_exec"} & {*asked.extras}
+    extras = begun(lambda: agent.copies(raw_exec="raw_exec" in asked.extras) if has_agent else [])
     return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
 
 
@@ -99,8 +101,9 @@ def _several(wanted: Wanted, run: Path, asked: argparse.Namespace, copies: list[
 
 
 def _own_files() -> list[Copy]:
-    """The tests, the examples, and pytest's settings where pytest looks for them: in a folder above."""
+    """The tests, documentation and examples that they read, and pytest's settings in a folder above, where it looks."""
     return [
+        Copy(host=CHECKOUT / "docs", guest=Path("/srv/docs")),
         Copy(host=CHECKOUT / "examples", guest=Path("/srv/examples")),
         Copy(host=CHECKOUT / "tests", guest=Path("/srv/tests")),
         Copy(host=CHECKOUT / "pyproject.toml", guest=Path("/srv/pyproject.toml")),

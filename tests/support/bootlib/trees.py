@@ -12,12 +12,12 @@ from .report import lasting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A tree's name, its packages beyond Debian's essential ones, and a shell script that runs in it at the end."""
+    """A tree's name, its packages beyond Debian's essential ones, and shell scripts that run in it at the end."""
 
     name: str
     packages: tuple[str, ...]
     seconds: int  # told to the person waiting; measured on two cores with a near mirror
-    finish: Path | None = None
+    finish: tuple[Path, ...] = ()
 
 
 MACHINE = Recipe(
@@ -33,7 +33,20 @@ MACHINE = Recipe(
         "python3-pyelftools", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-pytest", "python3-pytest-timeout", "python3-pytest-asyncio",
     ),
-    finish=Path(__file__).parent / "finish-machine.sh",
+    finish=(Path(__file__).parent / "finish-machine.sh",),
+)  # fmt: skip
+
+# Other programs that change links, addresses and the packet filter: installed, and none of them starts by itself.
+BESIDE = replace(
+    MACHINE,
+    name="beside",
+    seconds=120,
+    packages=(
+        *MACHINE.packages,
+        "docker.io", "firewalld", "ufw", "iptables", "network-manager",
+        "libvirt-daemon-driver-network", "libvirt-daemon-config-network", "libvirt-clients", "dnsmasq-base",
+    ),
+    finish=(*MACHINE.finish, Path(__file__).parent / "finish-beside.sh"),
 )  # fmt: skip
 
 BUILD = Recipe(
@@ -50,7 +63,7 @@ BUILD = Recipe(
 GO = Recipe(name="go", packages=("golang-go", "ca-certificates"), seconds=60)
 
 # What a fresh machine has besides Debian's essential packages; all else is to come from the set-up.
-BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=Path(__file__).parents[2] / "machine/setup")
+BARE = Recipe(name="bare", packages=("git", "make"), seconds=90, finish=(Path(__file__).parents[2] / "machine/setup",))
 
 EMULATOR = Recipe(name="emulator", seconds=40, packages=("qemu-system-x86", "qemu-utils", "seabios"))
 
@@ -66,7 +79,7 @@ def tree(recipe: Recipe, release: str) -> Path:
     Raises:
         MachineError: mmdebstrap or the finishing script failed; its last lines are in the message.
     """
-    key = cache.digest(release, *recipe.packages, recipe.finish.read_text() if recipe.finish else "")
+    key = cache.digest(release, *recipe.packages, *[script.read_text() for script in recipe.finish] or [""])
     return cache.entry(recipe.name, key, lambda target: _make(recipe, release, target))
 
 
@@ -89,7 +102,7 @@ def _mmdebstrap(recipe: Recipe, release: str, sources: Path, target: Path) -> No
     options = [f"--aptopt={option}" for option in (*apt.carried_options(), 'Acquire::Languages "none"')]
     if recipe.finish:
         options.append(f"--customize-hook={_bring_keyring()}")
-        options.append(f'--customize-hook=chroot "$1" sh -eu < {shlex.quote(str(recipe.finish))}')
+    options += [f'--customize-hook=chroot "$1" sh -eu < {shlex.quote(str(script))}' for script in recipe.finish]
     enclosure.run(
         'exec mmdebstrap "$@"',
         "--variant=apt", "--mode=root", *options,

@@ -1,0 +1,339 @@
+"""Whether packet filters of other programs drop the packets of networks, and the commands that open them.
+
+A packet passes only if every table of nftables accepts it: the accept of table `ip solo5` does not overrule the drop of
+another. So the rules of the others are evaluated here as the kernel does, for one packet of each path of a network.
+"""
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from solo5_systemd.settings.model import HostPort, NetworkSettings
+
+_OURS = ("ip", "solo5")
+_FAMILIES = ("ip", "inet")
+_HOOKS = ("forward", "input")
+_REJECTING = ("drop", "reject")
+_ENDING = ("accept", "queue", *_REJECTING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppingChain:
+    """A base chain of another program that drops the packets of networks.
+
+    Attributes:
+        name: `FAMILY TABLE CHAIN`.
+        bridges: of the networks.
+        remedy: the commands of that program which accept the packets, to be typed as root.
+    """
+
+    name: str
+    bridges: Sequence[str]
+    remedy: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packet:
+    """A packet at a hook, by what is known of it; a match on anything else is taken not to match.
+
+    Attributes:
+        hook: `forward` or `input`.
+        iif: the link that it came by; empty: one that no rule names.
+        oif: the link that it leaves by; the same.
+        state: its conntrack state, such as `new`.
+        translated: its destination, or that of its connection, was translated: a published port.
+        port: the host's port that it is for; None: one that no rule names.
+    """
+
+    hook: str
+    iif: str
+    oif: str
+    state: str = "new"
+    translated: bool = False
+    port: HostPort | None = None
+
+
+class _End(Enum):
+    """How a chain ended: with a verdict, or without one."""
+
+    ACCEPT = "accept"
+    DROP = "drop"
+    RETURN = "return"
+
+
+class Filters:
+    """The rules of all programs, from libnftables' JSON listings."""
+
+    def __init__(self, listing: Iterable[Mapping[str, Any]]) -> None:
+        """Read the base chains at the hooks forward and input of IPv4, the rules and the sets."""
+        self._rules: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
+        self._sets: dict[tuple[str, str, str], Collection[Any]] = {}
+        self._chains: list[Mapping[str, Any]] = []
+        for item in listing:
+            for kind, body in item.items():
+                if kind == "chain" and is_filter(body):
+                    self._chains.append(body)
+                elif kind == "rule":
+                    self._rules.setdefault(_key(body, "chain"), []).append(body.get("expr", ()))
+                elif kind == "set":
+                    self._sets[_key(body, "name")] = body.get("elem", ())
+
+    def dropping(self, networks: Sequence[NetworkSettings], uplink: str) -> Sequence[DroppingChain]:
+        """Return the base chains that drop a packet of a network.
+
+        Args:
+            networks: those of the settings; one on a bridge of others is left out.
+            uplink: the link of the default route; empty without one.
+        """
+        own = [network for network in networks if network.join is None]
+        found = []
+        for chain in self._chains:
+            lacking = [(net, [p for p in packets(net, uplink) if self._drops(chain, p)]) for net in own]
+            lacking = [(network, dropped) for network, dropped in lacking if dropped]
+            if lacking:
+                family, table, _ = key = _key(chain, "name")
+                known = {name for of, in_table, name in self._rules if (of, in_table) == (family, table)}
+                found.append(
+                    DroppingChain(
+                        name=" ".join(key),
+                        bridges=[network.bridge for network, _ in lacking],
+                        remedy=list(
+                            dict.fromkeys(c for net, lost in lacking for c in _remedy(chain, known, net, lost))
+                        ),
+                    )
+                )
+        return found
+
+    def _drops(self, chain: Mapping[str, Any], packet: Packet) -> bool:
+        if chain["hook"] != packet.hook:
+            return False
+        end = self._walk(_key(chain, "name"), packet)
+        return end is _End.DROP or (end is _End.RETURN and chain.get("policy") == "drop")
+
+    def _walk(self, chain: tuple[str, str, str], packet: Packet) -> _End:
+        for rule in self._rules.get(chain, ()):
+            end = self._apply(chain, rule, packet)
+            if end is not None:
+                return end
+        return _End.RETURN
+
+    def _apply(self, chain: tuple[str, str, str], rule: Sequence[Any], packet: Packet) -> _End | None:
+        """Return how a rule ends its chain; None: the next rule follows."""
+        for statement in rule:
+            if not isinstance(statement, Mapping):
+                continue
+            [(kind, body)] = statement.items()
+            if kind == "match" and not self._matches(chain, body, packet):
+                return None
+            if kind == "xt" and not _is_target(body):
+                return None
+            if kind == "xt" and body["name"] == "REJECT":
+                return _End.DROP
+            if kind == "vmap":
+                kind, body = self._mapped(chain, body, packet)
+            if kind in _ENDING:
+                return _End.DROP if kind in _REJECTING else _End.ACCEPT
+            if kind == "return":
+                return _End.RETURN
+            if kind in ("jump", "goto"):
+                end = self._walk((*chain[:2], body["target"]), packet)
+                if end is not _End.RETURN or kind == "goto":
+                    return end
+        return None
+
+    def _mapped(self, chain: tuple[str, str, str], body: Mapping[str, Any], packet: Packet) -> tuple[str, Any]:
+        """Return the verdict of a verdict map; `continue` without one."""
+        value, data = _value(body["key"], packet), body["data"]
+        elements = data["set"] if isinstance(data, Mapping) and "set" in data else ()
+        for key, verdict in elements:
+            if value is not None and self._is_one_of(chain, value, key):
+                [(kind, target)] = verdict.items()
+                return kind, target
+        return "continue", None
+
+    def _matches(self, chain: tuple[str, str, str], body: Mapping[str, Any], packet: Packet) -> bool:
+        value = _value(body["left"], packet)
+        if value is None or body["op"] not in ("==", "!=", "in"):
+            return False
+        found = self._is_one_of(chain, value, body["right"])
+        if body["left"] == _CTSTATE and packet.translated:  # to iptables, it is one state more
+            found = found or self._is_one_of(chain, "dnat", body["right"])
+        return found is not (body["op"] == "!=")
+
+    def _is_one_of(self, chain: tuple[str, str, str], value: str, right: Any) -> bool:
+        if isinstance(right, Mapping):
+            right = right.get("set", right.get("range", ()))
+        if isinstance(right, str) and right.startswith("@"):
+            right = self._sets.get((*chain[:2], right[1:]), ())
+        if isinstance(right, list | tuple):
+            return any(self._is_one_of(chain, value, each) for each in right)
+        text = str(right)
+        return value.startswith(text[:-1]) if text.endswith("*") else value == text
+
+
+def packets(network: NetworkSettings, uplink: str) -> Iterator[Packet]:
+    """Yield a packet of each path of a network: out, to a published port, the replies, and to services of the host."""
+    inside = network.bridge
+    for translated in (False, True):
+        states = ("established", "new") if translated else ("new", "established")
+        ways = zip(((inside, uplink), (uplink, inside)), states, strict=True)
+        for (iif, oif), state in ways:
+            yield Packet(hook="forward", iif=iif, oif=oif, state=state, translated=translated)
+    for port in network.policy.host:
+        yield Packet(hook="input", iif=inside, oif="", port=port)
+
+
+def is_filter(chain: Mapping[str, Any]) -> bool:
+    """Return whether a chain of libnftables' JSON is a base chain of another program that IPv4 packets pass."""
+    ours = (chain["family"], chain["table"]) == _OURS
+    return chain["family"] in _FAMILIES and chain.get("hook") in _HOOKS and not ours
+
+
+def is_translation(chain: Mapping[str, Any]) -> bool:
+    """Return whether a chain is one of another program that can translate the source of IPv4 packets."""
+    ours = (chain["family"], chain["table"]) == _OURS
+    return (
+        chain["family"] in _FAMILIES and chain.get("hook") == "postrouting" and chain.get("type") == "nat" and not ours
+    )
+
+
+def translating(listing: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+    """Return the tables with a rule that translates sources: the host forwards packets for their programs."""
+    rules = (item["rule"] for item in listing if "rule" in item)
+    found = (rule for rule in rules if _has(rule, "masquerade", "snat", "MASQUERADE", "SNAT"))
+    return list(dict.fromkeys(f"{rule['family']} {rule['table']}" for rule in found))
+
+
+def drops_foreign(listing: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether chain forward of table `ip solo5` ends in a drop: of packets between other links."""
+    rules = [item["rule"] for item in listing if "rule" in item]
+    return bool(rules) and _has(rules[-1], "drop")
+
+
+def _has(rule: Mapping[str, Any], *kinds: str) -> bool:
+    """Return whether a rule has a statement of a kind, of nftables or, as `xt`, a target of iptables."""
+    statements = [each for each in rule.get("expr", ()) if isinstance(each, Mapping)]
+    return any(kind in each or kind == (each.get("xt") or {}).get("name") for each in statements for kind in kinds)
+
+
+LEGACY = "filter (iptables-legacy)"
+"""The name of the table filter of iptables' older kernel interface, which nftables neither lists nor evaluates."""
+
+
+def saved_listing(saved: str, table: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the output of iptables-save(8) for its table filter as libnftables would list a table without extensions.
+
+    libnftables has no more than the name of an extension of iptables (`xt`), such as conntrack.
+    """
+    for line in saved.splitlines():
+        words = shlex.split(line)
+        if line.startswith(":"):
+            name, policy = words[0][1:], words[1].lower()
+            hook = {"FORWARD": "forward", "INPUT": "input"}.get(name)
+            yield {"chain": {"family": "ip", "table": table, "name": name, "hook": hook, "policy": policy}}
+        elif words[:1] == ["-A"]:
+            yield {"rule": {"family": "ip", "table": table, "chain": words[1], "expr": list(_saved_rule(words[2:]))}}
+
+
+def has_extensions(listing: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a rule matches by an extension of iptables."""
+    statements = (each for item in listing for each in item.get("rule", {}).get("expr", ()))
+    return any(isinstance(each, Mapping) and "xt" in each and not _is_target(each["xt"]) for each in statements)
+
+
+def _is_target(extension: Mapping[str, Any] | None) -> bool:
+    """Return whether an extension of iptables is a target; one that is listed without attributes is taken not to be."""
+    return extension is not None and extension.get("type") == "target"
+
+
+_PORT = {"payload": {"protocol": "th", "field": "dport"}}
+_CTSTATE = {"ct": {"key": "ctstate"}}
+_MATCHES = {
+    "-i": {"meta": {"key": "iifname"}},
+    "-o": {"meta": {"key": "oifname"}},
+    "--ctstate": _CTSTATE,
+    "--state": {"ct": {"key": "state"}},
+    "--dst-type": {"fib": {"result": "type", "flags": ["daddr"]}},
+    "-p": {"meta": {"key": "l4proto"}},
+    "--dport": _PORT,
+    "--dports": _PORT,
+}
+_TARGETS = {"ACCEPT": "accept", "DROP": "drop", "REJECT": "reject", "RETURN": "return"}
+_WITHOUT_EFFECT = ("-m", "--comment", "--reject-with")
+
+
+def _saved_rule(words: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the statements of a rule: pairs of an option and its value, and `!` before a negated one."""
+    rest, op = list(words), "=="
+    while rest:
+        option = rest.pop(0)
+        if option == "!":
+            op = "!="
+            continue
+        value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+        if option in _MATCHES:
+            is_link = option in ("-i", "-o")
+            right = [value.replace("+", "*")] if is_link else value.lower().split(",")
+            yield {"match": {"op": op, "left": _MATCHES[option], "right": right}}
+        elif option in ("-j", "-g") and value in _TARGETS:
+            yield {_TARGETS[value]: None}
+        elif option in ("-j", "-g"):
+            yield {"jump" if option == "-j" else "goto": {"target": value}}
+        elif option not in _WITHOUT_EFFECT:
+            yield {"xt": {"type": "match"}}
+        op = "=="
+
+
+def _key(body: Mapping[str, Any], name: str) -> tuple[str, str, str]:
+    return body["family"], body["table"], body[name]
+
+
+def _value(left: Any, packet: Packet) -> str | None:
+    """Return the value of an expression for a packet; None: unknown."""
+    match left:
+        case {"meta": {"key": "iifname" | "iif"}}:
+            return packet.iif
+        case {"meta": {"key": "oifname" | "oif"}}:
+            return packet.oif
+        case {"meta": {"key": "nfproto"}}:
+            return "ipv4"
+        case {"meta": {"key": "l4proto"}} if packet.port:
+            return packet.port.protocol
+        case {"payload": {"protocol": protocol, "field": "dport"}} if packet.port:
+            return str(packet.port.port) if protocol in ("th", packet.port.protocol) else None
+        case {"payload": {"protocol": "ip", "field": "protocol"}} if packet.port:
+            return packet.port.protocol
+        case {"fib": {"result": "type", "flags": "daddr" | ["daddr"]}}:
+            return "local" if packet.hook == "input" else "unicast"
+        case {"ct": {"key": "state" | "ctstate"}}:
+            return packet.state
+        case {"ct": {"key": "status"}}:
+            return "dnat" if packet.translated else "none"
+        case _:
+            return None
+
+
+def _remedy(
+    chain: Mapping[str, Any], known: Collection[str], network: NetworkSettings, lost: Sequence[Packet]
+) -> Iterator[str]:
+    """Yield the commands, in the words of the program to which a chain belongs."""
+    family, table, name = _key(chain, "name")
+    bridge = shlex.quote(network.bridge)
+    iptables = "iptables-legacy" if table == LEGACY else "iptables"
+    is_input = chain["hook"] == "input"
+    if table == "firewalld":
+        yield f"firewall-cmd --permanent --zone=trusted --add-interface={bridge}"
+        yield "firewall-cmd --reload"
+    elif not is_input and "DOCKER-USER" in known:
+        yield from (f"{iptables} -I DOCKER-USER {way} {bridge} -j ACCEPT" for way in ("-i", "-o"))
+    elif any(each.startswith("ufw-") for each in known):
+        ports = [f"ufw allow in on {bridge} to any port {p.port.port} proto {p.port.protocol}" for p in lost if p.port]
+        yield from ports or [f"ufw route allow {way} on {bridge}" for way in ("in", "out")]
+    elif family == "ip" and re.fullmatch("FORWARD|INPUT", name):
+        yield from (f"{iptables} -I {name} {way} {bridge} -j ACCEPT" for way in ("-i", "-o")[: 1 if is_input else 2])
+    else:
+        ways = ("iifname", "oifname")[: 1 if is_input else 2]
+        yield from (f"nft insert rule {family} {table} {name} {way} {bridge} accept" for way in ways)

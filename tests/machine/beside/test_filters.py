@@ -1,0 +1,128 @@
+"""Packet filters of other programs: what they drop is what `solo5ctl doctor` has, and its command opens it for good."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, remedy
+from tests.machine.conftest import Machine, Outside, Runner, eventually, ok
+from tests.machine.test_network import web
+from tests.support.doc_tables import DOCS
+
+DOCKER = Program(
+    "docker",
+    first=["systemctl start docker"],
+    again=["systemctl restart docker", "systemctl reload docker"],
+    last=["systemctl stop docker.socket docker containerd"],
+)
+FIREWALLD = Program(
+    "firewalld",
+    first=["systemctl start firewalld"],
+    again=["firewall-cmd --reload", "firewall-cmd --complete-reload", "systemctl restart firewalld"],
+    last=["systemctl stop firewalld", "rm -f /etc/firewalld/zones/trusted.xml*"],
+)
+UFW = Program(
+    "ufw",
+    first=["ufw --force enable"],
+    again=["ufw reload", "/usr/lib/ufw/ufw-init restart", "systemctl restart ufw"],
+    last=["ufw --force reset", "systemctl stop ufw", "systemctl disable ufw"],
+)
+IPTABLES = Program(
+    "iptables",
+    first=["iptables -P FORWARD DROP"],
+    again=["iptables-save > /tmp/rules; iptables-restore /tmp/rules"],
+    last=["iptables -P FORWARD ACCEPT"],
+)
+NFTABLES = Program(
+    "nftables",
+    first=["echo 'table inet own { chain own { type filter hook forward priority 5; policy drop; }; }' | nft -f -"],
+    again=["nft list table inet own > /tmp/rules; nft delete table inet own; nft -f /tmp/rules"],
+    last=[],
+)
+LEGACY = Program(
+    "iptables-legacy",
+    first=["iptables-legacy -P FORWARD DROP"],
+    again=["iptables-legacy-save > /tmp/rules; iptables-legacy-restore /tmp/rules"],
+    last=["iptables-legacy -P FORWARD ACCEPT; iptables-legacy -F"],
+)
+OPENED = Program(
+    "iptables with rules for us",
+    first=[
+        "iptables -P FORWARD DROP",
+        "iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "iptables -A FORWARD -m conntrack --ctstate DNAT -m comment --comment 'published ports' -j ACCEPT",
+        "iptables -A FORWARD -i solo5-+ ! -o docker0 -j ACCEPT",
+    ],
+    again=["iptables-save > /tmp/rules; iptables-restore /tmp/rules"],
+    last=["iptables -P FORWARD ACCEPT"],
+)
+KUBE_PROXY = Program(
+    "rules as of kube-proxy",  # in its mode iptables, by its documentation: the program is not in Debian
+    first=[
+        "iptables -N KUBE-FORWARD; iptables -I FORWARD -m comment --comment 'kubernetes forwarding' -j KUBE-FORWARD",
+        "iptables -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
+        "iptables -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
+        "iptables -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "iptables -N KUBE-FIREWALL; iptables -I INPUT -j KUBE-FIREWALL; iptables -I OUTPUT -j KUBE-FIREWALL",
+        "iptables -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT "
+        "-j DROP",
+        "iptables -t nat -N KUBE-POSTROUTING; iptables -t nat -I POSTROUTING -j KUBE-POSTROUTING",
+        "iptables -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "iptables -t nat -A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+    ],
+    again=["iptables-save > /tmp/rules; iptables-restore /tmp/rules"],
+    last=[],
+)
+DOCUMENTED = (DOCS / "network.md").read_text()
+PROGRAMS = [DOCKER, FIREWALLD, UFW, IPTABLES, NFTABLES, LEGACY, OPENED, KUBE_PROXY]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_what_doctor_advises_opens_all_ways_for_good(
+    machine: Machine, outside: Outside, run: Runner, program: Program, order: str
+) -> None:
+    try:
+        if order == "before":
+            program.do(program.first)
+        guest = Guest(run, outside)
+        if order == "after":
+            assert guest.ways() == WAYS
+            program.do(program.first)
+        ways = guest.ways()
+        assert "from here" in ways
+        assert (doctor()["verdict"] == "ok") == (ways == WAYS), doctor()
+        if ways != WAYS:
+            command = remedy()
+            assert f"`{command}`" in DOCUMENTED or program in (NFTABLES, LEGACY)
+            ok("sh", "-ec", command)
+            assert guest.ways() == WAYS
+        for command in program.again if order == "before" else []:  # its rules are the same in both
+            program.do([command])
+            assert (guest.ways(), doctor()["verdict"]) == (WAYS, "ok"), command
+    finally:
+        program.do(program.last)
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    """The gateway of a network whose guests may send to UDP port 9999 of the host."""
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text('[network.default]\nipv4 = "10.99.0.0/24"\nhost = ["9999/udp"]\n')
+    yield "10.99.0.1"
+    extra.unlink()
+
+
+@pytest.mark.parametrize("program", [UFW, FIREWALLD], ids=lambda program: program.name)
+def test_a_service_of_the_host_that_a_network_opens_is_opened_there_as_well(
+    machine: Machine, cleared: None, served: str, run: Runner, program: Program
+) -> None:
+    try:
+        program.do(program.first)
+        web(run, f"--send={served}:9999")
+        assert heard(served) == ""
+        ok("sh", "-ec", remedy())
+        eventually(lambda: heard(served).startswith("10.99.0."), "datagrams of the guest arrive")
+        assert doctor()["verdict"] == "ok"
+    finally:
+        program.do(program.last)
