@@ -8,12 +8,12 @@ _solo5ctl_options() {
         "") echo "--help --version --no-color -h" ;;
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --label= --log-field=" \
-                "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --dns= --dns-search= --hostname= --block=" \
-                "--json --no-color" \
+                "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --egress= --rate= --dns= --dns-search=" \
+                "--hostname= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;
-        inspect | wait | image | doctor | "network inspect") echo "--help --json --no-color -h" ;;
+        inspect | wait | image | doctor | "network inspect" | "network repairs") echo "--help --json --no-color -h" ;;
         logs) echo "--help --follow --tail= --timestamps --json --no-color -h -f -n= -t" ;;
         stop) echo "--help --time= --signal= --no-color -h -t= -s=" ;;
         kill) echo "--help --signal= --no-color -h -s=" ;;
@@ -81,7 +81,7 @@ _solo5ctl() {
     done
     if [[ $verb == network ]]; then
         case ${COMP_WORDS[index + 1]-} in
-            ls | inspect) ((index + 1 < COMP_CWORD)) && verb="network ${COMP_WORDS[++index]}" ;;
+            ls | inspect | repairs) ((index + 1 < COMP_CWORD)) && verb="network ${COMP_WORDS[++index]}" ;;
         esac
     fi
 
@@ -116,7 +116,7 @@ _solo5ctl() {
         run | image) _solo5ctl_files "$current" ;;
         stop | kill | freeze | thaw | stats) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
-        network) _solo5ctl_words "ls inspect" "$current" ;;
+        network) _solo5ctl_words "ls inspect repairs" "$current" ;;
         "network inspect")
             _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current"
             ;;

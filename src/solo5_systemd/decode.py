@@ -6,7 +6,7 @@ expected.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
@@ -142,6 +142,14 @@ class Fields:
     def wrong(self, key: str, value: object, expected: str) -> Solo5Error:
         """Return the error for a value of the right type that is out of bounds."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
+
+    def parsed_list(self, key: str, parse: Callable[[Sequence[str]], T]) -> T:
+        """Return the result of `parse` for a list of strings; an error of `parse` is raised as by `parsed`."""
+        texts = self.texts(key)
+        try:
+            return parse(texts)
+        except Solo5Error as error:
+            raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
 
     def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
         """Return a list of any values."""

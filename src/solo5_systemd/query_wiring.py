@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.task import Endpoints
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.names import DeviceName, TaskName
-    from solo5_systemd.network.model import NetworkOverview, Reservation
+    from solo5_systemd.network.model import NetworkOverview, RecordedRepair, Reservation
     from solo5_systemd.network.tap_counters import Traffic
     from solo5_systemd.unit.exit_messages import ExitMessages
     from solo5_systemd.unit.state import UnitState
@@ -120,6 +120,13 @@ class RecordedNetworks:
         except (RemoteError, HostError):
             return _in_event_loop(_networks())
         return tuple(NetworkOverview.from_wire(tuple(row)) for row in rows)
+
+    async def recent_repairs(self) -> "Sequence[RecordedRepair]":
+        """Return the last repairs, newest first."""
+        from solo5_systemd.network.lease_files import STATE
+        from solo5_systemd.network.repair_log import read_repairs
+
+        return read_repairs(STATE)
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         """Return the kernel's counters of every tap, by task and NIC."""

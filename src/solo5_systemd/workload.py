@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -71,6 +72,8 @@ class Workload:
         nics: one request for each NET_BASIC device; empty: each joins the default network.
         namespace: path of the network namespace to run in; empty: the host's own.
         publish: ports to publish; in a namespace, of its addresses and its loopback.
+        limits: of each NIC whose request has none.
+        publish: ports to publish.
         disks: one for each BLOCK_BASIC device.
         tender: required tender; None: any.
         slice: `solo5.slice` or one below it; None: `solo5.slice`.
@@ -94,6 +97,7 @@ class Workload:
     cpu_weight: int | None = None
     nics: tuple[NicRequest, ...] = ()
     namespace: str = ""
+    limits: Limits = NO_LIMITS
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None

@@ -19,6 +19,7 @@ from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.dbus_api.message_bus import connect
 from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.names import TaskName, device_name, network_name
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import (
     Lease,
     NicRequest,
@@ -28,6 +29,7 @@ from solo5_systemd.network.model import (
     ipv4_address,
     mac_address,
 )
+from solo5_systemd.network.repair_log import FILE
 
 NAME = "org.solo5.Network1"
 PATH = "/org/solo5/Network1"
@@ -232,12 +234,15 @@ class Client(Networkd):
 _DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
-def nic(name: str, network: str = "default", ip: str | None = None, mac: str | None = None) -> NicRequest:
+def nic(
+    name: str, network: str = "default", ip: str | None = None, mac: str | None = None, limits: Limits = NO_LIMITS
+) -> NicRequest:
     return NicRequest(
         nic=device_name(name),
         network=network_name(network),
         ipv4=ipv4_address(ip) if ip else None,
         mac=mac_address(mac) if mac else None,
+        limits=limits,
     )
 
 
@@ -278,7 +283,8 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
         service.end()
     assert host_state() == before
     # A request has the life of its task's unit, which has none here.
-    assert [path for path in service.state.rglob("*") if path.is_file() and path.parent.name != "requests"] == []
+    files = (path for path in service.state.rglob("*") if path.is_file() and path.name != FILE)
+    assert [path for path in files if path.parent.name != "requests"] == []
     assert "Traceback" not in service.log.read_text()
 
 

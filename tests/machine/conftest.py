@@ -109,7 +109,9 @@ class Machine:
             "units": sorted(_units()),
             "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
             "descriptors": unit_property("solo5-relay.service", "NFileDescriptorStore"),
-            "leases": sorted(str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file()),
+            "leases": sorted(
+                str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and p.name != "repairs.json"
+            ),
             "users": sorted(str(p) for place in ("solo5/users", "userdb") for p in Path("/run", place).glob("[!.]*")),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,

@@ -245,7 +245,21 @@ def test_ended_task_gives_its_ports_back(run: Runner) -> None:
 
 def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
     call = "org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1".split()
-    ok("busctl", "call", *call, "Reserve", "sa(ssss)a(ssqqs)", "nobody", "1", "service", "default", "", "", "0")
+    ok(
+        "busctl",
+        "call",
+        *call,
+        "Reserve",
+        "sa(ssss)a(ssqqs)a(sss)",
+        "nobody",
+        "1",
+        "service",
+        "default",
+        "",
+        "",
+        "0",
+        "0",
+    )
     assert "nobody" in ok("busctl", "call", *call, "Leases")
     eventually(lambda: "nobody" not in ok("busctl", "call", *call, "Leases"), "it is gone", 120)
 

@@ -9,8 +9,8 @@ _COUNTED = re.compile(r"\n\s*elements = \{[^{}]*(ct count|limit rate)[^{}]*\}")
 """Guests with connections of their own, and with broadcasts."""
 
 
-_CONTACTED = re.compile(r"(set contacted \{[^{}]*?)\n\s*elements = \{[^{}]*\}")
-"""UDP ports of the host that had a flow."""
+_CONTACTED = re.compile(r"(set (?:contacted|dropped_\w+) \{[^{}]*?)\n\s*elements = \{[^{}]*\}")
+"""UDP ports of the host that had a flow; links with dropped packets."""
 
 
 def settled(listing: str) -> str:

@@ -14,6 +14,7 @@ from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.names import DeviceName, TaskName, task_name
+from solo5_systemd.network.guest_limits import limits_to_wire
 from solo5_systemd.network.lease_files import (
     STATE,
     read_lease_record,
@@ -30,9 +31,12 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Preview,
+    RecordedRepair,
     Repair,
     Reservation,
+    limits_of,
 )
+from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, read_traffic
 
 _TIMEOUT_S = 90.0
@@ -69,25 +73,15 @@ class Networkd:
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        request = _request(task, nics, ports)
-        if namespace:
-            (leases,) = await self._call("ReserveInNamespace", *request, namespace)
-        else:
-            (leases,) = await self._call("Reserve", *request, list(names.to_wire()))
-        return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports))
+        (leases,) = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
+        return _reservation(task, leases, nics, ports)
 
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        request = _request(task, nics, ports)
-        if namespace:
-            leases, nft = await self._call("PreviewInNamespace", *request, namespace)
-        else:
-            leases, nft = await self._call("Preview", *request)
-        return Preview(
-            reservation=Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports)), nft=nft
-        )
+        leases, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
+        return Preview(reservation=_reservation(task, leases, nics, ports), nft=nft)
 
     async def attach(self, task: TaskName) -> None:
         """Make the taps and firewall elements of a task's reservation.
@@ -134,6 +128,10 @@ class Networkd:
         (networks,) = await self._call("Networks")
         return tuple(NetworkOverview.from_wire(tuple(network)) for network in networks)
 
+    async def recent_repairs(self) -> Sequence[RecordedRepair]:
+        """Return the last repairs, newest first."""
+        return read_repairs(self._state)
+
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """Return the kernel's counters of every tap, by task and NIC."""
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
@@ -172,7 +170,14 @@ class Networkd:
 
 def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:
     # The D-Bus libraries marshal a struct from a list only, not from a tuple.
-    return task, [list(nic.to_wire()) for nic in nics], [list(port.to_wire()) for port in ports]
+    wires = [list(nic.to_wire()) for nic in nics], [list(port.to_wire()) for port in ports]
+    return task, *wires, limits_to_wire(limits_of(nics))
+
+
+def _reservation(
+    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+) -> Reservation:
+    return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports), limits=limits_of(nics))
 
 
 def _lease(wire: Sequence[Any]) -> Lease:

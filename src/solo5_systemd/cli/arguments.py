@@ -5,7 +5,7 @@ Each raises InvalidRequestError with one sentence that has the option, the text 
 
 import re
 import signal as signals
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.errors import InvalidRequestError
@@ -14,6 +14,7 @@ from solo5_systemd.unit.log_fields import label
 
 if TYPE_CHECKING:
     from solo5_systemd.block.model import DiskRequest
+    from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import NicRequest
     from solo5_systemd.workload import Publish, StopSignal
 
@@ -180,6 +181,43 @@ def publish(text: str) -> "Publish":
         port=_port(port, text),
         protocol=port_protocol(protocol) if slash else Protocol.TCP,
     )
+
+
+def egress_entry(text: str) -> str:
+    """Check an entry of an egress list, and return it.
+
+    Raises:
+        InvalidRequestError: malformed, or a name.
+    """
+    from solo5_systemd.settings.egress import egress
+
+    egress([text])
+    return text
+
+
+def rate_entry(text: str) -> str:
+    """Check a rate limit, and return it.
+
+    Raises:
+        InvalidRequestError: malformed, or out of range.
+    """
+    from solo5_systemd.settings.rate import rate
+
+    rate([text])
+    return text
+
+
+def limits(egress_entries: "Sequence[str]", rates: "Sequence[str]") -> "Limits":
+    """Return the limits of all NICs of a task.
+
+    Raises:
+        InvalidRequestError: too many entries, `none` beside others, or a rate that is given twice.
+    """
+    from solo5_systemd.network.guest_limits import Limits
+    from solo5_systemd.settings.egress import egress
+    from solo5_systemd.settings.rate import rate
+
+    return Limits(egress=egress(egress_entries) if egress_entries else None, rate=rate(rates))
 
 
 def dns_server(text: str) -> str:

@@ -17,6 +17,7 @@ from solo5_systemd import __version__
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.network.tap_counters import Counters, Traffic
 
@@ -114,6 +115,7 @@ def families(
         known = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=kind, help=text, values=known)
     yield from _network_families(networks)
+    yield from _drop_families(endpoints, networks)
 
 
 def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints]) -> Iterator[Family]:
@@ -171,6 +173,32 @@ def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
         found = [({"network": network.name}, read(network)) for network in known]
         values = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)
+
+
+def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkOverview]) -> Iterator[Family]:
+    counted = {network.name: network.dropped for network in networks if network.up}
+    yield Family(
+        name="solo5_task_network_filtered_packets",
+        kind=Kind.COUNTER,
+        help="Packets of a NIC dropped by a rule of the packet filter.",
+        values=[
+            ({"task": task, "nic": nic, "rule": rule}, count)
+            for task, found in endpoints.items()
+            for nic, rules in of_nics(found.nics, counted).items()
+            for rule, count in rules.items()
+        ],
+    )
+    yield Family(
+        name="solo5_network_filtered_packets",
+        kind=Kind.COUNTER,
+        help="Packets from or to a network dropped by a rule of the packet filter.",
+        values=[
+            ({"network": name, "rule": rule}, count)
+            for name, dropped in counted.items()
+            for rule, count in dropped.by_rule().items()
+            if rule not in (*OF_GUESTS, *OF_TAPS)
+        ],
+    )
 
 
 _NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (

@@ -90,10 +90,15 @@ class Parser(argparse.ArgumentParser):
 
 
 class VerbParser(Parser):
-    """The parser of one verb; its options are loaded on first use."""
+    """The parser of one verb; its options are loaded on first use.
+
+    Attributes:
+        rewrite: applied to the verb's arguments before they are parsed.
+    """
 
     def __init__(self, *, verb: str, **settings: Any) -> None:
         super().__init__(**settings)
+        self.rewrite: Callable[[list[str]], list[str]] = list
         self._verb = verb
         self._loaded = False
 
@@ -108,7 +113,7 @@ class VerbParser(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Load the verb's options, then parse."""
         self.load()
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(self.rewrite(list(args)), namespace)
 
 
 def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser]]:

@@ -1,12 +1,14 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Endpoints, Phase, Task
 
 if TYPE_CHECKING:
+    from solo5_systemd.names import DeviceName
+    from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import Lease, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome
 
@@ -77,7 +79,11 @@ def _port(host_ip: str, host_port: int, port: int, protocol: str) -> str:
     return f"{host_ip or '0.0.0.0'}:{host_port}->{port}/{protocol}"  # noqa: S104 - shown, never bound
 
 
-def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
+Drops = Mapping["DeviceName", Mapping[str, int]]
+"""The packets of each NIC that the packet filter has dropped, by rule."""
+
+
+def task_fields(task: Task, now: int, drops: Drops | None = None) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now)
@@ -102,6 +108,14 @@ def task_fields(task: Task, now: int) -> Iterator[tuple[str, str]]:
         yield "Network", f"namespace {task.network_namespace}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
+    for nic, limits in task.reservation.limits.items() if task.reservation else ():
+        egress, rate = limits.to_wire()
+        if egress:
+            yield "Egress", f"{nic} {egress}"
+        if rate:
+            yield "Rate", f"{nic} {rate}"
+    for nic, rules in (drops or {}).items():
+        yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for request in task.reservation.ports if task.reservation else ():
         yield "Port", f"{port(request)} ({request.nic})"
 
@@ -131,7 +145,7 @@ def lease_text(lease: "Lease") -> str:
     )
 
 
-def task_json(task: Task) -> dict[str, object]:
+def task_json(task: Task, drops: Drops | None = None) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "name": task.name,
@@ -156,7 +170,8 @@ def task_json(task: Task) -> dict[str, object]:
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
-    return known | reservation_json(task.reservation) | {"log_fields": _user_fields(task)}
+    counted = {"drops": {nic: dict(rules) for nic, rules in drops.items()}} if drops else {}
+    return known | reservation_json(task.reservation) | counted | {"log_fields": _user_fields(task)}
 
 
 def _user_fields(task: Task) -> dict[str, str]:
@@ -184,7 +199,9 @@ def reservation_json(reservation: "Reservation | None") -> dict[str, object]:
     """Return the keys `nics` and `ports`; both are empty lists without a reservation."""
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
-    return {"nics": [_lease_json(each) for each in leases], "ports": [_port_json(each) for each in published]}
+    limits = reservation.limits if reservation else {}
+    nics = [_lease_json(each) | _limits_json(limits.get(each.nic)) for each in leases]
+    return {"nics": nics, "ports": [port_json(each) for each in published]}
 
 
 def _lease_json(lease: "Lease") -> dict[str, object]:
@@ -200,7 +217,16 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
     }
 
 
-def _port_json(request: "PortRequest") -> dict[str, object]:
+def _limits_json(limits: "Limits | None") -> dict[str, object]:
+    """Return the keys `egress` and `rate`, as a job has them; absent without limits."""
+    if limits is None:
+        return {}
+    document: dict[str, object] = {} if limits.egress is None else {"egress": [*map(str, limits.egress)]}
+    return document | ({"rate": str(limits.rate).split()} if str(limits.rate) else {})
+
+
+def port_json(request: "PortRequest") -> dict[str, object]:
+    """Return a published port as a JSON object."""
     return {
         "nic": request.nic,
         "host_ip": str(request.host_ip or "0.0.0.0"),  # noqa: S104 - shown, never bound

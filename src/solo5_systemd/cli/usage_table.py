@@ -6,6 +6,7 @@ from dataclasses import asdict
 from solo5_systemd.cgroup.usage import Pressure, Usage, cpu_percent
 from solo5_systemd.cli.render import UNKNOWN, size
 from solo5_systemd.engine.task import Sample
+from solo5_systemd.names import DeviceName
 
 HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
 WIDE_HEADER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")
@@ -51,11 +52,15 @@ def usage_json(name: str, before: Sample | None, now: Sample) -> dict[str, objec
             "memory": _without_none(asdict(usage.memory)),
             "io": _without_none(asdict(usage.io)),
             "disks": [{"device": device} | _without_none(asdict(disk)) for device, disk in (usage.disks or {}).items()],
-            "nics": [{"nic": nic} | asdict(traffic) for nic, traffic in now.nics.items()],
+            "nics": [{"nic": nic} | asdict(traffic) | _drops_json(now, nic) for nic, traffic in now.nics.items()],
             "processes": usage.processes,
             "pressure": {name: _pressure(each) for name, each in (usage.pressure or {}).items()},
         }
     )
+
+
+def _drops_json(now: Sample, nic: DeviceName) -> dict[str, object]:
+    return {"drops": dict(now.drops[nic])} if nic in now.drops else {}
 
 
 def _percent(before: Sample | None, now: Sample) -> float | None:

@@ -117,7 +117,7 @@ class Service:
 
     async def _reply(self, message: Message) -> Message:
         method = self._interface.methods[message.member]
-        if message.signature not in (method.in_signature, method.earlier or method.in_signature):
+        if message.signature != method.in_signature:
             raise InvalidRequestError(
                 f"{message.member} was called with signature {message.signature!r}: expected {method.in_signature!r}."
             )

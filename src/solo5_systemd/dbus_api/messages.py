@@ -79,13 +79,11 @@ class Method:
         in_signature: D-Bus signature of its arguments.
         out_signature: D-Bus signature of its reply.
         names: of arguments and results, separated by blanks.
-        earlier: the signature without arguments that an earlier version, whose process may still run, does not send.
     """
 
     in_signature: str
     out_signature: str
     names: str
-    earlier: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Preview,
+    RecordedRepair,
     Repair,
     Reservation,
 )
@@ -153,6 +154,9 @@ class NetworkQueries(Protocol):
 
     async def networks(self) -> Sequence[NetworkOverview]:
         """Return all networks, configured or in use."""
+
+    async def recent_repairs(self) -> Sequence[RecordedRepair]:
+        """Return the last repairs, newest first, without a D-Bus call."""
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         """Return the kernel's counters of every tap by task and NIC, without a D-Bus call."""

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -62,13 +62,28 @@ class Queries:
         """Return the addresses and published ports of the tasks with a lease record, as text."""
         return await self.backends.networks.endpoints()
 
-    async def samples(self) -> "Mapping[TaskName, Sample]":
-        """Return the resource usage of each running task, without a D-Bus call."""
+    async def samples(self, *, drops: bool = False) -> "Mapping[TaskName, Sample]":
+        """Return the resource usage of each running task, without a D-Bus call.
+
+        Args:
+            drops: with the dropped packets of each NIC, by a call of the network service if there are any NICs.
+        """
         from solo5_systemd.engine.task import Sample
 
         usages = await self.backends.usages.usages()
         traffic = await self.backends.networks.traffic() if usages else {}
-        return {task: Sample(usage=usages[task], nics=traffic.get(task, {})) for task in sorted(usages)}
+        dropped = await self.drops() if drops and traffic else {}
+        return {
+            task: Sample(usage=usages[task], nics=traffic.get(task, {}), drops=dropped.get(task, {}))
+            for task in sorted(usages)
+        }
+
+    async def drops(self) -> "Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]":
+        """Return the packets of each NIC that the packet filter has dropped, by rule; root only."""
+        from solo5_systemd.network.drops import of_nics
+
+        counted = {network.name: network.dropped for network in await self.backends.networks.networks()}
+        return {task: of_nics(found.nics, counted) for task, found in (await self.endpoints()).items()}
 
     async def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
         """Yield the lines of a task's console that are in the journal; with `last`, that many at most."""

@@ -27,6 +27,7 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
@@ -379,7 +380,7 @@ class Starter:
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
         match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
-        nics = _in_manifest_order(_in_namespace(workload, nics), manifest)
+        nics = _with_limits(_in_manifest_order(_in_namespace(workload, nics), manifest), workload.limits)
         if workload.tender not in (None, manifest.target):
             raise InvalidRequestError(
                 f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, "
@@ -631,6 +632,11 @@ def _in_manifest_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[
     """Return NICs in the order of the image's manifest."""
     names = manifest.names(DeviceKind.NET_BASIC)
     return tuple(sorted(nics, key=lambda nic: names.index(nic.nic)))
+
+
+def _with_limits(nics: Sequence[NicRequest], limits: Limits) -> tuple[NicRequest, ...]:
+    """Return the NICs, each with its own egress and rate limits or else the task's."""
+    return tuple(replace(nic, limits=nic.limits.or_else(limits)) for nic in nics)
 
 
 def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -173,10 +173,12 @@ class Sample:
     Attributes:
         usage: of its cgroup.
         nics: counters of each attached NIC.
+        drops: packets of each NIC that the packet filter has dropped, by rule; empty: not read.
     """
 
     usage: "Usage"
     nics: "Mapping[DeviceName, Traffic]"
+    drops: "Mapping[DeviceName, Mapping[str, int]]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@
     networks/NAME.json     a network in use
     sysctls/before.json    the saved sysctls
     namespaces/KEY/        networks and sysctls of another network namespace than the host's
+    repairs.json           the last repairs
 
 The network service writes them. Engines make the marks, and remove a request with its task.
 """
@@ -31,7 +32,8 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import LeaseRecord, Network
+from solo5_systemd.network.model import LeaseRecord, Network, Repair
+from solo5_systemd.network.repair_log import record_repair
 
 STATE = Path("/run/solo5/network")
 
@@ -231,6 +233,10 @@ class LeaseStore:
     def remove_sysctls(self) -> None:
         """Remove the saved sysctl values; idempotent."""
         (self._sysctls / "before.json").unlink(missing_ok=True)
+
+    def record_repair(self, repair: Repair) -> None:
+        """Add a repair to the file of the last ones."""
+        record_repair(repair, self._directory)
 
     def damaged_tasks(self) -> tuple[TaskName, ...]:
         """Return the tasks with a damaged lease record."""

@@ -6,6 +6,7 @@ from typing import cast
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
+from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
 from solo5_systemd.network.model import (
     LEASE_SIGNATURE,
     NAMES_SIGNATURE,
@@ -21,6 +22,8 @@ from solo5_systemd.network.model import (
     PortRequest,
     Reservation,
     ipv4_address,
+    limits_of,
+    with_limits,
 )
 from solo5_systemd.settings.model import Join, address_pool, network_policy, policy_table
 
@@ -39,6 +42,7 @@ def lease_record_document(record: LeaseRecord) -> dict[str, object]:
         "ports": [port.to_wire() for port in record.reservation.ports],
         **({"namespace": record.namespace} if record.namespace else {}),
         **({} if record.names == UNNAMED else {"names": record.names.to_wire()}),
+        **({"limits": limits_to_wire(limits)} if (limits := record.reservation.limits) else {}),
     }
 
 
@@ -59,12 +63,17 @@ def parse_lease_record(document: object) -> LeaseRecord:
     )
     if not {port.nic for port in ports} <= {lease.nic for lease in leases}:
         raise fields.wrong("ports", [port.nic for port in ports], "ports of its own NICs")
+    nics = tuple(
+        NicRequest.from_wire(cast("tuple[str, str, str, str]", wire))
+        for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
+    )
+    if fields.has("limits"):  # a record of before there were limits, and of a task without any, has none
+        nics = with_limits(nics, cast("Sequence[Sequence[str]]", _tuples(fields, document, "limits", LIMITS_SIGNATURE)))
     return LeaseRecord(
-        reservation=Reservation(task=fields.parsed("task", task_name), leases=leases, ports=ports),
-        nics=tuple(
-            NicRequest.from_wire(cast("tuple[str, str, str, str]", wire))
-            for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
+        reservation=Reservation(
+            task=fields.parsed("task", task_name), leases=leases, ports=ports, limits=limits_of(nics)
         ),
+        nics=nics,
         state=fields.parsed("state", LeaseState),
         expires=fields.integer("expires", low=0, high=1 << 53),
         namespace=fields.text("namespace") if fields.has("namespace") else "",

@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Interface
 
+from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
@@ -20,7 +22,11 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.nft_rules import GUESTS, UNLEASED, Element
+from solo5_systemd.network.nft_objects import EGRESS, RATES
+from solo5_systemd.network.nft_rules import GUESTS, PUBLISHED, UNLEASED, Element
+from solo5_systemd.settings.egress import Destination, destination
+from solo5_systemd.settings.rate import FIELDS as RATE_FIELDS
+from solo5_systemd.settings.rate import Rate
 
 _ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)(?: in network (\S+))?", re.ASCII)
 
@@ -70,11 +76,15 @@ def recover_lease_record(
     )
     if not leases:
         return None
+    limits = {lease.nic: found for lease in leases if (found := _limits(lease, known)) != NO_LIMITS}
     nics = {lease.address: lease.nic for lease in leases if lease.address}
     ports = tuple(_port(element, nics) for element in sorted(known, key=str) if _target(element) in nics)
     return LeaseRecord(
-        reservation=Reservation(task=task, leases=leases, ports=ports),
-        nics=tuple(NicRequest(nic=lease.nic, network=lease.network) for lease in leases),
+        reservation=Reservation(task=task, leases=leases, ports=ports, limits=limits),
+        nics=tuple(
+            NicRequest(nic=lease.nic, network=lease.network, limits=limits.get(lease.nic, NO_LIMITS))
+            for lease in leases
+        ),
         state=LeaseState.ATTACHED,
         expires=0,
     )
@@ -100,8 +110,30 @@ def _lease(tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...]) 
     )
 
 
+def _limits(lease: Lease, elements: Iterable[Element]) -> Limits:
+    """Return the limits of a NIC as they apply: those of the request, under the network's."""
+    values = {each.name: each.value for each in elements if each.has_object and each.key[0] in _keys(lease)}
+    rates = (int(values[name][0]) if name in values else None for name in RATES)
+    return Limits(
+        egress=_egress(values[EGRESS]) if EGRESS in values else None,
+        rate=Rate(**dict(zip(RATE_FIELDS, rates, strict=True))),
+    )
+
+
+def _egress(entries: Iterable[str]) -> tuple[Destination, ...]:
+    """Return an egress list; an empty one if another program has changed the guest's rules into something else."""
+    try:
+        return tuple(map(destination, entries))
+    except InvalidRequestError:
+        return ()
+
+
+def _keys(lease: Lease) -> tuple[str, str]:
+    return str(lease.address), lease.tap
+
+
 def _target(element: Element) -> IPv4Address | None:
-    return IPv4Address(element.value[0]) if element.value else None
+    return IPv4Address(element.value[0]) if element.name in PUBLISHED else None
 
 
 def _port(element: Element, nics: Mapping[IPv4Address, DeviceName]) -> PortRequest:

@@ -6,7 +6,7 @@ same form.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any, NewType, Self
@@ -14,6 +14,8 @@ from typing import Any, NewType, Self
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
+from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.model import (
     CLOSED,
     POLICY_KEYS,
@@ -23,7 +25,8 @@ from solo5_systemd.settings.model import (
     address_pool,
     network_policy,
 )
-from solo5_systemd.settings.resolver import UNSET, Resolver, hostname, resolver
+from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
+from solo5_systemd.settings.resolver import resolver as parse_resolver
 
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
@@ -83,12 +86,16 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class NicRequest:
-    """A NET_BASIC device of a manifest and its network; a None address or MAC is chosen by the service."""
+    """A NET_BASIC device of a manifest and its network; a None address or MAC is chosen by the service.
+
+    Its limits are not in its wire form, but beside it (`guest_limits.LIMITS_SIGNATURE`).
+    """
 
     nic: DeviceName
     network: NetworkName = NetworkName("default")
     ipv4: IPv4Address | None = None
     mac: MacAddress | None = None
+    limits: Limits = NO_LIMITS
 
     def to_wire(self) -> tuple[str, str, str, str]:
         """Return the fields in the order of NIC_SIGNATURE; empty for None."""
@@ -203,11 +210,16 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """All leases and published ports of one task."""
+    """All leases and published ports of one task.
+
+    Attributes:
+        limits: of the NICs that request any, whatever the network's policy.
+    """
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
+    limits: Mapping[DeviceName, Limits] = field(default_factory=dict)
 
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
@@ -238,10 +250,27 @@ class GuestNames:
             InvalidRequestError: a field is malformed.
         """
         servers, search, name = wire
-        return cls(resolver=resolver(servers, search), hostname=hostname(name) if name else "")
+        return cls(resolver=parse_resolver(servers, search), hostname=hostname(name) if name else "")
 
 
 UNNAMED = GuestNames()
+
+
+def limits_of(nics: Sequence[NicRequest]) -> Mapping[DeviceName, Limits]:
+    """Return the limits of the NICs that request any."""
+    return {nic.nic: nic.limits for nic in nics if nic.limits != NO_LIMITS}
+
+
+def with_limits(nics: Sequence[NicRequest], wire: Sequence[Sequence[str]]) -> tuple[NicRequest, ...]:
+    """Return NICs with their limits, a list of LIMITS_SIGNATURE.
+
+    Raises:
+        InvalidRequestError: malformed, or of another NIC.
+    """
+    limits = {nic: Limits.from_wire(egress, rates) for nic, egress, rates in wire}
+    if unknown := limits.keys() - {nic.nic for nic in nics}:
+        raise InvalidRequestError(f"limits are set for NIC {min(unknown)}: expected NICs of the request.")
+    return tuple(replace(nic, limits=limits.get(nic.nic, NO_LIMITS)) for nic in nics)
 
 
 class LeaseState(StrEnum):
@@ -327,58 +356,31 @@ class Repair:
     what: str
 
 
-OVERVIEW_SIGNATURE = "(ssssqbbuubasbasbubba(st)a(st)(bqsb))"
+@dataclass(frozen=True, kw_only=True)
+class RecordedRepair:
+    """A repair and its time.
+
+    Attributes:
+        time: microseconds since the epoch.
+        what: its description.
+        tasks: those whose network it concerned; of many, the first ones.
+        others: the number of further ones.
+    """
+
+    time: int
+    what: str
+    tasks: tuple[TaskName, ...]
+    others: int = 0
+
+
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE})"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
 _Join = Sequence[Any]
-Wire = tuple[
-    str,
-    str,
-    str,
-    str,
-    int,
-    bool,
-    bool,
-    int,
-    int,
-    bool,
-    _Texts,
-    bool,
-    _Texts,
-    bool,
-    int,
-    bool,
-    bool,
-    _Counts,
-    _Counts,
-    _Join,
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """Counts of dropped packets, by the guest's address.
-
-    Attributes:
-        refused: packets of new connections above the connection limit.
-        fragments: IPv4 fragments.
-    """
-
-    refused: Mapping[IPv4Address, int] = field(default_factory=dict)
-    fragments: Mapping[IPv4Address, int] = field(default_factory=dict)
-
-    def within(self, ipv4: IPv4Network | None) -> "Dropped":
-        """Return the counts of the guests of one network; without a range, none are known."""
-        return (
-            Dropped()
-            if ipv4 is None
-            else Dropped(refused=_within(self.refused, ipv4), fragments=_within(self.fragments, ipv4))
-        )
-
-
-def _within(counts: Mapping[IPv4Address, int], ipv4: IPv4Network) -> Mapping[IPv4Address, int]:
-    return {address: count for address, count in counts.items() if address in ipv4}
+_More = Sequence[Any]
+_Usage = tuple[str, str, str, str, int, bool, bool, int, int]
+Wire = tuple[*_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, _Counts, _Counts, _Join, _More, DropsWire]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +400,7 @@ class NetworkOverview:
         policy: the options of the packet filter.
         dropped: the counts of dropped packets of its guests.
         join: the bridge is one of others.
+        resolver: name servers and search domains of its guests; empty: the host's.
     """
 
     name: NetworkName
@@ -412,6 +415,7 @@ class NetworkOverview:
     policy: NetworkPolicy = CLOSED
     dropped: Dropped = field(default_factory=Dropped)
     join: Join | None = None
+    resolver: Resolver = UNSET
 
     @property
     def has_pool(self) -> bool:
@@ -454,7 +458,10 @@ class NetworkOverview:
         more = (*opened, policy.metadata, policy.connections, policy.fragments, policy.dhcp, *counts)
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
-        return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, joined)
+        limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
+        others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
+        last = (joined, others, self.dropped.more_to_wire())
+        return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
@@ -463,7 +470,11 @@ class NetworkOverview:
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments, joined = wire
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-3]
+        joined, others, dropped = wire[-3:]
+        egress, rate, servers, search = others
+        limits = Limits.from_wire(egress, rate)
+        policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -478,9 +489,10 @@ class NetworkOverview:
             up=up,
             leases=leases,
             free=free,
-            policy=network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True)))),
-            dropped=Dropped(refused=_from_wire(refused), fragments=_from_wire(fragments)),
+            policy=replace(policy, egress=limits.egress, rate=limits.rate),
+            dropped=_dropped_from_wire(refused, fragments, dropped),
             join=_join_from_wire(joined),
+            resolver=parse_resolver(servers, search),
         )
 
 
@@ -491,6 +503,13 @@ def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
 
 def _from_wire(counts: _Counts) -> Mapping[IPv4Address, int]:
     return {ipv4_address(address): count for address, count in counts}
+
+
+def _dropped_from_wire(refused: _Counts, fragments: _Counts, more: DropsWire) -> Dropped:
+    try:
+        return Dropped.from_wire(_from_wire(refused), _from_wire(fragments), more)
+    except ValueError as error:
+        raise InvalidRequestError(f"the counts of dropped packets are malformed: {error}.") from error
 
 
 def _join_from_wire(wire: _Join) -> Join | None:

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.names import NetworkName
+from solo5_systemd.network.drops import RULES
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import bridge_mac, segment_link
 from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
+from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
 from solo5_systemd.settings.model import Join
 
 TABLE = "solo5"
@@ -24,11 +27,20 @@ GUESTS = "guests"
 UNLEASED = "unleased"
 """The set of the taps without a leased address, on bridges of others, each with its MAC address."""
 
+PUBLISHED = ("published", "published_at")
+"""The maps from a published port to a guest's address and port."""
+
 REFUSED = "refused"
 """The set whose elements count dropped packets of new connections, by the guest's address."""
 
 FRAGMENTS = "fragments"
 """The set whose elements count dropped IPv4 fragments, by the guest's address."""
+
+UNLISTED = "unlisted"
+"""The set, one in each table, whose elements count dropped packets for destinations that a guest's egress omits."""
+
+OVER_SENT, OVER_RECEIVED = "over_sent", "over_received"
+"""The sets whose elements count frames that a rate limit has dropped, by tap."""
 
 FLOWS = "flows"
 """The dynamic set whose elements count a guest's open connections (`ct count`); the kernel adds and removes them."""
@@ -78,6 +90,8 @@ table ip solo5 {
     set services { type ifname . inet_proto . inet_service; }
     set dhcp { type ifname; }
     set refused { type ipv4_addr; counter; }
+    set unlisted { type ipv4_addr; counter; }
+    map egress { type ipv4_addr : verdict; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
     set contacted { type inet_service; size 65536; flags dynamic; }
     set leased { type ipv4_addr; }
@@ -90,6 +104,8 @@ table ip solo5 {
     # longer is counted in the set flows.
     ct timeout soon { protocol tcp; l3proto ip; policy = { time_wait : CLOSED, close : CLOSED }; }
 
+    COUNTED_ip
+
     # With br_netfilter, these tables see the packets that a segment passes on. They come from the network's first
     # bridge or go there, where the rules apply; here they would be translated twice. Packets for a segment itself,
     # which has no address, are dropped in input and forward.
@@ -97,7 +113,7 @@ table ip solo5 {
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
         iifname @segments notrack accept
-        iifname @bridges ip daddr 127.0.0.0/8 drop
+        iifname @bridges ip daddr 127.0.0.0/8 goto dropped_loopback
         iifname @dhcp udp sport 68 udp dport 67 fib daddr type != unicast notrack accept
         iifname @bridges tcp flags & (syn | ack) != syn \\
             ip saddr . tcp sport . ip daddr . tcp dport @closed drop
@@ -164,12 +180,12 @@ table ip solo5 {
         iifname != @bridges accept
         iifname @segments drop
         ct state established,related accept
-        ct state invalid drop
+        ct state invalid goto dropped_invalid
         iifname @dhcp udp sport 68 udp dport 67 accept
         icmp type echo-request goto limited
         iifname . meta l4proto . th dport @services goto limited
         iifname @shared goto limited
-        drop
+        goto dropped_host
     }
     # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
     chain forward {
@@ -177,7 +193,7 @@ table ip solo5 {
         iifname @segments oifname @segments accept
         iifname @segments drop
         ct state established,related accept
-        iifname @bridges ct state invalid drop
+        iifname @bridges ct state invalid goto dropped_invalid
         oifname @bridges goto inward
         iifname @bridges goto outward
         iifname . oifname @bridged accept
@@ -187,14 +203,14 @@ table ip solo5 {
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
     # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
-        meta pkttype host ip daddr != @leased drop
+        meta pkttype host ip daddr != @leased goto dropped_absent
         iifname . oifname @paths goto limited
         ct status dnat goto limited
         iifname != @bridges oifname @routed accept
-        drop
+        goto dropped_closed
     }
     chain outward {
-        ip daddr { METADATA } iifname != @metadata drop
+        ip daddr { METADATA } iifname != @metadata goto dropped_metadata
         meta oiftype ether goto sought
         goto limited
     }
@@ -212,6 +228,12 @@ table ip solo5 {
     chain limited {
         LIMITED
     }
+    # A guest's egress chain returns for the destinations of its list, as the guest has sent them: before a published
+    # port is translated.
+    chain unlisted {
+        ip saddr @unlisted drop
+        drop
+    }
     chain refuse {
         ip saddr @refused drop
         drop
@@ -227,23 +249,36 @@ table bridge solo5 {
     set reflected { type ifname . ifname; }
     map returned { type ifname : ether_addr; }
     set fragments { type ipv4_addr; counter; }
+    set unlisted { type ipv4_addr; counter; }
+    map confined { type ifname : ether_addr; }
+    map secluded { type ether_addr : ether_addr; }
+    set rated { type ifname; }
+    map sent_bytes { type ifname : limit; }
+    map sent_packets { type ifname : limit; }
+    map received_bytes { type ifname : limit; }
+    map received_packets { type ifname : limit; }
+    set over_sent { type ifname; counter; }
+    set over_received { type ifname; counter; }
     set storms { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
     map asking { typeof iifname . ether saddr . @th,288,48 . @th,160,32 : ether daddr; }
     set answered { typeof oifname . @th,288,48; }
     set askers { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
 
+    COUNTED_bridge
+
     # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
     chain prerouting {
         type filter hook prerouting priority dstnat; policy accept;
         iifname != "s5-*" accept
+        iifname @rated jump sending
         meta pkttype { broadcast, multicast } \\
-            update @storms { iifname limit rate over 500/second burst 100 packets } drop
+            update @storms { iifname limit rate over 500/second burst 100 packets } goto dropped_broadcasts
         iifname @joined goto joining
         ether type ip udp dport 67 goto asking
         ether type ip iifname . ether saddr . ip saddr @guests goto proper
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
-        drop
+        goto dropped_spoofed
     }
     # From taps to a DHCP server: from port 68 and the leased address or none, no relay (giaddr, bytes 24 to 27 of the
     # message), and of itself only: its MAC address as chaddr (bytes 28 to 33), none or its own as ciaddr (bytes 12 to
@@ -260,31 +295,66 @@ table bridge solo5 {
     # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
     # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN.
     chain joining {
-        ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
-        ether type { 0x8100, 0x88a8, 0x9100 } drop
+        ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 goto dropped_unsafe
+        ether type { 0x8100, 0x88a8, 0x9100 } goto dropped_unsafe
         ether type ip iifname . ether saddr . ip saddr @guests goto served
         ether type ip iifname . ether saddr @unleased goto served
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
         ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased accept
         ether type ip6 iifname . ether saddr @ipv6 goto neighbouring
-        drop
+        goto dropped_spoofed
     }
     chain served {
         ip frag-off & 0x3fff != 0 iifname @whole drop
         goto proper
     }
     chain neighbouring {
-        icmpv6 type { nd-router-advert, nd-redirect } drop
-        udp dport 546 drop
+        icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
+        udp dport 546 goto dropped_unsafe
         accept
     }
     # A guest is no DHCP server. The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for
     # all of its traffic.
+    # A guest with an egress list reaches its neighbours, and is reached by them, through the host: so table ip, which
+    # knows connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
+    # makes the bridge deliver them to the host. Broadcasts for all neighbours would not come back.
     chain proper {
-        udp dport 68 drop
+        udp dport 68 goto dropped_unsafe
         ip frag-off & 0x3fff != 0 ip saddr @fragments drop
+        iifname @confined goto confining
+        ether daddr set ether daddr map @secluded meta pkttype set host
         accept
+    }
+    chain confining {
+        meta pkttype { broadcast, multicast } goto unlisted
+        ether daddr set iifname map @confined meta pkttype set host
+        accept
+    }
+    chain unlisted {
+        ip saddr @unlisted drop
+        drop
+    }
+    chain sending {
+        limit name iifname map @sent_bytes goto too_fast
+        limit name iifname map @sent_packets goto too_fast
+    }
+    chain too_fast {
+        iifname @over_sent drop
+        drop
+    }
+    chain postrouting {
+        type filter hook postrouting priority filter; policy accept;
+        oifname @rated jump receiving
+        oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip udp dport 68 goto answering
+    }
+    chain receiving {
+        limit name oifname map @received_bytes goto too_many
+        limit name oifname map @received_packets goto too_many
+    }
+    chain too_many {
+        oifname @over_received drop
+        drop
     }
     # A guest needs hairpin mode to connect to its own published port where br_netfilter passes bridged packets to table
     # ip. The first rule drops the echo of its own broadcasts. br_netfilter sends a packet for a guest's published port
@@ -295,10 +365,6 @@ table bridge solo5 {
         iifname . oifname @reflected ether saddr set iifname map @returned
     }
     # A broadcast reply of the host's DHCP server reaches the guest with the MAC address that it is for (chaddr).
-    chain postrouting {
-        type filter hook postrouting priority filter; policy accept;
-        oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip udp dport 68 goto answering
-    }
     chain answering {
         oifname @joined accept
         udp sport 67 oifname . @th,288,48 @answered accept
@@ -306,6 +372,20 @@ table bridge solo5 {
     }
 }
 """
+
+
+def _counted(family: str) -> str:
+    """Return sets and chains of the rules whose drops are counted by link. A full set drops without a count."""
+    parts = []
+    for rule, (where, link, _) in RULES.items():
+        if where == family:
+            parts.append(f"set dropped_{rule} {{ type ifname; size 4096; flags dynamic, timeout; timeout 1h; }}")
+            body = f"        update @dropped_{rule} {{ {link} counter }} drop\n        drop\n"
+            parts.append(f"chain dropped_{rule} {{\n{body}    }}")
+    return "\n    ".join(parts)
+
+
+_TABLES = _TABLES.replace("COUNTED_ip", _counted("ip")).replace("COUNTED_bridge", _counted("bridge"))
 DYNAMIC = frozenset(re.findall(r"set (\w+) \{[^}]*flags dynamic", _TABLES))
 """The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
@@ -337,6 +417,7 @@ def limited(networks: Sequence[Network]) -> Sequence[str]:
     numbers = sorted({network.policy.connections for network in networks})
     return (
         "ct status confirmed accept",
+        f"ip saddr vmap @{EGRESS}",
         'iifname @bridges meta l4proto tcp ct timeout set "soon"',
         *(rule for number in numbers for rule in _limit(number, networks)),
         "accept",
@@ -359,7 +440,10 @@ def _limit(connections: int, networks: Sequence[Network]) -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """One element of a set or, with a value, of a map. As text, it follows `add` or `delete` in a transaction."""
+    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it leads to.
+
+    Its value is then that of the object: the entries of an egress list, or rate and burst.
+    """
 
     family: str
     name: str
@@ -369,6 +453,23 @@ class Element:
     def __str__(self) -> str:
         value = f" : {' . '.join(self.value)}" if self.value else ""
         return f"element {self.family} {TABLE} {self.name} {{ {' . '.join(self.key)}{value} }}"
+
+    def added(self) -> Sequence[str]:
+        """Return the commands that add it; idempotent."""
+        if self.has_object:
+            return made(TABLE, self.family, self.name, self.key[0], self.value)
+        return (f"add {self}",)
+
+    def deleted(self) -> Sequence[str]:
+        """Return the commands that delete it; they fail if it is missing."""
+        if self.has_object:
+            return removed(TABLE, self.family, self.name, self.key[0])
+        return (f"delete {self}",)
+
+    @property
+    def has_object(self) -> bool:
+        """Whether it leads to an object of its own."""
+        return self.name == EGRESS or self.name in RATES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,17 +543,50 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
     """Return the elements of a task; `networks` are all that are up."""
     named = {network.name: network for network in networks}
     return (
-        *(element for lease in reservation.leases for element in _lease_elements(lease, named.get(lease.network))),
+        *(
+            element
+            for lease in reservation.leases
+            for element in _lease_elements(
+                lease, named.get(lease.network), reservation.limits.get(lease.nic, NO_LIMITS)
+            )
+        ),
         *(_published(port, reservation.lease(port.nic)) for port in reservation.ports),
     )
 
 
-def _lease_elements(lease: Lease, network: Network | None) -> tuple[Element, ...]:
+def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tuple[Element, ...]:
     fragments = network is not None and network.policy.fragments
+    limits = wanted.under(network.policy) if network is not None else wanted
     if network is not None and network.join is not None:
-        return _joined_guest(lease, network.join, fragments=fragments)
-    served = network is not None and network.policy.dhcp
-    return (*_guest(lease, fragments), *(_asking(lease) if served else ()))
+        return (*_joined_guest(lease, network.join, fragments=fragments), *_rates(lease, limits))
+    served = _asking(lease) if network is not None and network.policy.dhcp else ()
+    return (*_guest(lease, fragments), *served, *_egress(lease, limits), *_rates(lease, limits))
+
+
+def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
+    """Return the elements of a guest's egress list; none without a list. Entries for IPv6 are of no table yet."""
+    if limits.egress is None:
+        return ()
+    tap, address, gateway = _quoted(lease.tap), str(lease.address), bridge_mac(lease.network)
+    entries = (each for entry in limits.egress for each in entry.by_protocol() if each.network.version == 4)
+    return (
+        _member(UNLISTED, address),
+        Element(family="ip", name=EGRESS, key=(address,), value=tuple(map(str, entries))),
+        _bridged(UNLISTED, address),
+        Element(family="bridge", name="confined", key=(tap,), value=(gateway,)),
+        Element(family="bridge", name="secluded", key=(lease.mac,), value=(gateway,)),
+    )
+
+
+def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
+    values = rate_values(limits.rate)
+    if not values:
+        return ()
+    tap = _quoted(lease.tap)
+    return (
+        *(_bridged(name, tap) for name in ("rated", OVER_SENT, OVER_RECEIVED)),
+        *(Element(family="bridge", name=name, key=(tap,), value=value) for name, value in values.items()),
+    )
 
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
@@ -483,12 +617,12 @@ def remove(*, owned: bool) -> str:
 
 def add(elements: Iterable[Element]) -> str:
     """Return the transaction that adds these elements; idempotent."""
-    return "\n".join(f"add {element}" for element in elements)
+    return "\n".join(command for element in elements for command in element.added())
 
 
 def delete(elements: Iterable[Element]) -> str:
     """Return the transaction that deletes these elements; it fails as a whole if one is missing."""
-    return "\n".join(f"delete {element}" for element in elements)
+    return "\n".join(command for element in elements for command in element.deleted())
 
 
 def _joined_guest(lease: Lease, join: Join, *, fragments: bool) -> tuple[Element, ...]:

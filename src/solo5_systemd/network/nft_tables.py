@@ -4,24 +4,30 @@ import errno
 import json
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, TypeVar
 
 import nftables
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.conntrack import udp_ports
-from solo5_systemd.network.model import Dropped
+from solo5_systemd.network.drops import RULES, Dropped
+from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
 from solo5_systemd.network.nft_rules import (
     CONTACTED,
     DYNAMIC,
     FAMILIES,
     FLOWS,
     FRAGMENTS,
+    OVER_RECEIVED,
+    OVER_SENT,
     REFUSED,
     TABLE,
+    UNLISTED,
     Element,
     Ruleset,
 )
@@ -35,6 +41,8 @@ _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _NFGENMSG = struct.Struct("=BBH")
+
+K = TypeVar("K")
 
 _PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
 
@@ -159,17 +167,30 @@ class Tables:
 
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
-        return Dropped(refused=self._counted("ip", REFUSED), fragments=self._counted("bridge", FRAGMENTS))
+        egress = Counter(self._counted("ip", UNLISTED, IPv4Address))
+        egress.update(self._counted("bridge", UNLISTED, IPv4Address))
+        return Dropped(
+            refused=self._counted("ip", REFUSED, IPv4Address),
+            fragments=self._counted("bridge", FRAGMENTS, IPv4Address),
+            egress=egress,
+            sent=self._counted("bridge", OVER_SENT, str),
+            received=self._counted("bridge", OVER_RECEIVED, str),
+            rules={
+                (rule, link): count
+                for rule, (family, _, _) in RULES.items()
+                for link, count in self._counted(family, f"dropped_{rule}", str).items()
+            },
+        )
 
-    def _counted(self, family: str, name: str) -> Mapping[IPv4Address, int]:
-        """Return the packet counters of a set above 0, by address."""
+    def _counted(self, family: str, name: str, key: Callable[[str], K]) -> Mapping[K, int]:
+        """Return the packet counters of a set above 0, by key."""
         self._nft.set_stateless_output(False)
         try:
             objects = self._json(f"list set {family} {TABLE} {name}")
         finally:
             self._nft.set_stateless_output(True)
         return {
-            IPv4Address(each["elem"]["val"]): count
+            key(each["elem"]["val"]): count
             for item in objects
             for each in item.get("set", {}).get("elem", ())
             if (count := each["elem"]["counter"]["packets"])
@@ -258,8 +279,9 @@ class Tables:
         rules: dict[str, list[object]] = {}
         elements: set[Element] = set()
         for family, objects in listings.items():
-            rules[family] = [_rule(item) for item in objects if "metainfo" not in item]
-            elements.update(element for item in objects for element in _elements(item))
+            rules[family] = [_rule(item) for item in objects if "metainfo" not in item and not is_of_guest(item)]
+            values = listed_objects(objects)
+            elements.update(_with_object(element, values) for item in objects for element in _elements(item))
         return rules, elements
 
     def _json(self, command: str) -> list[Any]:
@@ -297,6 +319,13 @@ class RulesetWatch(NetlinkSocket):
             return changed
         except OSError:  # ENOBUFS: messages were lost, so the tables may have changed
             return True
+
+
+def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:
+    """Return an element of a map of objects with the value of its object; a value of its own if that is missing."""
+    if not element.has_object:
+        return element
+    return replace(element, value=values.get(object_name(element.name, element.key[0]), element.value))
 
 
 def _rule(item: Mapping[str, Mapping[str, object]]) -> object:

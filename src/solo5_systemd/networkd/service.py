@@ -15,10 +15,11 @@ from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName, task_name, task_service
-from solo5_systemd.network import links
+from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
+from solo5_systemd.network.guest_limits import LimitsWire
 from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import GuestNames, NicRequest, PortRequest, Reservation, with_limits
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
@@ -110,8 +111,6 @@ class Networkd:
         handlers: dict[str, Handler] = {
             "Reserve": self._reserve,
             "Preview": self._preview,
-            "ReserveInNamespace": self._reserve_in_namespace,
-            "PreviewInNamespace": self._preview,
             "Attach": self._attach,
             "Release": self._release,
             "Leases": self._leases,
@@ -300,35 +299,32 @@ class Networkd:
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
     async def _reserve(
-        self, name: str, nics: list[NicWire], ports: list[PortWire], names: Sequence[object] | None = None
+        self,
+        name: str,
+        nics: list[NicWire],
+        ports: list[PortWire],
+        limits: list[LimitsWire],
+        names: Sequence[object],
+        namespace: str,
     ) -> Sequence[object]:
-        guest_names = UNNAMED if names is None else GuestNames.from_wire(names)
-        return await self._reserve_in("", guest_names, name, nics, ports)
-
-    async def _reserve_in_namespace(
-        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str
-    ) -> Sequence[object]:
-        return await self._reserve_in(namespace, UNNAMED, name, nics, ports)
-
-    async def _reserve_in(
-        self, namespace: str, names: GuestNames, name: str, nics: list[NicWire], ports: list[PortWire]
-    ) -> Sequence[object]:
-        task, nic_requests, port_requests = _request(name, nics, ports)
+        task, nic_requests, port_requests = _request(name, nics, ports, limits)
+        guest_names = GuestNames.from_wire(names)
         async with self._task_locks[task]:
             # Of a run that has just ended. Starts of one name exclude each other before this call.
             if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
                 await self._release_now(task)
             reservation = await self._work(
-                self._state.reserve, task, nic_requests, port_requests, names, namespace=namespace
+                self._state.reserve, task, nic_requests, port_requests, guest_names, namespace=namespace
             )
         return [[list(lease.to_wire()) for lease in reservation.leases]]
 
     async def _preview(
-        self, name: str, nics: list[NicWire], ports: list[PortWire], namespace: str = ""
+        self, name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire], namespace: str
     ) -> Sequence[object]:
-        reservation, elements = await self._work(self._state.preview, *_request(name, nics, ports), namespace)
+        request = _request(name, nics, ports, limits)
+        reservation, elements = await self._work(self._state.preview, *request, namespace)
         leases = [list(lease.to_wire()) for lease in reservation.leases]
-        return [leases, "\n".join(f"add {element}" for element in elements)]
+        return [leases, nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
@@ -479,6 +475,7 @@ def _delete_flows_from(addresses: Sequence[IPv4Address]) -> None:
 
 
 def _request(
-    name: str, nics: list[NicWire], ports: list[PortWire]
+    name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire]
 ) -> tuple[TaskName, tuple[NicRequest, ...], tuple[PortRequest, ...]]:
-    return task_name(name), tuple(map(NicRequest.from_wire, nics)), tuple(map(PortRequest.from_wire, ports))
+    requested = with_limits(tuple(map(NicRequest.from_wire, nics)), limits)
+    return task_name(name), requested, tuple(map(PortRequest.from_wire, ports))

@@ -10,6 +10,8 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, 
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links, nft_rules, sysctls
 from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.drops import Dropped
+from solo5_systemd.network.guest_limits import NO_LIMITS, check_limits
 from solo5_systemd.network.ipam import (
     Allocations,
     assign_leases,
@@ -32,7 +34,6 @@ from solo5_systemd.network.lease_recovery import recover_lease_record, tap_netwo
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     UNNAMED,
-    Dropped,
     GuestNames,
     Lease,
     LeaseRecord,
@@ -44,6 +45,7 @@ from solo5_systemd.network.model import (
     Protocol,
     Repair,
     Reservation,
+    limits_of,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element, Ruleset
@@ -52,6 +54,7 @@ from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_r
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
+from solo5_systemd.settings.resolver import UNSET
 
 RESERVATION_TIMEOUT_S = 60
 ATTACH_TIMEOUT_S = 10
@@ -139,10 +142,15 @@ class NetworkState:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network, in use or only configured, by name."""
-        known = {settings.name: self._configured(settings) for settings in self._settings().networks}
+        configured = self._settings().networks
+        known = {settings.name: self._configured(settings) for settings in configured}
         dropped = self._tables.dropped() if self._up else Dropped()
         used = {network.name: self._in_use(network, dropped) for network in self.networks()}
-        return sorted((known | used).values(), key=lambda network: network.name)
+        resolvers = {settings.name: settings.resolver for settings in configured}
+        return sorted(
+            (replace(each, resolver=resolvers.get(name, UNSET)) for name, each in (known | used).items()),
+            key=lambda network: network.name,
+        )
 
     def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self._allocations.leases.get(network.name, 0)
@@ -151,7 +159,11 @@ class NetworkState:
             up=network.name in self._up,
             leases=leases,
             free=free_addresses(network, leases),
-            dropped=dropped.within(network.ipv4),
+            dropped=dropped.within(
+                network.ipv4,
+                {lease.tap for _, lease in self._attached_leases() if lease.network == network.name},
+                (network.bridge, *(segment for segment, name in self._segments.items() if name == network.name)),
+            ),
         )
         return self._with_bridge(overview)
 
@@ -275,7 +287,14 @@ class NetworkState:
             )
         had = kept.reservation
         nics = [
-            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.address, mac=lease.mac) for lease in had.leases
+            NicRequest(
+                nic=lease.nic,
+                network=lease.network,
+                ipv4=lease.address,
+                mac=lease.mac,
+                limits=had.limits.get(lease.nic, NO_LIMITS),
+            )
+            for lease in had.leases
         ]
         reservation, networks = self._choose(task, nics, had.ports, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
@@ -506,11 +525,14 @@ class NetworkState:
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self.networks(), *new)]
         check_unpublished(networks, nics, ports)
+        check_limits(nics, networks)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
         leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), own)
-        return Reservation(task=task, leases=leases, ports=tuple(ports)), networks[len(self._networks) :]
+        return Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics)), networks[
+            len(self._networks) :
+        ]
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -712,6 +734,7 @@ class NetworkState:
     def _repaired(self, tasks: Sequence[TaskName], what: str) -> None:
         _log.warning("network repaired: %s", what)
         self._repairs.append(Repair(tasks=tasks, what=what))
+        self._store.record_repair(self._repairs[-1])
 
     def _recover_damaged_records(self) -> None:
         """Rebuild damaged lease records from taps and nftables elements."""

@@ -20,11 +20,13 @@ metadata = false          # true: guests reach the metadata addresses of clouds
 connections = 4096        # connection limit of each guest
 fragments = false         # true: guests may send IP fragments
 dhcp = false              # true: guests get their leased address by DHCP
+# egress = ["10.0.0.0/8:5432/tcp"]  # all that guests may connect to; default: everything
+# rate = ["sent=10M"]     # limits of each NIC, which a job can lower; default: none
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
 
 [network.lan]
-join = "br0"              # a bridge of others; beside it isolated, fragments, dns, search, and these:
+join = "br0"              # a bridge of others; beside it isolated, fragments, rate, dns, search, and these:
 vlan = 20                 # default: that of a new port of the bridge
 ipv4 = "192.168.1.0/24"   # default: guests have addresses of the LAN's DHCP
 pool = "192.168.1.200-192.168.1.230"  # default: each NIC requests its address
@@ -41,6 +43,8 @@ from ipaddress import IPv4Address, IPv4Network
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.settings.egress import Egress, egress
+from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
 DEFAULT_NETWORK = NetworkName("default")
@@ -92,6 +96,8 @@ class NetworkPolicy:
         connections: connection limit of each guest.
         fragments: guests may send IP fragments, which the host reassembles.
         dhcp: guests get what they are leased by DHCP, from a server of this host.
+        egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
+        rate: the rate limits of each NIC, which a job can lower.
     """
 
     routed: bool = False
@@ -102,6 +108,8 @@ class NetworkPolicy:
     connections: int = CONNECTIONS
     fragments: bool = False
     dhcp: bool = False
+    egress: Egress = None
+    rate: Rate = UNLIMITED
 
 
 CLOSED = NetworkPolicy()
@@ -264,6 +272,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
 
 
 POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
+LIMIT_KEYS = ("egress", "rate")
 
 
 def network_policy(fields: Fields) -> NetworkPolicy:
@@ -281,6 +290,8 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
         fragments=fields.boolean("fragments", default=False),
         dhcp=fields.boolean("dhcp", default=False),
+        egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
+        rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
     )
 
 
@@ -295,6 +306,8 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "connections": policy.connections,
         "fragments": policy.fragments,
         "dhcp": policy.dhcp,
+        **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
+        **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
     }
 
 
@@ -313,9 +326,9 @@ def _network_key(key: str) -> NetworkName:
 
 
 RESOLVER_KEYS = ("dns", "search")
-NETWORK_KEYS = ("ipv4", "gateway4", "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *POLICY_KEYS)
+NETWORK_KEYS = ("ipv4", "gateway4", "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *POLICY_KEYS, *LIMIT_KEYS)
 JOIN_KEYS = ("join", "vlan", "pool", "ipv6")
-_WITH_JOIN = (*JOIN_KEYS, "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments")
+_WITH_JOIN = (*JOIN_KEYS, "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate")
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:

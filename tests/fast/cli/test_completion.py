@@ -64,7 +64,7 @@ def test_bash_offers_exactly_the_options(words: str) -> None:
 def test_bash_offers_exactly_the_verbs() -> None:
     assert bash("") == set(VERBS)
     assert bash("--no-color", "st") == {"stop", "stats"}
-    assert bash("network", "") == {"ls", "inspect"}
+    assert bash("network", "") == {"ls", "inspect", "repairs"}
 
 
 @pytest.mark.parametrize("verb", ["stop", "kill", "freeze", "thaw", "stats"])

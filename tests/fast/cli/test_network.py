@@ -21,6 +21,7 @@ UNUSED = NetworkOverview(
 
 POLICY = (False, (), False, (), False, 4096, False, False)
 NO_JOIN = (False, 0, "", False)
+LAST = (NO_JOIN, ("", "", (), ()), ((), (), (), ()))
 LAN = NetworkOverview(
     name=NetworkName("lan"),
     bridge="br0",
@@ -114,6 +115,16 @@ def test_inspect_shows_the_leases(solo5ctl: Solo5ctl) -> None:
             "tap": LEASE.tap,
             "refused": 17,
             "fragments": 5,
+            "drops": {
+                "connections": 17,
+                "fragments": 5,
+                "egress": 0,
+                "sent_rate": 0,
+                "received_rate": 0,
+                "spoofed": 0,
+                "unsafe": 0,
+                "broadcasts": 0,
+            },
         }
     ]
 
@@ -151,12 +162,11 @@ def test_an_unknown_network_is_one_sentence(solo5ctl: Solo5ctl) -> None:
     assert result.err.startswith("solo5ctl: no network is named 'dmz': expected one of default, lab.\n")
 
 
-def test_a_verb_is_needed(solo5ctl: Solo5ctl) -> None:
-    result = solo5ctl("network")
-    assert (result.status, result.err) == (
-        125,
-        "solo5ctl: network: the following arguments are required: VERB.\nSee: solo5ctl network --help\n",
-    )
+def test_without_a_verb_networks_are_listed_and_a_name_is_inspected(solo5ctl: Solo5ctl) -> None:
+    assert solo5ctl("network") == solo5ctl("network", "ls")
+    assert solo5ctl("network", "--json") == solo5ctl("network", "ls", "--json")
+    assert solo5ctl("network", "default") == solo5ctl("network", "inspect", "default")
+    assert solo5ctl("network", "--json", "lab", "default") == solo5ctl("network", "inspect", "--json", "lab", "default")
 
 
 def test_an_overview_has_a_wire_form() -> None:
@@ -171,16 +181,16 @@ def test_an_overview_has_a_wire_form() -> None:
         False,
         [["10.89.0.2", 17]],
         [["10.89.0.2", 5]],
-        NO_JOIN,
+        *LAST,
     )
     wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
     assert NetworkOverview.from_wire(wire) == NETWORK
     assert (
-        NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, *POLICY, (), (), NO_JOIN))
+        NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, *POLICY, (), (), *LAST))
         == UNUSED
     )
 
 
 def test_a_damaged_overview_is_one_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
-        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, *POLICY, (), (), NO_JOIN))
+        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, *POLICY, (), (), *LAST))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from solo5_systemd.dbus_api.message_bus import MessageBus
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
-SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "ssthh", "b", "as", "t", "h", "hhhh"]
+SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa(ssss)a(ssqqs)a(sss)", "ssthh", "b", "as", "t", "h", "hhhh"]
 BASIC: dict[str, st.SearchStrategy[Any]] = {
     "s": TEXTS,
     "q": st.integers(0, (1 << 16) - 1),
@@ -53,7 +53,7 @@ class Bus:
 
 async def parse(*arguments: Any) -> Sequence[object]:
     """Read what the methods of both services read of their arguments, and refuse what was sound."""
-    if len(arguments) == 3:
+    if len(arguments) == 4:
         _request(*arguments)
     elif arguments and isinstance(arguments[0], str):
         task_name(arguments[0])

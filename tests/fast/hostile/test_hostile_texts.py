@@ -78,13 +78,17 @@ def test_any_task_id_has_a_name(text: str) -> None:
 NICS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), max_size=2)
 PORT_NUMBERS = st.integers(0, 65535)
 PORTS = st.lists(st.tuples(TEXTS, TEXTS, PORT_NUMBERS, PORT_NUMBERS, TEXTS), max_size=2)
+LIMITS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=2)
 
 
-@given(TEXTS, NICS, PORTS)
+@given(TEXTS, NICS, PORTS, LIMITS)
 def test_the_body_of_a_reservation_is_read_or_refused(
-    name: str, nics: list[tuple[str, str, str, str]], ports: list[tuple[str, str, int, int, str]]
+    name: str,
+    nics: list[tuple[str, str, str, str]],
+    ports: list[tuple[str, str, int, int, str]],
+    limits: list[tuple[str, str, str]],
 ) -> None:
-    read = value_or_refusal(_request, name, nics, ports, error=InvalidRequestError)
+    read = value_or_refusal(_request, name, nics, ports, limits, error=InvalidRequestError)
     assert read is None or read[0] == TaskName(name)
 
 
@@ -117,10 +121,13 @@ POLICY = (
     st.booleans(),
     st.booleans(),
 )
-COUNTS = st.lists(st.tuples(TEXTS, NUMBERS))
+COUNTS = st.lists(st.tuples(TEXTS, NUMBERS), max_size=2)
+JOIN = st.just((False, 0, "", False))
+OTHERS = st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=2))
+DROPS = st.tuples(COUNTS, COUNTS, COUNTS, st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), max_size=2))
 
 
-@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS))
+@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS))
 def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
     network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
     assert network is None or NetworkOverview.from_wire(network.to_wire()) == network

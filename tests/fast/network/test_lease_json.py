@@ -10,6 +10,7 @@ from tests.fast.network.test_nft_rules import RESERVATION
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_json import (
     lease_record_document,
     network_document,
@@ -17,8 +18,9 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
 from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.rate import Rate
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,
@@ -114,6 +116,19 @@ def test_something_else_altogether(document: object) -> None:
     for parse in (parse_lease_record, parse_network):
         with pytest.raises(InvalidRequestError):
             parse(document)
+
+
+def test_limits_are_in_a_record_where_there_are_any() -> None:
+    limits = Limits(egress=(), rate=Rate(sent=5000))
+    nics = (replace(RECORD.nics[0], limits=limits),)
+    record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
+    document = written(lease_record_document(record))
+    assert document["limits"] == [["service", "none", "sent=5K"]]
+    assert parse_lease_record(document) == record
+    assert "limits" not in lease_record_document(RECORD), "as in the records of earlier versions"
+    for wrong in ([["service", "none"]], [["other", "none", ""]], [["service", "example.org", ""]], "none"):
+        with pytest.raises(InvalidRequestError):
+            parse_lease_record(document | {"limits": wrong})
 
 
 def test_a_damaged_network_file() -> None:

@@ -9,8 +9,8 @@ from tests.support.fakes.tasks import NETWORK
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import (
-    Dropped,
     Lease,
     MacAddress,
     NetworkOverview,
@@ -93,6 +93,8 @@ def test_a_range_that_is_none() -> None:
                 [],
                 [],
                 NO_JOIN,
+                ["", "", [], []],
+                [[], [], [], []],
             )
         )
 

@@ -41,6 +41,8 @@ SHOWN: Mapping[str, str] = {
     "network.connections": NETWORK,
     "network.fragments": NETWORK,
     "network.dhcp": DHCP,
+    "network.egress": NETWORK,
+    "network.rate": NETWORK,
     "network.dns": NAME_SERVERS,
     "network.search": NAME_SERVERS,
     "network.join": JOINED,

@@ -12,6 +12,7 @@ from tests.fast.nomad.values import packed
 from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, UnitKind
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import (
@@ -23,9 +24,13 @@ from solo5_systemd.nomad.config.task import (
     TaskOptions,
     task_options,
 )
+from solo5_systemd.settings.egress import destination
+from solo5_systemd.settings.rate import Rate
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))
+
+LAB = {"network": "lab", "ip": "10.1.2.3"}
 
 
 def test_every_key_is_read() -> None:
@@ -33,7 +38,17 @@ def test_every_key_is_read() -> None:
         packed(
             unikernel="local/web.hvt",
             args=["--port=80", "${x}"],
-            nic={"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5E:10:00:01", "ports": ["http"]}},
+            nic={
+                "service": {
+                    "network": "lab",
+                    "ip": "10.1.2.3",
+                    "mac": "02:00:5E:10:00:01",
+                    "ports": ["http"],
+                    "egress": [],
+                }
+            },
+            egress=["10.0.0.0/8"],
+            rate=["sent=1M"],
             ports=["http", "dns/udp"],
             block={"storage": {"source": "local/disk", "sector_size": 4096}},
             tender="spt",
@@ -50,12 +65,14 @@ def test_every_key_is_read() -> None:
         ip=IPv4Address("10.1.2.3"),
         mac=MacAddress("02:00:5e:10:00:01"),
         ports=(HTTP,),
+        limits=Limits(egress=()),
     )
     assert options == TaskOptions(
         unikernel="local/web.hvt",
         args=("--port=80", "${x}"),
         nics=(nic,),
         ports=(HTTP, DNS),
+        limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
         disks=(DiskOptions(disk=DeviceName("storage"), source="local/disk", sector_size=4096),),
         tender=Target.SPT,
         unit=UnitKind.SCOPE,
@@ -70,7 +87,7 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     nothing = dict.fromkeys(
         ("args", "ports", "tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties"), None
     )
-    nics: dict[str, object] = {"service": dict.fromkeys(("network", "ip", "mac", "ports"), None)}
+    nics: dict[str, object] = {"service": dict.fromkeys(("network", "ip", "mac", "ports", "egress", "rate"), None)}
     assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(unikernel="a")
     assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)
 
@@ -103,7 +120,9 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"args": ["a", None]}, "config.args is ['a', None]"),
         ({"nic": []}, "config.nic is []: expected a table of named values"),
         ({"nic": {"a-b": {}}}, "config.nic 'a-b': device name 'a-b' is not usable"),
-        ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of ip, mac, network, ports."),
+        ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of egress, ip, mac, "),
+        ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
+        ({"nic": {"a": {"rate": ["sent=0"]}}}, "config.nic.a.rate: rate 'sent=0' is out of range"),
         ({"nic": {"a": {"network": "no net"}}}, "config.nic.a.network: network name 'no net' is not usable"),
         ({"nic": {"a": {"ip": "fe80::1"}}}, "config.nic.a.ip: address 'fe80::1' is not an IPv4 address"),
         ({"nic": {"a": {"mac": "01:00:00:00:00:00"}}}, "config.nic.a.mac: MAC address '01:00:00:00:00:00'"),
@@ -180,8 +199,8 @@ def test_any_bytes_are_options_or_a_refusal(data: bytes) -> None:
 
 
 KEYS = st.sampled_from(
-    "unikernel args nic ports block tender unit logging quiet cpu_hard_limit properties network ip mac source "
-    "sector_size a".split()
+    "unikernel args nic ports egress rate block tender unit logging quiet cpu_hard_limit properties network ip mac "
+    "source sector_size a".split()
 )
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9), st.binary(max_size=9),

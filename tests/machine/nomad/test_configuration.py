@@ -37,6 +37,8 @@ network "closed" {
   metadata   = true
   connections = 64
   fragments  = true
+  egress     = ["10.0.0.0/8", "192.0.2.7:53"]
+  rate       = ["sent=10M"]
   dns        = ["192.0.2.53", "192.0.2.54"]
   search     = ["closed.example"]
 }
@@ -214,6 +216,8 @@ OPENED = {
     "metadata": True,
     "connections": 64,
     "fragments": True,
+    "egress": ["10.0.0.0/8", "192.0.2.7:53"],
+    "rate": ["sent=10M"],
 }
 
 

@@ -35,6 +35,14 @@ REFUSED = {
         job(f'{SERVER}\nnic "service" {{\n  network = "elsewhere"\n}}'),
         r"elsewhere.*default",
     ),
+    "a name in its egress": (
+        job(f'{SERVER}\negress = ["example.org:443/tcp"]'),
+        r"config\.egress: egress 'example\.org:443/tcp' is a name",
+    ),
+    "a rate of none": (
+        job(f'{SERVER}\nnic "service" {{\n  rate = ["sent=0"]\n}}'),
+        r"config\.nic\.service\.rate: rate 'sent=0' is out of range",
+    ),
     "an unknown port": (job(f'{SERVER}\nports = ["ssh"]'), r"config\.ports names 'ssh'"),
     "an unknown placeholder": (job(f'{SLEEPER}\nargs = ["{{net.absent.ipv4}}"]'), r"net\.absent\.ipv4"),
     "a property of its own": (

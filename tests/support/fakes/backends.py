@@ -30,8 +30,10 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Preview,
+    RecordedRepair,
     Repair,
     Reservation,
+    limits_of,
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -274,6 +276,7 @@ class FakeNetworks:
         marked: tasks whose start is marked at present.
         repaired: repairs to yield.
         counted: traffic by task.
+        recorded: the last repairs.
         late: result of `expired`.
         stray: result of `orphans`.
         overview: result of `networks`.
@@ -291,6 +294,7 @@ class FakeNetworks:
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
         self.released: list[TaskName] = []
+        self.recorded: Sequence[RecordedRepair] = ()
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
     async def reserve(
@@ -319,7 +323,7 @@ class FakeNetworks:
             replace(LEASE, nic=nic.nic, network=nic.network, tap=f"tap{i}", ipv4=IPv4Interface(f"10.89.0.{i}/24"))
             for i, nic in enumerate(nics, 2)
         )
-        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports))
+        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics))
 
     async def attach(self, task: TaskName) -> None:
         async with self._steps.step("attach"):
@@ -356,6 +360,10 @@ class FakeNetworks:
     async def networks(self) -> Sequence[NetworkOverview]:
         async with self._steps.step("networks"):
             return self.overview
+
+    async def recent_repairs(self) -> Sequence[RecordedRepair]:
+        async with self._steps.step("repairs"):
+            return self.recorded
 
     async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
         async with self._steps.step("traffic"):

@@ -16,7 +16,8 @@ from solo5_systemd.engine.start import Plan
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.drops import of_nics
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.properties import unenforced
 from solo5_systemd.workload import StopSignal, Workload
@@ -163,7 +164,12 @@ class FakeRuntime(Runtime):
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
 
-    async def samples(self) -> Mapping[TaskName, Sample]:
+    async def drops(self) -> Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]:
+        counted = {network.name: network.dropped for network in await self.backends.networks.networks()}
+        return {task: of_nics(found.nics, counted) for task, found in (await self.endpoints()).items()}
+
+    async def samples(self, *, drops: bool = False) -> Mapping[TaskName, Sample]:
+        assert drops in (False, True)
         return next(self.rounds, {})
 
     async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:

@@ -24,11 +24,14 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.cli.task_output import task_fields, task_json  # imported here for startup time
 
         tasks = [await engine.task(name) for name in arguments.names]
+        limited = any(task.reservation and task.reservation.limits for task in tasks)
+        drops = await engine.drops() if limited and context.root else {}
         if arguments.json:
-            context.screen.json([task_json(task) for task in tasks])
+            context.screen.json([task_json(task, drops.get(task.name, {})) for task in tasks])
         else:
             now = context.screen.now()
-            context.screen.write("\n".join(fields(list(task_fields(task, now))) for task in tasks))
+            texts = (fields(list(task_fields(task, now, drops.get(task.name, {})))) for task in tasks)
+            context.screen.write("\n".join(texts))
         return 0
 
     return context.query(command)

@@ -4,8 +4,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.render import fields, table
+from solo5_systemd.cli.parser import Parser, VerbParser
+from solo5_systemd.cli.render import fields, moment, table
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, network_name
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
-    from solo5_systemd.network.model import Lease, NetworkOverview
+    from solo5_systemd.network.model import Lease, NetworkOverview, PortRequest, RecordedRepair
     from solo5_systemd.settings.model import Join
 
+VERBS = ("ls", "inspect", "repairs")
+REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
 
 def configure(parser: Parser) -> None:
     """Add the options."""
+    parser.usage = "solo5ctl network [ls|inspect|repairs] [NETWORK...]"
+    if isinstance(parser, VerbParser):
+        parser.rewrite = with_verb
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="network_verb", parser_class=Parser)
     ls = verbs.add_parser("ls", help="list networks", description="List networks.")
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
@@ -32,6 +37,17 @@ def configure(parser: Parser) -> None:
     inspect.add_argument("networks", metavar="NETWORK", nargs="+", type=network_name, help="name of a network")
     inspect.add_output_options(json=True)
     inspect.set_defaults(act=_inspect)
+    repairs = verbs.add_parser("repairs", help="show the last repairs", description="Show the last repairs.")
+    repairs.add_output_options(json=True)
+    repairs.set_defaults(act=_repairs)
+
+
+def with_verb(words: "list[str]") -> "list[str]":
+    """Return the arguments with a verb: `network` is `network ls`, and `network NAME` is `network inspect NAME`."""
+    first = next((word for word in words if not word.startswith("-")), None)
+    if first in VERBS or any(word in ("-h", "--help") for word in words):
+        return words
+    return ["ls" if first is None else "inspect", *words]
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -59,10 +75,24 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
         known = {network.name: network for network in await engine.backends.networks.networks()}
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
+        repairs = await engine.backends.networks.recent_repairs()
         if arguments.json:
-            context.screen.json([_json(network) | {"leases": _leases_json(network, tasks)} for network in wanted])
+            context.screen.json([_details_json(network, tasks, repairs) for network in wanted])
         else:
-            context.screen.write("\n".join(fields(_fields(network, tasks)) for network in wanted))
+            context.screen.write("\n".join(fields(_fields(network, tasks, repairs)) for network in wanted))
+        return 0
+
+    return context.run(command)
+
+
+def _repairs(arguments: Namespace, context: CommandContext) -> int:
+    async def command(engine: "Runtime") -> int:
+        repairs = await engine.backends.networks.recent_repairs()
+        if arguments.json:
+            context.screen.json([_repair_json(each) for each in repairs])
+        else:
+            rows = [(moment(each.time), each.what, _repaired_tasks(each)) for each in repairs]
+            context.screen.write(table(REPAIR_HEADER, rows))
         return 0
 
     return context.run(command)
@@ -88,19 +118,50 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
     )
 
 
-def _fields(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[tuple[str, str]]:
+def _fields(
+    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
+) -> list[tuple[str, str]]:
+    from solo5_systemd.cli.task_output import port
+    from solo5_systemd.network.drops import DESCRIPTIONS
+
     refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
     return [
         ("Name", network.name),
         *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
         ("Fragments", _yes(network.policy.fragments)),
+        *_limit_fields(network),
+        *_resolver_fields(network),
         *(
             ("Lease", f"{lease.address or '-'} {lease.mac} {task}/{lease.nic}")
             for task, lease in _leases(network, tasks)
         ),
+        *(("Port", f"{port(request)} {task}/{request.nic}") for task, request in _ports(network, tasks)),
         *(("Refused", f"{address} {count} packets over the connection limit") for address, count in refused),
         *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
+        *(
+            ("Drops", f"{rule} {count} ({DESCRIPTIONS[rule]})")
+            for rule, count in network.dropped.by_rule().items()
+            if count
+        ),
+        *(("Repair", f"{moment(each.time)} {each.what}") for each in _of_network(repairs, network, tasks)),
     ]
+
+
+def _limit_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
+    from solo5_systemd.network.guest_limits import Limits
+
+    egress, rate = Limits(egress=network.policy.egress, rate=network.policy.rate).to_wire()
+    if egress:
+        yield "Egress", egress
+    if rate:
+        yield "Rate", rate
+
+
+def _resolver_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
+    if network.resolver.servers:
+        yield "Name servers", ", ".join(map(str, network.resolver.servers))
+    if network.resolver.search:
+        yield "Search domains", ", ".join(network.resolver.search)
 
 
 def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
@@ -145,6 +206,44 @@ def _leases(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[
     return [(name, lease) for name, lease in leases if lease.network == network.name]
 
 
+def _ports(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[str, PortRequest]]":
+    held = [(task.name, task.reservation) for task in tasks if task.reservation]
+    ports = [(name, reservation, port) for name, reservation in held for port in reservation.ports]
+    return [(name, port) for name, found, port in ports if found.lease(port.nic).network == network.name]
+
+
+def _of_network(
+    repairs: "Sequence[RecordedRepair]", network: "NetworkOverview", tasks: "Sequence[Task]"
+) -> "list[RecordedRepair]":
+    """Return the repairs that concerned tasks which are on the network now, or that name it."""
+    names = {task for task, _ in _leases(network, tasks)}
+    return [each for each in repairs if names & {*each.tasks} or f"network {network.name} " in each.what]
+
+
+def _repaired_tasks(repair: "RecordedRepair") -> str:
+    return ", ".join((*repair.tasks, *((f"{repair.others} others",) if repair.others else ())))
+
+
+def _details_json(
+    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
+) -> dict[str, object]:
+    from solo5_systemd.cli.task_output import port_json
+
+    return {
+        **_json(network),
+        "dns": [*map(str, network.resolver.servers)],
+        "search": [*network.resolver.search],
+        "leases": _leases_json(network, tasks),
+        "ports": [{"task": task, **port_json(port)} for task, port in _ports(network, tasks)],
+        "drops": network.dropped.by_rule(),
+        "repairs": [_repair_json(each) for each in _of_network(repairs, network, tasks)],
+    }
+
+
+def _repair_json(repair: "RecordedRepair") -> dict[str, object]:
+    return {"time": moment(repair.time), "repair": repair.what, "tasks": [*repair.tasks], "other_tasks": repair.others}
+
+
 def _json(network: "NetworkOverview") -> dict[str, object]:
     from solo5_systemd.settings.model import policy_table
 
@@ -180,6 +279,7 @@ def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[di
             "tap": lease.tap,
             "refused": _count(network.dropped.refused, lease),
             "fragments": _count(network.dropped.fragments, lease),
+            "drops": network.dropped.of_guest(lease.address, lease.tap),
         }
         for task, lease in _leases(network, tasks)
     ]

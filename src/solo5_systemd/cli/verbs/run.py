@@ -85,6 +85,14 @@ def _add_workload_options(parser: Parser) -> None:
         default=[], help="publish a port of the guest on the host",
     )  # fmt: skip
     parser.add_argument(
+        "--egress", metavar="ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]", type=typed.egress_entry, action="append",
+        default=[], help="permit connections of the guest to this destination, and to no others; 'none': to none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rate", metavar="KEY=N", type=typed.rate_entry, action="append", default=[],
+        help="limit each NIC, per second: sent=10M or received=10M (bytes), sent-packets=N, received-packets=N",
+    )  # fmt: skip
+    parser.add_argument(
         "--dns", metavar="ADDRESS", type=typed.dns_server, action="append", default=[],
         help="name server for {dns} in ARGs (default: the network's, or else the host's)",
     )  # fmt: skip
@@ -181,6 +189,7 @@ def _workload(arguments: Namespace) -> "Workload":
         cpus=arguments.cpus,
         cpu_weight=arguments.cpu_weight,
         nics=typed.unique(arguments.net, lambda nic: nic.nic, "NIC"),
+        limits=typed.limits(arguments.egress, arguments.rate),
         resolver=resolver(arguments.dns, arguments.dns_search),
         hostname=arguments.hostname or "",
         namespace=arguments.network_namespace or "",

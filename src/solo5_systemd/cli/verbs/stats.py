@@ -51,6 +51,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
     async def command(engine: "Queries") -> int:
         await _check(engine, arguments.names)
+        drops = context.root and arguments.json
         before = await _sample(engine, arguments.names)
         if not before and (arguments.names or arguments.no_stream):
             _show({}, {}, arguments, context.screen)
@@ -58,7 +59,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         pause = min(FIRST_INTERVAL_S, arguments.interval)
         while before or not arguments.names:
             time.sleep(pause)  # noqa: ASYNC251 - nothing else runs meanwhile
-            now = await _sample(engine, arguments.names)
+            now = await _sample(engine, arguments.names, drops=drops)
             _show(before, now, arguments, context.screen)
             if arguments.no_stream:
                 return 0
@@ -76,8 +77,8 @@ async def _check(engine: "Queries", names: Sequence[TaskName]) -> None:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
 
 
-async def _sample(engine: "Queries", names: Sequence[TaskName]) -> "Samples":
-    samples = await engine.samples()
+async def _sample(engine: "Queries", names: Sequence[TaskName], *, drops: bool = False) -> "Samples":
+    samples = await engine.samples(drops=drops)
     return {name: samples[name] for name in dict.fromkeys(names) if name in samples} if names else samples
 
 

@@ -71,6 +71,8 @@ NETWORK = table(
     attribute("connections", NUMBER),
     attribute("fragments", BOOLEAN),
     attribute("dhcp", BOOLEAN),
+    attribute("egress", TEXTS),
+    attribute("rate", TEXTS),
     attribute("dns", TEXTS),
     attribute("search", TEXTS),
 )
@@ -127,6 +129,8 @@ NIC = table(
     attribute("ip", TEXT),
     attribute("mac", TEXT),
     attribute("ports", TEXTS),
+    attribute("egress", TEXTS),
+    attribute("rate", TEXTS),
 )
 
 DISK = table(attribute("source", TEXT, required=True), attribute("sector_size", NUMBER))
@@ -138,6 +142,8 @@ TASK = table(
     attribute("args", TEXTS),
     labelled("nic", NIC),
     attribute("ports", TEXTS),
+    attribute("egress", TEXTS),
+    attribute("rate", TEXTS),
     labelled("block", DISK),
     attribute("tender", TEXT),
     attribute("unit", TEXT),

@@ -13,11 +13,14 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, UnitKind, device_name, network_name
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
+from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.unit.log_fields import labels
 
 
@@ -38,6 +41,7 @@ class NicOptions:
     ip: IPv4Address | None = None
     mac: MacAddress | None = None
     ports: tuple[PortLabel, ...] = ()
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,7 @@ class TaskOptions:
 
     Attributes:
         ports: the ports to publish; None: all of the group.
+        limits: of each NIC whose block has none.
         ready: the condition of readiness; None: the task is ready when its unit runs.
     """
 
@@ -62,6 +67,7 @@ class TaskOptions:
     args: tuple[str, ...] = ()
     nics: tuple[NicOptions, ...] = ()
     ports: tuple[PortLabel, ...] | None = None
+    limits: Limits = NO_LIMITS
     disks: tuple[DiskOptions, ...] = ()
     tender: Target | None = None
     unit: UnitKind | None = None
@@ -135,6 +141,7 @@ def task_options(data: bytes) -> TaskOptions:
         args=fields.texts("args", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
         ports=_ports(fields),
+        limits=_limits(fields),
         disks=tuple(_disk(name, table) for name, table in _labelled(fields, "block")),
         tender=choice(fields, "tender", Target),
         unit=choice(fields, "unit", UnitKind),
@@ -187,6 +194,15 @@ def _nic(name: DeviceName, fields: Fields) -> NicOptions:
         ip=fields.parsed("ip", ipv4_address) if fields.has("ip") else None,
         mac=fields.parsed("mac", mac_address) if fields.has("mac") else None,
         ports=_ports(fields) or (),
+        limits=_limits(fields),
+    )
+
+
+def _limits(fields: Fields) -> Limits:
+    """Return `egress` and `rate`. An empty `egress` permits no connection; a missing one all that the network does."""
+    return Limits(
+        egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
+        rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
     )
 
 

@@ -87,6 +87,7 @@ def workload(
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
         namespace=ports.namespace(task),
+        limits=options.limits,
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
@@ -257,7 +258,7 @@ def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
 
 
 def _nic(nic: NicOptions) -> NicRequest:
-    return NicRequest(nic=nic.nic, network=nic.network or DEFAULT_NETWORK, ipv4=nic.ip, mac=nic.mac)
+    return NicRequest(nic=nic.nic, network=nic.network or DEFAULT_NETWORK, ipv4=nic.ip, mac=nic.mac, limits=nic.limits)
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:

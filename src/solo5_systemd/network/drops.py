@@ -1,0 +1,141 @@
+"""Counts of packets that the packet filter has dropped, by guest, by NIC, and by rule.
+
+They begin with the tables: a repair that replaces these, and a restart of the service, set them to 0.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any, Self
+
+from solo5_systemd.names import DeviceName, NetworkName
+
+DROPS_SIGNATURE = "(a(st)a(st)a(st)a(sst))"
+"""Counts by address; of sent and received frames by tap; by rule and link."""
+
+DropsWire = Sequence[Sequence[Sequence[Any]]]
+
+RULES: Mapping[str, tuple[str, str, str]] = {
+    "spoofed": ("bridge", "iifname", "frames with another source than the leased one, or another protocol"),
+    "unsafe": ("bridge", "iifname", "frames for bridges, with a VLAN tag, or of a DHCP server or router"),
+    "broadcasts": ("bridge", "iifname", "broadcasts above 500 a second"),
+    "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
+    "metadata": ("ip", "iifname", "packets for metadata services"),
+    "host": ("ip", "iifname", "packets for closed ports of the host"),
+    "invalid": ("ip", "iifname", "packets of no connection"),
+    "absent": ("ip", "oifname", "packets for addresses without a lease"),
+    "closed": ("ip", "oifname", "packets of others for guests, at ports that are not published"),
+}
+"""The rules whose drops are counted by link: the family of their table, the link, and what they drop.
+
+In table bridge the link is a tap (its bridge, `meta ibrname`, needs a module that not every kernel has), in table ip a
+bridge. Each rule has the dynamic set `dropped_NAME`. The kernel makes the element of a link with its first drop, and
+removes it an hour after the last one: so nothing is added at an attach, and nothing stays of a released tap.
+"""
+
+OF_TAPS = tuple(name for name, (family, _, _) in RULES.items() if family == "bridge")
+
+OF_GUESTS: Mapping[str, str] = {
+    "connections": "packets of new connections above the limits of connections and neighbours",
+    "fragments": "IPv4 fragments",
+    "egress": "packets for destinations that are not listed",
+    "sent_rate": "sent frames above the rate limit",
+    "received_rate": "received frames above the rate limit",
+}
+"""The rules whose drops are counted by guest."""
+
+DESCRIPTIONS: Mapping[str, str] = {**OF_GUESTS, **{name: text for name, (_, _, text) in RULES.items()}}
+
+Counts = Mapping[IPv4Address, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """Counts of dropped packets.
+
+    Attributes:
+        refused: packets of new connections above the connection limit, by the guest's address.
+        fragments: IPv4 fragments, by the guest's address.
+        egress: packets for destinations that a guest's egress omits, by the guest's address.
+        sent: frames above the rate limit, by tap.
+        received: the same.
+        rules: by rule (RULES) and link.
+    """
+
+    refused: Counts = field(default_factory=dict)
+    fragments: Counts = field(default_factory=dict)
+    egress: Counts = field(default_factory=dict)
+    sent: Mapping[str, int] = field(default_factory=dict)
+    received: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def within(self, ipv4: IPv4Network | None, taps: Collection[str] = (), links: Collection[str] = ()) -> "Dropped":
+        """Return the counts of one network: of its range (None: none are known), its taps, and its bridges."""
+        return Dropped(
+            refused=_within(self.refused, ipv4),
+            fragments=_within(self.fragments, ipv4),
+            egress=_within(self.egress, ipv4),
+            sent={tap: count for tap, count in self.sent.items() if tap in taps},
+            received={tap: count for tap, count in self.received.items() if tap in taps},
+            rules={(rule, link): count for (rule, link), count in self.rules.items() if link in links or link in taps},
+        )
+
+    def of_guest(self, address: IPv4Address | None, tap: str) -> Mapping[str, int]:
+        """Return the counts of one NIC, by OF_GUESTS and OF_TAPS."""
+        by_address = (self.refused, self.fragments, self.egress)
+        counts = [each.get(address, 0) if address else 0 for each in by_address]
+        by_tap = {rule: self.rules.get((rule, tap), 0) for rule in OF_TAPS}
+        limits = zip(OF_GUESTS, (*counts, self.sent.get(tap, 0), self.received.get(tap, 0)), strict=True)
+        return {**dict(limits), **by_tap}
+
+    def by_rule(self) -> Mapping[str, int]:
+        """Return the sum of each rule, in the order of DESCRIPTIONS."""
+        by_key: Sequence[Mapping[Any, int]] = (self.refused, self.fragments, self.egress, self.sent, self.received)
+        sums = {name: sum(counts.values()) for name, counts in zip(OF_GUESTS, by_key, strict=True)}
+        of_links = Counter(dict.fromkeys(RULES, 0))
+        for (rule, _), count in self.rules.items():
+            of_links[rule] += count
+        return sums | of_links
+
+    def more_to_wire(self) -> DropsWire:
+        """Return the counts besides `refused` and `fragments` in the order of DROPS_SIGNATURE."""
+        return [
+            [[str(address), count] for address, count in self.egress.items()],
+            [[tap, count] for tap, count in self.sent.items()],
+            [[tap, count] for tap, count in self.received.items()],
+            [[rule, link, count] for (rule, link), count in self.rules.items()],
+        ]
+
+    @classmethod
+    def from_wire(cls, refused: Counts, fragments: Counts, more: DropsWire) -> Self:
+        """Parse a D-Bus value; raises ValueError for an address that is malformed."""
+        egress, sent, received, rules = more
+        return cls(
+            refused=refused,
+            fragments=fragments,
+            egress={IPv4Address(address): count for address, count in egress},
+            sent=dict(map(tuple, sent)),
+            received=dict(map(tuple, received)),
+            rules={(rule, link): count for rule, link, count in rules},
+        )
+
+
+def of_nics(
+    nics: Iterable[tuple[str, str, str, str]], dropped: Mapping[NetworkName, Dropped]
+) -> Mapping[DeviceName, Mapping[str, int]]:
+    """Return the counts of each NIC of a task.
+
+    Args:
+        nics: name, network, address (empty: none) and tap of each.
+        dropped: the counts of each network; NICs of others are left out.
+    """
+    return {
+        DeviceName(nic): dropped[NetworkName(network)].of_guest(IPv4Address(address) if address else None, tap)
+        for nic, network, address, tap in nics
+        if network in dropped
+    }
+
+
+def _within(counts: Counts, ipv4: IPv4Network | None) -> Counts:
+    return {address: count for address, count in counts.items() if ipv4 is not None and address in ipv4}

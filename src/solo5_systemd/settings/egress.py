@@ -1,0 +1,211 @@
+"""Egress: the destinations to which a guest may open connections.
+
+    10.0.0.0/8:5432/tcp       a range, one port, one protocol
+    192.0.2.7                 an address, every port and protocol
+    192.0.2.7:53              an address, one port of TCP and of UDP
+    10.1.0.0/16:8000-8100/tcp
+    10.2.0.0/16/icmp          a range, ping
+    [2001:db8::/32]:443/tcp
+
+`none` alone is the empty list: no connection. Names are no destinations: a guest resolves them itself, and an address
+that a name has now is not the one that it has later.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import NoReturn
+
+from solo5_systemd.errors import InvalidRequestError
+
+ENTRIES_MAX = 64
+"""Entries of one list. Each is a rule that the first packet of a connection may pass."""
+
+NONE = "none"
+PROTOCOLS = ("tcp", "udp", "icmp")
+_WITH_PORTS = ("tcp", "udp")
+
+_ENTRY = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?)\]"
+    r"|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
+    r"|(?P<four>[0-9.]+(?:/[0-9]{1,3})?))"
+    r"(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?"
+    r"(?:/(?P<protocol>[a-z]+))?",
+    re.ASCII,
+)
+_LOOKS_LIKE_A_NAME = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*\.?(:[0-9-]+)?(/[a-z]+)?", re.ASCII)
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """An entry of an egress list.
+
+    Attributes:
+        network: an address or a range.
+        protocol: "tcp", "udp" or "icmp"; None: every protocol, or, with ports, TCP and UDP.
+        ports: the first and last port; None: every port.
+    """
+
+    network: Network
+    protocol: str | None = None
+    ports: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        single = self.network.prefixlen == self.network.max_prefixlen
+        where = str(self.network.network_address if single else self.network)
+        text = f"[{where}]" if self.network.version == 6 else where
+        if self.ports is not None:
+            first, last = self.ports
+            text += f":{first}" if first == last else f":{first}-{last}"
+        return f"{text}/{self.protocol}" if self.protocol else text
+
+    def by_protocol(self) -> Sequence["Destination"]:
+        """Return the entry, or, with ports for TCP and UDP, one entry for each: a rule is for one protocol."""
+        return [replace(self, protocol=protocol) for protocol in self.protocols]
+
+    @property
+    def protocols(self) -> Sequence[str | None]:
+        """The protocols that the entry permits; None: every protocol."""
+        return _WITH_PORTS if self.protocol is None and self.ports is not None else (self.protocol,)
+
+
+Egress = tuple[Destination, ...] | None
+"""The destinations of a guest; None: every destination that its network permits."""
+
+
+def destination(text: str) -> Destination:
+    """Parse one entry.
+
+    Raises:
+        InvalidRequestError: it is a name, or malformed.
+    """
+    match = _ENTRY.fullmatch(text)
+    if match is None:
+        _refuse(text)
+    protocol = match["protocol"]
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise InvalidRequestError(f"egress {text!r} has protocol {protocol!r}: expected {_or(PROTOCOLS)}.")
+    ports = _ports(text, match["first"], match["last"] or match["first"])
+    if ports is not None and protocol is not None and protocol not in _WITH_PORTS:
+        raise InvalidRequestError(f"egress {text!r} has a port and protocol {protocol}: expected {_or(_WITH_PORTS)}.")
+    return Destination(
+        network=_network(text, match["six"] or match["bare"] or match["four"]), protocol=protocol, ports=ports
+    )
+
+
+def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
+    """Parse a list, without repetitions; `none` alone, and an empty list, is empty.
+
+    Raises:
+        InvalidRequestError: too many entries, `none` beside others, or as `destination`.
+    """
+    if len(texts) > ENTRIES_MAX:
+        raise InvalidRequestError(f"egress has {len(texts)} entries: expected {ENTRIES_MAX} or fewer.")
+    if NONE in texts:
+        if len(texts) > 1:
+            raise InvalidRequestError(f"egress has {NONE!r} beside other entries: expected {NONE!r} alone.")
+        return ()
+    return tuple(dict.fromkeys(map(destination, texts)))
+
+
+def egress_text(listed: Egress) -> str:
+    """Return a list as one text for records and messages: empty for None, `none` for an empty list."""
+    return "" if listed is None else " ".join(map(str, listed)) or NONE
+
+
+def parse_egress_text(text: str) -> Egress:
+    """Parse the result of `egress_text`; raises as `egress`."""
+    return egress(text.split()) if text else None
+
+
+def intersection(one: Egress, other: Egress) -> Egress:
+    """Return the destinations that both lists permit; at most the product of their lengths."""
+    if one is None or other is None:
+        return other if one is None else one
+    pairs = (_common(mine, theirs) for mine in one for theirs in other)
+    return tuple(dict.fromkeys(entry for each in pairs for entry in each))
+
+
+def _common(one: Destination, other: Destination) -> Sequence[Destination]:
+    """Return what two entries have in common: none, one entry, or one for each of two protocols."""
+    network = _narrower(one.network, other.network)
+    ports = _overlap(one.ports, other.ports)
+    if network is None or (ports is not None and ports[0] > ports[1]):
+        return ()
+    protocols = [
+        mine if theirs is None else theirs
+        for mine in one.protocols
+        for theirs in other.protocols
+        if mine is None or theirs is None or mine == theirs
+    ]
+    fitting = [each for each in protocols if ports is None or each in _WITH_PORTS]
+    if tuple(fitting) == _WITH_PORTS and ports is not None:
+        return (Destination(network=network, ports=ports),)
+    return [Destination(network=network, protocol=each, ports=ports) for each in fitting]
+
+
+def _narrower(one: Network, other: Network) -> Network | None:
+    """Return the inner one of two ranges; None if they are disjoint. Ranges with a prefix never overlap in part."""
+    if isinstance(one, IPv4Network) and isinstance(other, IPv4Network):
+        return _inner4(one, other)
+    if isinstance(one, IPv6Network) and isinstance(other, IPv6Network) and one.overlaps(other):
+        return one if one.prefixlen >= other.prefixlen else other
+    return None
+
+
+def _inner4(one: IPv4Network, other: IPv4Network) -> IPv4Network | None:
+    if not one.overlaps(other):
+        return None
+    return one if one.prefixlen >= other.prefixlen else other
+
+
+def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | None:
+    if first is None or last is None:
+        return None
+    if not (1 <= int(first) <= 65535 and 1 <= int(last) <= 65535):
+        raise InvalidRequestError(f"egress {text!r} has a port that does not exist: expected 1 to 65535.")
+    if int(last) < int(first):
+        raise InvalidRequestError(
+            f"egress {text!r} has a range of ports that ends before it begins: expected the lower port first."
+        )
+    return int(first), int(last)
+
+
+def _network(text: str, where: str) -> Network:
+    try:
+        return ip_network(where)
+    except ValueError:
+        pass
+    try:
+        wider = ip_network(where, strict=False)
+    except ValueError:
+        _refuse(text)
+    address = where.partition("/")[0]
+    raise InvalidRequestError(
+        f"egress {text!r} has an address with bits beyond its prefix: expected {wider} for the range, or {address} for "
+        "the address alone."
+    )
+
+
+def _refuse(text: str) -> NoReturn:
+    if text and _LOOKS_LIKE_A_NAME.fullmatch(text) and re.search("[A-Za-z]", text.partition("/")[0]):
+        raise InvalidRequestError(
+            f"egress {text!r} is a name, which the guest alone resolves: expected its addresses, and its name server."
+        )
+    raise InvalidRequestError(
+        f"egress {text!r} is not a destination: expected ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp], such as "
+        "10.0.0.0/8:5432/tcp."
+    )
+
+
+def _or(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

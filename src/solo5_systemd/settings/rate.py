@@ -1,0 +1,115 @@
+"""Rate limits of a NIC: bytes and packets per second, in each direction.
+
+sent=10M               bytes that the guest sends; K, M and G are powers of 1000, as in IOReadBandwidthMax=
+received=50M           bytes that the guest receives
+sent-packets=20000
+received-packets=20000
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solo5_systemd.errors import InvalidRequestError
+
+KEYS = ("sent", "received", "sent-packets", "received-packets")
+FIELDS = tuple(key.replace("-", "_") for key in KEYS)
+_ENTRY = re.compile(r"([a-z-]+)=([0-9]{1,15})([KMG]?)", re.ASCII)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+BYTES_MIN, PACKETS_MIN = 1000, 10
+"""The lowest limits. A guest that cannot answer ARP within a second has no network."""
+
+LIMIT_MAX = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Limits per second, from the guest's view; None: none.
+
+    Attributes:
+        sent: bytes of IP packets, without the Ethernet header.
+        received: the same.
+        sent_packets: frames.
+        received_packets: frames.
+    """
+
+    sent: int | None = None
+    received: int | None = None
+    sent_packets: int | None = None
+    received_packets: int | None = None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """The limits in the order of KEYS."""
+        return self.sent, self.received, self.sent_packets, self.received_packets
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"{key}={value if key.endswith('packets') else _short(value)}"
+            for key, value in zip(KEYS, self.limits, strict=True)
+            if value is not None
+        )
+
+
+UNLIMITED = Rate()
+
+
+def rate(texts: Sequence[str]) -> Rate:
+    """Parse limits, each of a key at most once.
+
+    Raises:
+        InvalidRequestError: malformed, or out of range.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        match = _ENTRY.fullmatch(text)
+        if match is None or match[1] not in KEYS or match[1] in found:
+            raise InvalidRequestError(
+                f"rate {text!r} is not a limit: expected each of {', '.join(KEYS)} at most once, with a number and "
+                "K, M or G, such as sent=10M (bytes per second)."
+            )
+        low = PACKETS_MIN if match[1].endswith("packets") else BYTES_MIN
+        value = int(match[2]) * _FACTORS[match[3]]
+        if not low <= value <= LIMIT_MAX:
+            raise InvalidRequestError(
+                f"rate {text!r} is out of range: expected {_short(low)} to {_short(LIMIT_MAX)} per second."
+            )
+        found[match[1]] = value
+    return Rate(**{key.replace("-", "_"): value for key, value in found.items()})
+
+
+def lower(one: Rate, other: Rate) -> Rate:
+    """Return the lower one of each two limits."""
+    lowest = (min((each for each in pair if each is not None), default=None) for pair in _pairs(one, other))
+    return Rate(**dict(zip(FIELDS, lowest, strict=True)))
+
+
+def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
+    """Check that no limit is above the operator's.
+
+    Args:
+        wanted: the limits of a job.
+        cap: the operator's.
+        of: the noun for the network in the error.
+
+    Raises:
+        InvalidRequestError: one is.
+    """
+    for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
+        if mine is not None and most is not None and mine > most:
+            raise InvalidRequestError(
+                f"rate {key}={_short(mine)} is above the limit of {of}: expected {_short(most)} per second or less.",
+                "Leave it out to have the network's.",
+            )
+
+
+def _pairs(one: Rate, other: Rate) -> Sequence[tuple[int | None, int | None]]:
+    return [*zip(one.limits, other.limits, strict=True)]
+
+
+def _short(value: int) -> str:
+    """Return a number with the suffix that leaves no remainder."""
+    for suffix, factor in (("G", 10**9), ("M", 10**6), ("K", 10**3)):
+        if value % factor == 0:
+            return f"{value // factor}{suffix}"
+    return str(value)

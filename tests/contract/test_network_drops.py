@@ -1,0 +1,108 @@
+"""What the packet filter drops is counted, by guest and by rule, and repairs are recorded with their times."""
+
+import time
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+
+from tests.contract.guest import TCP, UDP, Guest, _tcp, _udp
+from tests.contract.netns import Outside, run
+from tests.contract.netservice import Client, Service, nic, until
+from tests.contract.test_network_policy import datagram, until_pinged
+
+from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
+
+
+async def counts(client: Client, name: str = "default") -> Mapping[str, int]:
+    """Return the drops of a network that are not 0."""
+    [found] = [network for network in await client.networks() if network.name == name]
+    return {rule: count for rule, count in found.dropped.by_rule().items() if count}
+
+
+async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\n[network.back]\n")
+    run("ip", "route", "add", "169.254.169.254", "via", outside.address)
+    await service.restart()
+    async with service.client() as client:
+        other = (await client.have("b", nics=(nic("service", "back"),))).leases[0]
+        lease = await client.lease("a")
+        async with Guest(lease) as guest:
+            await until_pinged(guest)
+            assert await counts(client) == {}
+            gateway = await guest.resolve(guest.gateway)
+            free = next(each for each in lease.ipv4.network.hosts() if each not in (guest.ip, guest.gateway))  # type: ignore[union-attr]
+            there = IPv4Address(outside.address)
+            once: Mapping[str, bytes] = {
+                "spoofed": guest.ipv4(gateway, there, UDP, datagram(b"x"), source=free),
+                "loopback": guest.ipv4(gateway, IPv4Address("127.0.0.1"), UDP, datagram(b"x")),
+                "metadata": guest.ipv4(gateway, IPv4Address("169.254.169.254"), UDP, datagram(b"x")),
+                "host": guest.ipv4(gateway, guest.gateway, UDP, datagram(b"x")),
+                "absent": guest.ipv4(gateway, free, UDP, datagram(b"x")),
+                "invalid": guest.ipv4(gateway, there, TCP, _tcp(guest.ip.packed + there.packed, 1, 2, 3, 4, 0x3F)),
+                "fragments": guest.ipv4(gateway, there, UDP, datagram(b"x"), fragment=1),
+            }
+            for number, (rule, frame) in enumerate(once.items(), 1):
+                for _ in range(number):
+                    guest.send(frame)
+                await until_pinged(guest)
+                assert (await counts(client)).get(rule) == number, rule
+            for _ in range(700):
+                guest.send(guest.arp(1, b"\xff" * 6, free))
+            assert (await counts(client))["broadcasts"] > 50
+            # From another network: counted for the one that it would have entered.
+            guest.send(guest.ipv4(gateway, other.address or there, UDP, datagram(b"x")))
+            await until_pinged(guest)
+            assert await counts(client, "back") == {"closed": 1}
+            [mine] = [network for network in await client.networks() if network.name == "default"]
+            of_guest = mine.dropped.of_guest(lease.address, lease.tap)
+            assert (of_guest["spoofed"], of_guest["fragments"], of_guest["egress"]) == (1, 7, 0)
+        await client.drop("a")
+        await client.drop("b")
+
+
+async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text('[network.lan]\njoin = "br0"\n')
+    run("ip", "link", "add", "br0", "type", "bridge")
+    run("ip", "link", "set", "br0", "up")
+    await service.restart()
+    async with service.client() as client:
+        lease = (await client.have("a", nics=(nic("service", "lan"),))).leases[0]
+        async with Guest(lease) as guest:
+            for frame in (
+                guest.frame(bytes.fromhex("0180c2000000"), 4, b"bpdu"),
+                guest.frame(b"\xff" * 6, 0x8100, b"tagged"),
+                guest.ipv4(b"\xff" * 6, IPv4Address("255.255.255.255"), UDP, _udp(67, 68, b"offer")),
+            ):
+                guest.send(frame)
+            guest.send(guest.frame(b"\xff" * 6, 0x86DD, b"ipv6"))
+
+            async def found() -> Mapping[str, int]:
+                return await counts(client, "lan")
+
+            assert await found() == {"unsafe": 3, "spoofed": 1}
+        await client.drop("a")
+    run("ip", "link", "delete", "br0")
+
+
+async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service: Service) -> None:
+    await service.restart()
+    assert read_repairs(service.state) == ()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        begun = time.time_ns() // 1000
+        for number in range(1, 4):
+            run("ip", "link", "delete", lease.tap)
+            await until(lambda number=number: len(read_repairs(service.state)) == number)  # type: ignore[misc]
+            await until(lambda: lease.tap in run("ip", "link"))
+        recorded = read_repairs(service.state)
+        assert [each.tasks for each in recorded] == [("a",)] * 3
+        assert all("was missing" in each.what for each in recorded)
+        times = [each.time for each in recorded]
+        assert times == sorted(times, reverse=True)
+        assert begun <= times[-1] <= time.time_ns() // 1000
+        assert len(recorded) <= REPAIRS_MAX
+        service.kill()
+        await service.restart()
+        assert read_repairs(service.state) == recorded
+    async with service.client() as client:
+        assert await client.recent_repairs() == recorded
+        await client.drop("a")

@@ -1,0 +1,93 @@
+"""Counts of dropped packets, by guest and by rule, and the record of repairs."""
+
+import json
+import re
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import nft_rules
+from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
+from solo5_systemd.network.model import Repair
+from solo5_systemd.network.repair_log import FILE, REPAIRS_MAX, TASKS_MAX, read_repairs, record_repair
+
+FIRST, SECOND = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
+DROPPED = Dropped(
+    refused={FIRST: 3},
+    fragments={FIRST: 4, SECOND: 1},
+    egress={FIRST: 5},
+    sent={"s5-a": 6, "s5-b": 1},
+    received={"s5-a": 7},
+    rules={("spoofed", "s5-a"): 8, ("spoofed", "s5-b"): 1, ("host", "solo5-front"): 9},
+)
+
+
+def test_counts_are_of_a_guest_and_of_a_network() -> None:
+    front = DROPPED.within(IPv4Network("10.77.0.0/24"), {"s5-a"}, {"solo5-front"})
+    assert front.of_guest(FIRST, "s5-a") == {
+        "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7,
+        "spoofed": 8, "unsafe": 0, "broadcasts": 0,
+    }  # fmt: skip
+    assert DROPPED.of_guest(None, "s5-b")["spoofed"] == 1
+    assert {rule: count for rule, count in front.by_rule().items() if count} == {
+        "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7, "spoofed": 8, "host": 9,
+    }  # fmt: skip
+    assert list(DROPPED.by_rule()) == list(DESCRIPTIONS)
+    assert DROPPED.within(None) == Dropped()
+
+
+def test_counts_have_a_wire_form() -> None:
+    wire = json.loads(json.dumps(DROPPED.more_to_wire()))
+    assert Dropped.from_wire(DROPPED.refused, DROPPED.fragments, wire) == DROPPED
+    with pytest.raises(ValueError, match="localhost"):
+        Dropped.from_wire({}, {}, [[["localhost", 1]], [], [], []])
+
+
+def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
+    text = nft_rules.tables([], forwards=False, owned=False)
+    assert {f"dropped_{rule}" for rule in RULES} == set(re.findall(r"goto (dropped_\w+)", text))
+    for rule in RULES:
+        assert f"set dropped_{rule} {{ type ifname;" in text
+    assert {f"dropped_{rule}" for rule in RULES} < nft_rules.DYNAMIC
+    page = Path("docs/network.md").read_text()
+    table = page.partition("| rule | drops |")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == DESCRIPTIONS
+    metrics = Path("docs/metrics.md").read_text()
+    for rules in ((*OF_GUESTS, *OF_TAPS), [rule for rule in RULES if rule not in OF_TAPS]):
+        assert f"`rule`: {', '.join(f'`{rule}`' for rule in rules)} |" in metrics
+
+
+def test_the_last_repairs_are_kept_newest_first(tmp_path: Path) -> None:
+    assert read_repairs(tmp_path) == ()
+    tasks = [TaskName(f"t{number}") for number in range(TASKS_MAX + 2)]
+    for number in range(REPAIRS_MAX + 1):
+        record_repair(Repair(tasks=tasks, what=f"repair {number}"), tmp_path)
+    recorded = read_repairs(tmp_path)
+    assert [each.what for each in recorded] == [f"repair {number}" for number in range(REPAIRS_MAX, 0, -1)]
+    assert (recorded[0].tasks, recorded[0].others) == (tuple(tasks[:TASKS_MAX]), 2)
+    assert recorded[0].time >= recorded[-1].time > 1_600_000_000_000_000
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"repairs": [{"time": "now"}]}', '{"repairs": [{"time": 1}]}'])
+def test_a_damaged_record_of_repairs_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_text(content)
+    assert read_repairs(tmp_path) == ()
+    record_repair(Repair(tasks=[], what="later"), tmp_path)
+    assert [each.what for each in read_repairs(tmp_path)] == ["later"]
+
+
+def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    record_repair(Repair(tasks=[], what="lost"), tmp_path / "missing")
+    assert read_repairs(tmp_path / "missing") == ()
+
+
+def test_a_malformed_count_is_one_sentence() -> None:
+    from solo5_systemd.network.model import NetworkOverview
+
+    wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, (), ())
+    last = ((False, 0, "", False), ("", "", (), ()), ([["localhost", 1]], (), (), ()))
+    with pytest.raises(InvalidRequestError, match="the counts of dropped packets are malformed"):
+        NetworkOverview.from_wire((*wire, *last))

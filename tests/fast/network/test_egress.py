@@ -1,0 +1,329 @@
+"""Egress lists: their texts, their intersection, and the rules that they become."""
+
+import json
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.network.test_nft_rules import RESERVATION, network
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.network import nft_rules
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits, check_limits, limits_to_wire
+from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
+from solo5_systemd.network.model import NicRequest, limits_of, with_limits
+from solo5_systemd.network.nft_objects import listed_objects, made, removed
+from solo5_systemd.settings.egress import (
+    Destination,
+    Egress,
+    destination,
+    egress,
+    egress_text,
+    intersection,
+    parse_egress_text,
+)
+from solo5_systemd.settings.model import Join, NetworkPolicy, parse_settings, policy_table
+from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
+
+SERVICE = DeviceName("service")
+GUEST = "10.77.0.5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.0.0.0/8:5432/tcp", "192.0.2.7", "192.0.2.7:53", "192.0.2.7:53/udp", "10.1.0.0/16:8000-8100/tcp",
+        "10.2.0.0/16/icmp", "0.0.0.0/0", "[2001:db8::/32]:443/tcp", "[2001:db8::1]", "[::/0]:1-65535",
+    ],
+)  # fmt: skip
+def test_an_entry_is_written_as_it_is_read(text: str) -> None:
+    assert str(destination(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [("192.0.2.7/32", "192.0.2.7"), ("2001:db8::1", "[2001:db8::1]"), ("2001:db8::/32/tcp", "[2001:db8::/32]/tcp"),
+     ("192.0.2.7:53-53/udp", "192.0.2.7:53/udp")],
+)  # fmt: skip
+def test_an_entry_has_one_usual_form(text: str, same: str) -> None:
+    assert str(destination(text)) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("example.org", "'example.org' is a name, which the guest alone resolves: expected its addresses"),
+        ("db:5432/tcp", "'db:5432/tcp' is a name"),
+        ("*.example.org:443", "is a name"),
+        ("10.0.0.0/8:0/tcp", "has a port that does not exist: expected 1 to 65535"),
+        ("10.0.0.0/8:1-65536/tcp", "has a port that does not exist"),
+        ("10.0.0.0/8:20-10/tcp", "ends before it begins: expected the lower port first"),
+        ("10.0.0.1/8", "bits beyond its prefix: expected 10.0.0.0/8 for the range, or 10.0.0.1 for the address alone"),
+        ("10.0.0.0/8:53/sctp", "has protocol 'sctp': expected tcp, udp or icmp"),
+        ("10.0.0.0/8:53/icmp", "has a port and protocol icmp: expected tcp or udp"),
+        ("10.0.0.0/33", "is not a destination: expected ADDRESS"),
+        ("10.0.0", "is not a destination"),
+        ("", "is not a destination"),
+        ("10.0.0.1 10.0.0.2", "is not a destination"),
+        ("10.0.0.1\n", "is not a destination"),
+    ],
+)
+def test_an_entry_that_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words.replace("*", r"\*")) as refused:
+        destination(text)
+    assert str(refused.value).isprintable()
+
+
+def test_a_list_is_bounded_and_none_is_alone() -> None:
+    assert egress([]) == egress(["none"]) == ()
+    assert egress(["192.0.2.7", "192.0.2.7/32"]) == (destination("192.0.2.7"),)
+    assert len(egress([f"192.0.2.{number}" for number in range(64)])) == 64
+    with pytest.raises(InvalidRequestError, match="egress has 65 entries: expected 64 or fewer"):
+        egress([f"192.0.2.{number}" for number in range(65)])
+    with pytest.raises(InvalidRequestError, match="'none' beside other entries: expected 'none' alone"):
+        egress(["none", "192.0.2.7"])
+
+
+@pytest.mark.parametrize("listed", [None, (), egress(["192.0.2.7", "[2001:db8::1]:7/udp"])])
+def test_a_list_is_one_text(listed: Egress) -> None:
+    assert parse_egress_text(egress_text(listed)) == listed
+
+
+PROTOCOLS = st.sampled_from([None, "tcp", "udp", "icmp"])
+POINTS = [("192.0.2.7", 7), ("192.0.2.8", 7), ("10.1.0.1", 80), ("2001:db8::1", 80)]
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Destination:
+    where = draw(st.sampled_from(["0.0.0.0/0", "192.0.2.0/29", "192.0.2.7", "10.0.0.0/8", "[::/0]", "[2001:db8::1]"]))
+    protocol = draw(PROTOCOLS)
+    ports = draw(st.sampled_from(["", ":7", ":1-79", ":7-80"])) if protocol != "icmp" else ""
+    return destination(f"{where}{ports}" + (f"/{protocol}" if protocol else ""))
+
+
+def permits(listed: Egress, address: str, protocol: str, port: int) -> bool:
+    def fits(entry: Destination) -> bool:
+        if IPv4Address(address) not in entry.network if "." in address else entry.network.version != 6:
+            return False
+        if entry.ports is not None:
+            first, last = entry.ports
+            return protocol in ("tcp", "udp") and entry.protocol in (None, protocol) and first <= port <= last
+        return entry.protocol in (None, protocol)
+
+    return listed is None or any(map(fits, listed))
+
+
+LISTS = st.none() | st.lists(entries(), max_size=3).map(lambda listed: tuple(dict.fromkeys(listed)))
+
+
+@given(LISTS, LISTS)
+def test_what_two_lists_permit_is_what_each_permits(one: Egress, other: Egress) -> None:
+    both = intersection(one, other)
+    for (address, port), protocol in product(POINTS[:3], ("tcp", "udp", "icmp", "gre")):
+        expected = permits(one, address, protocol, port) and permits(other, address, protocol, port)
+        assert permits(both, address, protocol, port) == expected, (address, port, protocol)
+    assert both is None or egress(list(map(str, both))[:64]) == both[:64]
+
+
+def test_ranges_of_ipv6_have_an_intersection() -> None:
+    wide, narrow = egress(["[2001:db8::/32]:80/tcp"]), egress(["[2001:db8::1]", "[2001:db9::1]", "192.0.2.7"])
+    assert intersection(wide, narrow) == intersection(narrow, wide) == egress(["[2001:db8::1]:80/tcp"])
+
+
+RULES = [
+    "add chain ip solo5 egress-10.77.0.5",
+    "flush chain ip solo5 egress-10.77.0.5",
+    "add rule ip solo5 egress-10.77.0.5 ct original ip daddr 10.0.0.0/8 meta l4proto tcp "
+    "ct original proto-dst 5432 return",
+    "add rule ip solo5 egress-10.77.0.5 ct original ip daddr 192.0.2.7 meta l4proto udp "
+    "ct original proto-dst 53-54 return",
+    "add rule ip solo5 egress-10.77.0.5 return",
+    "add rule ip solo5 egress-10.77.0.5 goto unlisted",
+    "add element ip solo5 egress { 10.77.0.5 : jump egress-10.77.0.5 }",
+]
+LISTED = ("10.0.0.0/8:5432/tcp", "192.0.2.7:53-54/udp", "0.0.0.0/0")
+
+
+def test_a_list_is_a_chain_of_its_guest() -> None:
+    assert list(made("solo5", "ip", "egress", GUEST, LISTED)) == RULES
+    assert list(removed("solo5", "ip", "egress", GUEST)) == [
+        "delete element ip solo5 egress { 10.77.0.5 }",
+        "flush chain ip solo5 egress-10.77.0.5",
+        "delete chain ip solo5 egress-10.77.0.5",
+    ]
+    assert "ct original ip6 daddr 2001:db8::/32 return" in made("t", "ip6", "egress", "::1", ["[2001:db8::/32]"])[2]
+
+
+def test_a_limit_is_an_object_of_its_tap() -> None:
+    assert list(made("solo5", "bridge", "sent_bytes", '"s5-a"', ("1000000", "131072"))) == [
+        "add limit bridge solo5 sent_bytes-s5-a { rate over 1000000 bytes/second burst 131072 bytes ; }",
+        'add element bridge solo5 sent_bytes { "s5-a" : "sent_bytes-s5-a" }',
+    ]
+    assert made("solo5", "bridge", "sent_packets", '"s5-a"', ("100", "10"))[0].endswith(
+        "{ rate over 100/second burst 10 packets ; }"
+    )
+    assert list(removed("solo5", "bridge", "sent_bytes", '"s5-a"')) == [
+        'delete element bridge solo5 sent_bytes { "s5-a" }',
+        "delete limit bridge solo5 sent_bytes-s5-a",
+    ]
+
+
+def test_a_listing_has_the_values_of_objects() -> None:
+    """As libnftables lists them."""
+
+    def rule(chain: str, *expr: object) -> dict[str, object]:
+        return {"rule": {"family": "ip", "chain": chain, "expr": [*expr]}}
+
+    def match(left: object, right: object) -> dict[str, object]:
+        return {"match": {"op": "==", "left": left, "right": right}}
+
+    address, port = {"ct": {"key": "ip daddr", "dir": "original"}}, {"ct": {"key": "proto-dst", "dir": "original"}}
+    protocol, back = {"meta": {"key": "l4proto"}}, {"return": None}
+    listed = [
+        {"table": {"name": "solo5"}},
+        {"chain": {"name": "limited"}},
+        rule("limited", {"accept": None}),
+        {"chain": {"name": "egress-a"}},
+        rule("egress-a", match(address, {"prefix": {"addr": "10.0.0.0", "len": 8}}), match(protocol, 6),
+             match(port, 5432), back),
+        rule("egress-a", match(address, "192.0.2.7"), match(protocol, "udp"),
+             match(port, {"range": [53, 54]}), back),
+        rule("egress-a", match(address, "2001:db8::1"), match(protocol, "icmp"), back),
+        rule("egress-a", back),
+        rule("egress-a", {"goto": {"target": "unlisted"}}),
+        {"chain": {"name": "egress-b"}},
+        {"limit": {"name": "sent_bytes-s5-a", "rate": 1000, "rate_unit": "kbytes", "burst": 131072,
+                   "burst_unit": "bytes"}},
+        {"limit": {"name": "sent_packets-s5-a", "rate": 100, "burst": 10}},
+    ]  # fmt: skip
+    assert listed_objects(json.loads(json.dumps(listed))) == {
+        "egress-a": ("10.0.0.0/8:5432/tcp", "192.0.2.7:53-54/udp", "[2001:db8::1]/icmp", "0.0.0.0/0"),
+        "egress-b": (),
+        "sent_bytes-s5-a": ("1024000", "131072"),
+        "sent_packets-s5-a": ("100", "10"),
+    }
+
+
+def test_a_guest_with_limits_has_further_elements() -> None:
+    lease = replace(RESERVATION.leases[0], network=NetworkName("default"))
+    without = nft_rules.task_elements(RESERVATION, [network()])
+    limits = Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"]), rate=Rate(sent=10**6, received_packets=50))
+    held = replace(RESERVATION, leases=(lease,), limits={SERVICE: limits})
+    more = [each for each in nft_rules.task_elements(held, [network()]) if each not in without]
+    assert [(each.family, each.name, each.value) for each in more] == [
+        ("ip", "unlisted", ()),
+        ("ip", "egress", ("10.0.0.0/8:53/tcp", "10.0.0.0/8:53/udp")),
+        ("bridge", "unlisted", ()),
+        ("bridge", "confined", more[3].value),
+        ("bridge", "secluded", more[3].value),
+        ("bridge", "rated", ()),
+        ("bridge", "over_sent", ()),
+        ("bridge", "over_received", ()),
+        ("bridge", "sent_bytes", ("1000000", "131072")),
+        ("bridge", "received_packets", ("50", "10")),
+    ]
+    assert nft_rules.add(more).count("\n") > len(more)
+    assert nft_rules.delete(more).count("delete ") == len(more) + 3
+    joined = replace(network(), join=Join())
+    names = {each.name for each in nft_rules.task_elements(held, [joined])}
+    assert "rated" in names
+    assert "egress" not in names
+
+
+def test_the_networks_limits_apply_to_every_guest() -> None:
+    policy = NetworkPolicy(egress=egress(["10.0.0.0/8"]), rate=Rate(sent=5000, received=7000))
+    assert NO_LIMITS.under(policy) == Limits(egress=policy.egress, rate=policy.rate)
+    wanted = Limits(egress=egress(["0.0.0.0/0:53/udp"]), rate=Rate(sent=9000, received=6000))
+    assert wanted.under(policy) == Limits(egress=egress(["10.0.0.0/8:53/udp"]), rate=Rate(sent=5000, received=6000))
+    assert wanted.under(NetworkPolicy()) == wanted
+    assert NO_LIMITS.or_else(wanted) == wanted.or_else(NO_LIMITS) == wanted
+
+
+def test_limits_are_checked_before_anything_is_made() -> None:
+    capped = replace(network(), policy=NetworkPolicy(rate=Rate(sent=5000)))
+    nic = NicRequest(nic=SERVICE, limits=Limits(egress=(), rate=Rate(sent=5000)))
+    check_limits([nic], [capped])
+    with pytest.raises(InvalidRequestError, match="rate sent=6K is above the limit of network default for NIC service"):
+        check_limits([replace(nic, limits=Limits(rate=Rate(sent=6000)))], [capped])
+    with pytest.raises(InvalidRequestError, match="egress of NIC service cannot be enforced in network default"):
+        check_limits([nic], [replace(network(), join=Join())])
+
+
+def test_limits_are_on_the_wire_beside_their_nics() -> None:
+    limits = Limits(egress=(), rate=Rate(sent=1500))
+    nics = (NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other")))
+    wire = limits_to_wire(limits_of(nics))
+    assert wire == [["service", "none", "sent=1500"]]
+    plain = tuple(replace(nic, limits=NO_LIMITS) for nic in nics)
+    assert with_limits(plain, wire) == nics
+    with pytest.raises(InvalidRequestError, match="limits are set for NIC third: expected NICs of the request"):
+        with_limits(plain, [["third", "", ""]])
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], UNLIMITED),
+        (["sent=10M"], Rate(sent=10**7)),
+        (["received=1500", "sent-packets=20K", "received-packets=10"],
+         Rate(received=1500, sent_packets=20000, received_packets=10)),
+        (["sent=2G"], Rate(sent=2 * 10**9)),
+    ],
+)  # fmt: skip
+def test_a_rate_is_read_and_written(texts: list[str], expected: Rate) -> None:
+    assert rate(texts) == expected
+    assert rate(str(expected).split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["sent=0"], "rate 'sent=0' is out of range: expected 1K to 1000G per second"),
+        (["sent-packets=9"], "expected 10 to 1000G per second"),
+        (["sent=1001G"], "out of range"),
+        (["10M"], "is not a limit: expected each of sent, received, sent-packets, received-packets at most once"),
+        (["sent=10Mbit"], "is not a limit"),
+        (["sent=-1"], "is not a limit"),
+        (["sideways=1M"], "is not a limit"),
+        (["sent=1M", "sent=2M"], "rate 'sent=2M' is not a limit"),
+    ],
+)
+def test_a_rate_that_is_refused(texts: list[str], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        rate(texts)
+
+
+def test_the_lower_one_of_two_rates() -> None:
+    assert lower(Rate(sent=5000), Rate(sent=4000, received=3000)) == Rate(sent=4000, received=3000)
+
+
+def test_the_settings_of_a_network_have_both() -> None:
+    table = {"egress": ["10.0.0.0/8:5432/tcp"], "rate": ["sent=10M"]}
+    [parsed] = parse_settings({"network": {"default": table}}).networks
+    assert policy_table(parsed.policy).items() >= table.items()
+    [empty] = parse_settings({"network": {"default": {"egress": []}}}).networks
+    assert empty.policy.egress == ()
+    [unset] = parse_settings({}).networks
+    assert not {"egress", "rate"} & policy_table(unset.policy).keys()
+
+
+def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:
+    limits = Limits(egress=egress(LISTED), rate=Rate(sent=10**6, received_packets=50))
+    held = replace(RESERVATION, limits={SERVICE: limits}, ports=())
+    elements = [nft_rules.Element(family=each.family, name=each.name, value=each.value,
+                                  key=tuple(word.strip('"') for word in each.key))
+                for each in nft_rules.task_elements(held, [network()])]  # fmt: skip
+    tap = held.leases[0].tap
+    record = recover_lease_record(held.task, {tap: (tap_alias(held.task, SERVICE), network())}, elements)
+    assert record is not None
+    assert record.reservation.limits == {SERVICE: limits}
+    assert record.nics[0].limits == limits
+    changed = [replace(each, value=("anything",)) if each.name == "egress" else each for each in elements]
+    record = recover_lease_record(held.task, {tap: (tap_alias(held.task, SERVICE), network())}, changed)
+    assert record is not None
+    assert record.reservation.limits[SERVICE].egress == (), "closed, and never open"
+    assert record.reservation.leases[0].ipv4 == IPv4Interface("10.77.0.5/24")
