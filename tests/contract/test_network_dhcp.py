@@ -1,6 +1,5 @@
 """DHCP for guests, by dnsmasq: what a guest gets, what it cannot get, and what the failure of each part leaves."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Address
 
@@ -368,18 +367,6 @@ async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithSe
 async def test_the_servers_port_cannot_be_published(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match="port 67/udp cannot be published: it is that of the DHCP server"):
         await client.reserve(TaskName("web"), (nic("service"),), (udp(67),))
-
-
-async def test_an_earlier_starter_reserves_without_names(client: Client, service: Service) -> None:
-    call = ("call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1")
-    busctl = ("busctl", f"--address={service.bus.address}", *call)
-    # In a thread: the stand-in for PID 1 is in this one.
-    await asyncio.to_thread(run, *busctl, "Reserve", "sa(ssss)a(ssqqs)", "web", "1", "service", "default", "", "", "0")
-    await asyncio.to_thread(run, *busctl, "Attach", "s", "web")
-    [lease] = (await client.reservations())[0].leases
-    async with Guest(lease) as guest:
-        assert (await leased(guest)).options[12] == b"web"
-    await client.drop("web")
 
 
 async def test_a_missing_program_is_named_with_its_package(service: Service, pid1: Pid1WithServers) -> None:

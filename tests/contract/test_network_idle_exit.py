@@ -37,7 +37,22 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 
 
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
-    reserve = ("Reserve", "sa(ssss)a(ssqqs)a(sss)", TASK, "1", "service", "default", "", "", "0", "0")
+    reserve = (
+        "Reserve",
+        "sa(ssss)a(ssqqs)a(sss)(asass)s",
+        TASK,
+        "1",
+        "service",
+        "default",
+        "",
+        "",
+        "0",
+        "0",
+        "0",
+        "0",
+        "",
+        "",
+    )
     assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == EXIT_RESTART
     await service.restart(*SOON)
     async with service.client() as client:

@@ -165,8 +165,8 @@ async def test_a_preview_changes_nothing(service: Service) -> None:
 
 async def test_fifty_at_once_share_nothing(service: Service) -> None:
     await service.restart()
-    calls = [_busctl(service, "Reserve", SIGNATURE, f"t{n}", *ONE_NIC, "0", "0") for n in range(50)]
-    calls += [_busctl(service, "Reserve", SIGNATURE, f"p{n}", *ONE_NIC, *PORT_80, "0") for n in range(10)]
+    calls = [_busctl(service, "Reserve", SIGNATURE, f"t{n}", *ONE_NIC, "0", *REST) for n in range(50)]
+    calls += [_busctl(service, "Reserve", SIGNATURE, f"p{n}", *ONE_NIC, *PORT_80, *REST) for n in range(10)]
     answers = await asyncio.gather(*map(_finished, calls))
     leases = [json.loads(out)["data"][0][0] for code, out, _ in answers if code == 0]
     assert len(leases) == 51
@@ -327,8 +327,11 @@ async def test_a_wrong_setting_is_an_error(service: Service) -> None:
 
 
 SIOCETHTOOL, ETHTOOL_GGSO, ETHTOOL_GGRO = 0x8946, 0x23, 0x2B
-SIGNATURE = "sa(ssss)a(ssqqs)a(sss)"
+SIGNATURE = "sa(ssss)a(ssqqs)a(sss)(asass)s"
 ONE_NIC = ("1", "service", "default", "", "")
+REST = ("0", "0", "0", "", "")
+"""No limits, no names, no namespace."""
+
 PORT_80 = ("1", "service", "", "80", "80", "tcp")
 
 

@@ -250,15 +250,14 @@ def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
         "call",
         *call,
         "Reserve",
-        "sa(ssss)a(ssqqs)a(sss)",
+        "sa(ssss)a(ssqqs)a(sss)(asass)s",
         "nobody",
         "1",
         "service",
         "default",
         "",
         "",
-        "0",
-        "0",
+        *("0", "0", "0", "0", "", ""),  # no ports, limits, names or namespace
     )
     assert "nobody" in ok("busctl", "call", *call, "Leases")
     eventually(lambda: "nobody" not in ok("busctl", "call", *call, "Leases"), "it is gone", 120)
