@@ -183,8 +183,8 @@ class Settings:
 
     @property
     def ranges(self) -> Sequence[IPv4Network]:
-        """The ranges that networks are set to have."""
-        return [network.ipv4 for network in self.networks if network.ipv4]
+        """The ranges that networks of the host are set to have."""
+        return [each.ipv4 for each in self.networks if each.ipv4 and each.name != NAMESPACE_NETWORK]
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
@@ -420,7 +420,8 @@ def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
 def of_namespace(settings: Settings, mtu: int | None) -> Settings:
     """Return the settings in a namespace of other programs, such as a Nomad group's: those of its only network.
 
-    Its packet filter is that of the network `default`. What concerns the host's other networks does not apply: beyond
+    Its range, MTU and packet filter are those of `[network.namespace]`, if that is set; without, the range is chosen,
+    and the others are those of the network `default`. What concerns the host's other networks does not apply: beyond
     the namespace, its guests have the namespace's address.
 
     Args:
@@ -428,11 +429,15 @@ def of_namespace(settings: Settings, mtu: int | None) -> Settings:
         mtu: of the namespace's uplink; None without one.
     """
     default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
+    found = settings.network(NAMESPACE_NETWORK)
+    base = found or replace(default, ipv4=None, gateway4=None, policy=replace(default.policy, isolated=False))
     own = NetworkSettings(
         name=NAMESPACE_NETWORK,
         bridge=default_bridge(NAMESPACE_NETWORK),
-        mtu=default.mtu if mtu is None else min(mtu, default.mtu),
-        policy=replace(default.policy, routed=False, reach=(), isolated=False, host=(), dhcp=False),
+        ipv4=base.ipv4,
+        gateway4=base.gateway4,
+        mtu=base.mtu if mtu is None else min(mtu, base.mtu),
+        policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),
         shared=True,
     )
     return Settings(networks=(own,))

@@ -263,3 +263,13 @@ def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> Non
     assert network.policy == NetworkPolicy(metadata=True, connections=9)
     assert of_namespace(host, None).networks[0].mtu == 1400
     assert of_namespace(Settings(), 9000).networks[0].mtu == 1500
+
+
+def test_the_operator_sets_the_network_of_namespaces() -> None:
+    own = '[network.namespace]\nipv4 = "10.0.0.0/24"\nmtu = 1400\nisolated = true\nrouted = true\n'
+    text = own + '[network.b]\nipv4 = "10.1.0.0/24"'
+    host = parse(text)
+    [network] = of_namespace(host, 9000).networks
+    assert (network.ipv4, network.mtu, network.shared) == (IPv4Network("10.0.0.0/24"), 1400, True)
+    assert network.policy == NetworkPolicy(isolated=True)
+    assert list(host.ranges) == [IPv4Network("10.1.0.0/24")]
