@@ -142,7 +142,7 @@ attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, st
 
 async def until_called(self):
     global time
-    if self._state._reserved and not called.is_set():
+    if self._state.host._reserved and not called.is_set():
         time += state.RESERVATION_TIMEOUT_S + 1
         over.set()
         await asyncio.to_thread(called.wait, 60)
