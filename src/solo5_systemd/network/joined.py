@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest, PortRequest
 from solo5_systemd.network.port_conflicts import show_port
@@ -50,7 +51,7 @@ def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
     if facts.kind != "bridge":
         raise HostError(
             f"link {bridge} of network {name} is {_kind(facts.kind)}: expected a Linux bridge.",
-            f"`ip link show type bridge` shows the bridges; set one as network.{name}.join.",
+            _remedy(name, bridge, facts.kind),
         )
     if not facts.up:
         raise HostError(
@@ -68,6 +69,16 @@ def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
             f"Set it as network.{name}.vlan.",
         )
     return facts
+
+
+def _remedy(name: NetworkName, link: str, kind: str) -> str:
+    """Return what to do about a link that is no bridge; a macvtap on it would pass no rule of table bridge."""
+    if kind in ("", "bond", "team", "vlan"):
+        return (
+            f"Make a bridge with {link} as its port and the host's addresses, and set it as network.{name}.join: "
+            "docs/network.md, “A network on a bridge of others”."
+        )
+    return f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
 
 
 def _kind(kind: str) -> str:

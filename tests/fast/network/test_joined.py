@@ -145,3 +145,17 @@ def test_ports_are_published_to_nics_of_other_networks_only() -> None:
     words = "port 8080/tcp cannot be published to NIC lan: network lan joins bridge br0, where clients reach the guest"
     with pytest.raises(InvalidRequestError, match=words):
         check_unpublished((own, network(POOL)), nics, (port, replace(port, nic=DeviceName("lan"))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("", "Make a bridge with br0 as its port and the host's addresses, and set it as network.lan.join"),
+        ("bond", "Make a bridge with br0 as its port"),
+        ("macvtap", "`ip link show type bridge` shows the bridges"),
+    ],
+)
+def test_the_remedy_for_a_link_that_is_no_bridge(kind: str, remedy: str) -> None:
+    with pytest.raises(HostError) as error:
+        usable_bridge(network(Join()), BridgeFacts(kind=kind))
+    assert remedy in error.value.hint
