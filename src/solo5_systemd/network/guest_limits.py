@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LIMITS_SIGNATURE = "(sss)"
 """A NIC with limits: its name, egress and rate, each as one text."""
 
+COMMON_MAX = 256
+"""The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
+
 LimitsWire = tuple[str, str, str]
 
 
@@ -78,5 +81,12 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
                 f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
                 f"{network.bridge}: expected a network of this package.",
                 "Leave egress out there, or restrict the guest at the LAN's router.",
+            )
+        common = nic.limits.under(network.policy).egress or ()
+        if len(common) > COMMON_MAX:
+            raise InvalidRequestError(
+                f"egress of NIC {nic.nic} and that of network {network.name} have {len(common)} destinations in common: "
+                f"expected {COMMON_MAX} or fewer.",
+                "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")

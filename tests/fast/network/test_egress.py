@@ -253,6 +253,16 @@ def test_limits_are_checked_before_anything_is_made() -> None:
         check_limits([nic], [replace(network(), join=Join())])
 
 
+def test_two_lists_with_too_much_in_common_are_refused() -> None:
+    ports = [f"10.0.0.0/8:{port}/tcp" for port in range(1, 33)]
+    addresses = [f"10.{number}.0.0/16" for number in range(9)]
+    listed = replace(network(), policy=NetworkPolicy(egress=egress(addresses)))
+    nic = NicRequest(nic=SERVICE, limits=Limits(egress=egress(ports)))
+    with pytest.raises(InvalidRequestError, match="have 288 destinations in common: expected 256 or fewer"):
+        check_limits([nic], [listed])
+    check_limits([replace(nic, limits=Limits(egress=egress(ports[:28])))], [listed])
+
+
 def test_limits_are_on_the_wire_beside_their_nics() -> None:
     limits = Limits(egress=(), rate=Rate(sent=1500))
     nics = (NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other")))
