@@ -85,8 +85,8 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
         common = nic.limits.under(network.policy).egress or ()
         if len(common) > COMMON_MAX:
             raise InvalidRequestError(
-                f"egress of NIC {nic.nic} and that of network {network.name} have {len(common)} destinations in common: "
-                f"expected {COMMON_MAX} or fewer.",
+                f"egress of NIC {nic.nic} and that of network {network.name} have {len(common)} destinations in "
+                f"common: expected {COMMON_MAX} or fewer.",
                 "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
