@@ -192,6 +192,16 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
     assert not {"Hostname", "Name servers", "Search domains"} & dict(task_output.task_fields(task, NOW)).keys()
 
 
+def test_the_network_namespace_is_shown_of_a_task_that_shares_one() -> None:
+    task = running()
+    fields = {**task.state.log_fields, "SOLO5_NETWORK_NAMESPACE": "/run/netns/shop"}
+    shared = replace(task, state=replace(task.state, log_fields=fields))
+    assert dict(task_output.task_fields(shared, NOW))["Network"] == "namespace /run/netns/shop"
+    assert task_output.task_json(shared)["network_namespace"] == "/run/netns/shop"
+    assert "Network" not in dict(task_output.task_fields(task, NOW))
+    assert "network_namespace" not in task_output.task_json(task)
+
+
 def test_a_lease_without_an_address_is_a_dash_and_null() -> None:
     held = Reservation(task=TaskName("web"), leases=(replace(LEASE, ipv4=None, gateway4=None),))
     assert task_output.addresses(endpoints(held)) == "-"

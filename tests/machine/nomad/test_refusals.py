@@ -56,7 +56,8 @@ REFUSED = {
     "a user": (job(SLEEPER, task='user = "nobody"'), r"sets user 'nobody'"),
     "name servers that no argument has": (
         job(f'{SLEEPER}\nargs = ["{{{{dns}}}}"]', group=TWO_STARTS + dns('servers = ["192.0.2.53"]')),
-        r"network\.dns\.servers, which reach a unikernel among its arguments only: expected {dns} in args\. "
+        r"network\.dns\.servers, which reach a unikernel among its arguments, or by DHCP: expected {dns} in args, or a "
+        r"network with dhcp = true\. "
         r'Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove servers',
     ),
     "search domains that no argument has": (
