@@ -151,6 +151,10 @@ class Fields:
         except Solo5Error as error:
             raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
 
+    def is_boolean(self, key: str) -> bool:
+        """Return whether the key has a boolean value, where a string is possible as well."""
+        return isinstance(self._mapping.get(key), bool)
+
     def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
         """Return a list of any values."""
         value = self._get(key, expected, default)

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv4Address
 
 from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
+from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -31,7 +30,7 @@ class Publish:
 
     Attributes:
         nic: None: the one named `service`, or else the image's first.
-        host_ip: None: all addresses of the host.
+        host_ip: None: all addresses of the host; `::`: all its IPv6 addresses.
         host_port: on the host.
         port: of the guest.
         protocol: TCP or UDP.
@@ -39,7 +38,7 @@ class Publish:
     """
 
     nic: DeviceName | None = None
-    host_ip: IPv4Address | None = None
+    host_ip: IpAddress | None = None
     host_port: int
     port: int
     protocol: Protocol = Protocol.TCP

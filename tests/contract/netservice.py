@@ -26,6 +26,7 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
+    host_address,
     ipv4_address,
     mac_address,
 )
@@ -257,7 +258,7 @@ def tcp(host_port: int, port: int = 80, host_ip: str | None = None, nic_name: st
 def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, nic_name: str) -> PortRequest:
     return PortRequest(
         nic=device_name(nic_name),
-        host_ip=ipv4_address(host_ip) if host_ip else None,
+        host_ip=host_address(host_ip) if host_ip else None,
         host_port=host_port,
         port=port,
         protocol=protocol,

@@ -77,6 +77,31 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
         await client.drop("neighbour")
 
 
+async def test_with_ipv6_an_attach_sends_one_more_message_and_a_release_two(
+    service: Service, messages: Messages
+) -> None:
+    """One look for flows to each UDP port and from each address, in each family: for any number of tasks."""
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    service.start(program=messages.program)
+    await service.ready()
+    async with service.client() as client:
+        await client.lease("neighbour", udp(5301))
+        assert messages.taken()[NETFILTER, GET_FLOWS] == 2
+        for number in range(3):
+            await client.lease(f"other{number}", udp(5400 + number))
+        messages.taken()
+        await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
+        assert messages.taken() == {}
+        await client.attach(TaskName("a"))
+        made = {(ROUTE, SETLINK): 1, (ROUTE, NEWLINK): 1, (ROUTE, NEWNEIGH): 1}
+        assert messages.taken() == made | {(NETFILTER, GET_ELEMENT): 2}
+        await client.drop("a")
+        deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
+        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 4}
+        for task in ("neighbour", *(f"other{number}" for number in range(3))):
+            await client.drop(task)
+
+
 async def test_only_for_a_port_that_had_a_flow_the_table_is_searched(service: Service, messages: Messages) -> None:
     service.start(program=messages.program)
     await service.ready()

@@ -39,11 +39,12 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
     reserve = (
         "Reserve",
-        "sa(ssss)a(ssqqs)a(sss)(asass)s",
+        "sa(sssss)a(ssqqs)a(sss)(asass)s",
         TASK,
         "1",
         "service",
         "default",
+        "",
         "",
         "",
         "0",

@@ -327,11 +327,10 @@ async def test_a_wrong_setting_is_an_error(service: Service) -> None:
 
 
 SIOCETHTOOL, ETHTOOL_GGSO, ETHTOOL_GGRO = 0x8946, 0x23, 0x2B
-SIGNATURE = "sa(ssss)a(ssqqs)a(sss)(asass)s"
-ONE_NIC = ("1", "service", "default", "", "")
+SIGNATURE = "sa(sssss)a(ssqqs)a(sss)(asass)s"
 REST = ("0", "0", "0", "", "")
 """No limits, no names, no namespace."""
-
+ONE_NIC = ("1", "service", "default", "", "", "")
 PORT_80 = ("1", "service", "", "80", "80", "tcp")
 
 

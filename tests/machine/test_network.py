@@ -250,11 +250,12 @@ def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
         "call",
         *call,
         "Reserve",
-        "sa(ssss)a(ssqqs)a(sss)(asass)s",
+        "sa(sssss)a(ssqqs)a(sss)(asass)s",
         "nobody",
         "1",
         "service",
         "default",
+        "",
         "",
         "",
         *("0", "0", "0", "0", "", ""),  # no ports, limits, names or namespace

@@ -12,7 +12,8 @@ from solo5_systemd.names import TaskName
 DIRECTORY = "/run/solo5/network/tasks"
 
 _VERSION = 1
-_LEASE_TYPES = (str,) * 7 + (int,)
+_EARLIER_LEASE_TYPES = (str,) * 7 + (int,)
+_LEASE_TYPES = (*_EARLIER_LEASE_TYPES, str, str)
 _PORT_TYPES = (str, str, int, int, str)
 
 
@@ -55,7 +56,7 @@ def _read(path: str) -> Endpoints | None:
 
 
 def _is_lease(wire: object) -> bool:
-    return isinstance(wire, list) and (*map(type, wire),) == _LEASE_TYPES
+    return isinstance(wire, list) and (*map(type, wire),) in (_LEASE_TYPES, _EARLIER_LEASE_TYPES)
 
 
 def _is_port(wire: object) -> bool:

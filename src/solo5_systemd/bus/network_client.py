@@ -177,9 +177,6 @@ def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortReq
 def _reservation(
     task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest]
 ) -> Reservation:
-    return Reservation(task=task, leases=tuple(map(_lease, leases)), ports=tuple(ports), limits=limits_of(nics))
-
-
-def _lease(wire: Sequence[Any]) -> Lease:
-    nic, network, bridge, tap, ipv4, gateway4, mac, mtu = wire
-    return Lease.from_wire((nic, network, bridge, tap, ipv4, gateway4, mac, mtu))
+    return Reservation(
+        task=task, leases=tuple(map(Lease.from_wire, leases)), ports=tuple(ports), limits=limits_of(nics)
+    )

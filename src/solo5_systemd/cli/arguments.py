@@ -30,6 +30,10 @@ _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _SECTOR_SIZE = ",sector-size="
+_OUTER_COLON = re.compile(r":(?![^\[]*\])")
+"""A colon that is not within the brackets around an IPv6 address."""
+
+_EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 KILL_SIGNALS = (signals.SIGINT, signals.SIGTERM, signals.SIGKILL)
 
@@ -132,51 +136,57 @@ def kill_signal(text: str) -> int:
 
 
 def nic(text: str) -> "NicRequest":
-    """Parse NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS].
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS].
 
     Raises:
         InvalidRequestError: malformed.
     """
-    from solo5_systemd.network.model import NicRequest, ipv4_address, mac_address
+    from solo5_systemd.network.model import NicRequest, ipv4_address, ipv6_address, mac_address
 
     name, equals, rest = text.partition("=")
     network, *options = rest.split(",")
     if not equals or not network:
         raise InvalidRequestError(
-            f"--net {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,mac=ADDRESS], such as service=default."
+            f"--net {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS], such as "
+            "service=default."
         )
-    values = _options(options, ("ip", "mac"), f"--net {text!r}")
+    values = _options(options, ("ip", "ip6", "mac"), f"--net {text!r}")
     return NicRequest(
         nic=device_name(name),
         network=network_name(network),
         ipv4=ipv4_address(values["ip"]) if "ip" in values else None,
         mac=mac_address(values["mac"]) if "mac" in values else None,
+        ipv6=ipv6_address(values["ip6"]) if "ip6" in values else None,
     )
 
 
+def _without_brackets(text: str) -> str:
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
 def publish(text: str) -> "Publish":
-    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp].
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets.
 
     Raises:
         InvalidRequestError: malformed.
     """
-    from solo5_systemd.network.model import Protocol, ipv4_address, port_protocol
+    from solo5_systemd.network.model import Protocol, host_address, port_protocol
     from solo5_systemd.workload import Publish
 
     ports, slash, protocol = text.partition("/")
-    *front, host_port, port = ports.split(":") if ":" in ports else ("", "", "", "")
+    *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
     # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
-    device = front.pop(0) if front and "." not in front[0] else None
+    device = front.pop(0) if front and not set(front[0]) & set(".[") else None
     host_ip = front.pop(0) if front else None
     if front or not host_port or not port:
         raise InvalidRequestError(
             f"--publish {text!r} is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp], "
             "such as 8080:80 or 127.0.0.1:5353:53/udp."
         )
-    address = ipv4_address(host_ip) if host_ip is not None else None
+    address = host_address(_without_brackets(host_ip)) if host_ip is not None else None
     return Publish(
         nic=device_name(device) if device is not None else None,
-        host_ip=None if address is None or address.is_unspecified else address,
+        host_ip=None if address is None or str(address) == _EVERY_IPV4 else address,
         host_port=_port(host_port, text),
         port=_port(port, text),
         protocol=port_protocol(protocol) if slash else Protocol.TCP,

@@ -76,7 +76,8 @@ def port(request: "PortRequest") -> str:
 
 
 def _port(host_ip: str, host_port: int, port: int, protocol: str) -> str:
-    return f"{host_ip or '0.0.0.0'}:{host_port}->{port}/{protocol}"  # noqa: S104 - shown, never bound
+    shown = f"[{host_ip}]" if ":" in host_ip else host_ip or "0.0.0.0"  # noqa: S104 - shown, never bound
+    return f"{shown}:{host_port}->{port}/{protocol}"
 
 
 Drops = Mapping["DeviceName", Mapping[str, int]]
@@ -139,9 +140,10 @@ def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
 
 def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
+    six = f"{lease.ipv6}, gateway {lease.gateway6}, " if lease.ipv6 else ""
     return (
-        f"on {lease.network}: {lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, MAC {lease.mac}, "
-        f"MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
+        f"on {lease.network}: {lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, "
+        f"{six}MAC {lease.mac}, MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
     )
 
 
@@ -210,6 +212,7 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
         "network": lease.network,
         "ipv4": str(lease.ipv4) if lease.ipv4 else None,
         "gateway4": str(lease.gateway4) if lease.gateway4 else None,
+        **({"ipv6": str(lease.ipv6), "gateway6": str(lease.gateway6)} if lease.ipv6 else {}),
         "mac": lease.mac,
         "mtu": lease.mtu,
         "tap": lease.tap,

@@ -4,9 +4,10 @@ import errno
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address
-from socket import AF_INET, IPPROTO_UDP
+from ipaddress import ip_address
+from socket import AF_INET, AF_INET6, IPPROTO_UDP
 
+from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.raw_netlink import (
     NETLINK_NETFILTER,
     NLM_ACK,
@@ -21,30 +22,36 @@ from solo5_systemd.network.raw_netlink import (
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 _TUPLE_ORIG, _TUPLE_REPLY, _ID, _FILTER = 1, 2, 12, 25
-_TUPLE_IP, _TUPLE_PROTO, _IP_V4_SRC, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 1, 3
+_TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
+_IP_SRC = {4: 1, 6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
-_NFGENMSG = struct.pack("=BBH", AF_INET, 0, 0)
+_NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
+_NFGENMSG_SIZE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedirectedPort:
-    """A published UDP port whose destination has changed, to this guest or, with None, to no guest."""
+    """A published UDP port whose destination has changed, to this guest or, with None, to no guest.
+
+    `version`: of the protocol, 4 or 6.
+    """
 
     port: int
-    guest: IPv4Address | None
+    guest: IpAddress | None
+    version: int = 4
 
 
-def udp_ports() -> frozenset[int]:
-    """Return the destination ports of all UDP flows, as the first packet had them.
+def udp_ports(version: int) -> frozenset[int]:
+    """Return the destination ports of all UDP flows of IPv4 or IPv6, as the first packet had them.
 
     Raises:
         OSError: nfnetlink refused a request.
     """
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter(()))
-        return frozenset(_udp_port(body[len(_NFGENMSG) :]) for _, body in bodies)
+        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _filter(()))
+        return frozenset(_udp_port(body[_NFGENMSG_SIZE:]) for _, body in bodies)
     finally:
         netfilter.close()
 
@@ -54,25 +61,28 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
 
     The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
     would keep sending to a removed guest, or bypass a new one. The kernel filters the dump (Linux 5.8 and later), by
-    port where it is a single one. The cost is one pass over the table, some milliseconds for any number of ports.
+    port where it is a single one. The cost is one pass over the table for each version, some milliseconds for any
+    number of ports.
 
     Raises:
         OSError: nfnetlink refused a request.
     """
-    guests: dict[int, set[IPv4Address | None]] = {}
-    for each in redirected:
-        guests.setdefault(each.port, set()).add(each.guest)
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _filter(guests.keys()))
-        flows = (body[len(_NFGENMSG) :] for _, body in bodies)
-        for flow in [flow for flow in flows if _is_stale(flow, guests)]:
-            _delete(netfilter, attributes(flow))
+        for version in sorted({each.version for each in redirected}):
+            guests: dict[int, set[IpAddress | None]] = {}
+            for each in redirected:
+                if each.version == version:
+                    guests.setdefault(each.port, set()).add(each.guest)
+            bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _filter(guests.keys()))
+            flows = (body[_NFGENMSG_SIZE:] for _, body in bodies)
+            for flow in [flow for flow in flows if _is_stale(flow, guests, version)]:
+                _delete(netfilter, attributes(flow), version)
     finally:
         netfilter.close()
 
 
-def delete_flows_from(addresses: Collection[IPv4Address]) -> None:
+def delete_flows_from(addresses: Collection[IpAddress]) -> None:
     """Delete every flow that one of these guests has opened. The kernel filters the dump by source.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
@@ -84,19 +94,20 @@ def delete_flows_from(addresses: Collection[IPv4Address]) -> None:
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
     try:
         for address in addresses:
-            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG + _from(address))):
-                _delete(netfilter, attributes(body[len(_NFGENMSG) :]))
+            version = address.version
+            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _from(address))):
+                _delete(netfilter, attributes(body[_NFGENMSG_SIZE:]), version)
     finally:
         netfilter.close()
 
 
-def _from(address: IPv4Address) -> bytes:
+def _from(address: IpAddress) -> bytes:
     chosen = nested(
         _FILTER,
         attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", _BY_SOURCE)),
         attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
     )
-    return nested(_TUPLE_ORIG, nested(_TUPLE_IP, attribute(_IP_V4_SRC, address.packed))) + chosen
+    return nested(_TUPLE_ORIG, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed))) + chosen
 
 
 def _filter(ports: Collection[int]) -> bytes:
@@ -112,23 +123,23 @@ def _filter(ports: Collection[int]) -> bytes:
     return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + chosen
 
 
-def _is_stale(flow: bytes, guests: Mapping[int, set[IPv4Address | None]]) -> bool:
+def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
     """Return whether a flow to one of these ports is answered from another address than its guest's."""
     port = _udp_port(flow)
     if port not in guests:
         return False
-    answerer = attribute_of(attribute_of(attribute_of(flow, _TUPLE_REPLY), _TUPLE_IP), _IP_V4_SRC)
-    return guests[port] != {IPv4Address(answerer)}
+    answerer = attribute_of(attribute_of(attribute_of(flow, _TUPLE_REPLY), _TUPLE_IP), _IP_SRC[version])
+    return guests[port] != {ip_address(answerer)}
 
 
 def _udp_port(flow: bytes) -> int:
     return int.from_bytes(attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_DST_PORT))
 
 
-def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes]) -> None:
+def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes], version: int) -> None:
     identity = nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + attribute(_ID, flow[_ID])
     try:
-        list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG + identity))
+        list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG[version] + identity))
     except OSError as error:
         if error.errno != errno.ENOENT:  # the flow has timed out since the dump
             raise

@@ -6,7 +6,7 @@ They begin with the tables: a repair that replaces these, and a restart of the s
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Self
 
 from solo5_systemd.names import DeviceName, NetworkName
@@ -47,7 +47,8 @@ OF_GUESTS: Mapping[str, str] = {
 
 DESCRIPTIONS: Mapping[str, str] = {**OF_GUESTS, **{name: text for name, (_, _, text) in RULES.items()}}
 
-Counts = Mapping[IPv4Address, int]
+Counts = Mapping[IPv4Address | IPv6Address, int]
+Ranges = Sequence[IPv4Network | IPv6Network | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +71,19 @@ class Dropped:
     received: Mapping[str, int] = field(default_factory=dict)
     rules: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
-    def within(self, ipv4: IPv4Network | None, taps: Collection[str] = (), links: Collection[str] = ()) -> "Dropped":
-        """Return the counts of one network: of its range (None: none are known), its taps, and its bridges."""
+    def within(self, ranges: Ranges, taps: Collection[str] = (), links: Collection[str] = ()) -> "Dropped":
+        """Return the counts of one network: of its ranges (None: it has none), its taps, and its bridges."""
         return Dropped(
-            refused=_within(self.refused, ipv4),
-            fragments=_within(self.fragments, ipv4),
-            egress=_within(self.egress, ipv4),
+            refused=_within(self.refused, ranges),
+            fragments=_within(self.fragments, ranges),
+            egress=_within(self.egress, ranges),
             sent={tap: count for tap, count in self.sent.items() if tap in taps},
             received={tap: count for tap, count in self.received.items() if tap in taps},
             rules={(rule, link): count for (rule, link), count in self.rules.items() if link in links or link in taps},
         )
 
     def of_guest(self, address: IPv4Address | None, tap: str) -> Mapping[str, int]:
-        """Return the counts of one NIC, by OF_GUESTS and OF_TAPS."""
+        """Return the counts of one NIC, by OF_GUESTS and OF_TAPS; by address, those of its IPv4 one."""
         by_address = (self.refused, self.fragments, self.egress)
         counts = [each.get(address, 0) if address else 0 for each in by_address]
         by_tap = {rule: self.rules.get((rule, tap), 0) for rule in OF_TAPS}
@@ -114,7 +115,7 @@ class Dropped:
         return cls(
             refused=refused,
             fragments=fragments,
-            egress={IPv4Address(address): count for address, count in egress},
+            egress={ip_address(address): count for address, count in egress},
             sent=dict(map(tuple, sent)),
             received=dict(map(tuple, received)),
             rules={(rule, link): count for rule, link, count in rules},
@@ -137,5 +138,6 @@ def of_nics(
     }
 
 
-def _within(counts: Counts, ipv4: IPv4Network | None) -> Counts:
-    return {address: count for address, count in counts.items() if ipv4 is not None and address in ipv4}
+def _within(counts: Counts, ranges: Ranges) -> Counts:
+    known = [each for each in ranges if each is not None]
+    return {address: count for address, count in counts.items() if any(address in each for each in known)}

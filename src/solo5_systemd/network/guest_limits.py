@@ -82,10 +82,16 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
                 f"{network.bridge}: expected a network of this package.",
                 "Leave egress out there, or restrict the guest at the LAN's router.",
             )
-        common = nic.limits.under(network.policy).egress or ()
-        if len(common) > COMMON_MAX:
+        listed = nic.limits.under(network.policy).egress
+        if listed is not None and network.ipv6 is not None:
             raise InvalidRequestError(
-                f"egress of NIC {nic.nic} and that of network {network.name} have {len(common)} destinations in "
+                f"NIC {nic.nic} has an egress list in network {network.name}, which has IPv6: expected a network of "
+                "IPv4 alone, as lists are.",
+                "Remove the list, or use a network without IPv6.",
+            )
+        if listed is not None and len(listed) > COMMON_MAX:
+            raise InvalidRequestError(
+                f"egress of NIC {nic.nic} and that of network {network.name} have {len(listed)} destinations in "
                 f"common: expected {COMMON_MAX} or fewer.",
                 "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )

@@ -8,12 +8,23 @@ import hashlib
 from base64 import b32encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.ipam6 import free_address
+from solo5_systemd.network.model import (
+    IpAddress,
+    Lease,
+    MacAddress,
+    Network,
+    NicRequest,
+    PortRequest,
+    Protocol,
+    Reservation,
+)
+from solo5_systemd.settings.ipv6 import is_host6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings, default_bridge
 
 T = TypeVar("T")
@@ -23,7 +34,7 @@ class Allocations:
     """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks."""
 
     def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
-        self._addresses: dict[IPv4Address, TaskName] = {}
+        self._addresses: dict[IpAddress, TaskName] = {}
         self._macs: dict[MacAddress, TaskName] = {}
         self._taps: dict[str, TaskName] = {}
         self._ports: defaultdict[tuple[Protocol, int], dict[PortRequest, TaskName]] = defaultdict(dict)
@@ -33,7 +44,7 @@ class Allocations:
             self.add(reservation)
 
     @property
-    def addresses(self) -> Mapping[IPv4Address, TaskName]:
+    def addresses(self) -> Mapping[IpAddress, TaskName]:
         """The task of each address."""
         return self._addresses
 
@@ -69,8 +80,8 @@ class Allocations:
     def add(self, reservation: Reservation) -> None:
         """Enter all values of a reservation."""
         for lease in reservation.leases:
-            if lease.address is not None:
-                self._addresses[lease.address] = reservation.task
+            for address in lease.addresses:
+                self._addresses[address] = reservation.task
             self._macs[lease.mac] = reservation.task
             self._taps[lease.tap] = reservation.task
             self._leases[lease.network] += 1
@@ -81,8 +92,8 @@ class Allocations:
     def remove(self, reservation: Reservation) -> None:
         """Undo `add`; a value that another task has entered since stays that task's."""
         for lease in reservation.leases:
-            if lease.address is not None:
-                _remove(self._addresses, lease.address, reservation.task)
+            for address in lease.addresses:
+                _remove(self._addresses, address, reservation.task)
             _remove(self._macs, lease.mac, reservation.task)
             _remove(self._taps, lease.tap, reservation.task)
             self._leases[lease.network] -= 1
@@ -123,7 +134,7 @@ one whole block has the others, and none of the default ranges of Docker, Podman
 
 
 def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: Iterable[IPv4Network]) -> Network:
-    """Return a network with a range and gateway, chosen where the settings have none.
+    """Return a network with a range and gateway, chosen where the settings have none; without IPv6.
 
     Args:
         settings: the operator's configuration of the network.
@@ -215,7 +226,7 @@ def assign_leases(
     networks: Sequence[Network],
     allocations: Allocations,
     exists: Callable[[str], bool],
-    local: Iterable[IPv4Address] = (),
+    local: Iterable[IpAddress] = (),
 ) -> tuple[Lease, ...]:
     """Return a lease for each NIC, in the order of the requests.
 
@@ -249,6 +260,8 @@ def assign_leases(
                 gateway4=network.gateway4,
                 mac=nic.mac or choice.mac(nic.nic),
                 mtu=network.mtu,
+                ipv6=choice.interface6(nic, network),
+                gateway6=network.gateway6,
             )
         )
     return tuple(leases)
@@ -278,17 +291,18 @@ class _Choice:
     """The values chosen for one request, none of which another task or NIC has."""
 
     def __init__(
-        self, task: TaskName, networks: Iterable[Network], allocations: Allocations, local: Iterable[IPv4Address]
+        self, task: TaskName, networks: Iterable[Network], allocations: Allocations, local: Iterable[IpAddress]
     ) -> None:
         self._task = task
         self._allocations = allocations
         self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
-        self._addresses: dict[IPv4Address, str] = dict.fromkeys(local, "this host")
+        self._addresses: dict[IpAddress, str] = dict.fromkeys(local, "this host")
         self._macs: dict[MacAddress, str] = {}
         for network in networks:
-            if network.gateway4 is not None:
-                self._addresses[network.gateway4] = f"network {network.name}, as its gateway's"
+            for gateway in (network.gateway4, network.gateway6):
+                if gateway is not None:
+                    self._addresses[gateway] = f"network {network.name}, as its gateway's"
             self._macs[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
 
     def claim(self, nic: NicRequest, network: Network) -> None:
@@ -296,6 +310,9 @@ class _Choice:
         if nic.ipv4 is not None:
             _check_usable(nic.ipv4, nic.nic, network)
             self._claim(nic.ipv4, "address", self._addresses, self._allocations.addresses, nic.nic)
+        if nic.ipv6 is not None:
+            _check_usable6(nic.ipv6, nic.nic, network)
+            self._claim(nic.ipv6, "address", self._addresses, self._allocations.addresses, nic.nic)
         if nic.mac is not None:
             self._claim(nic.mac, "MAC address", self._macs, self._allocations.macs, nic.nic)
 
@@ -317,6 +334,22 @@ class _Choice:
         if network.ipv4 is None:
             return None
         return IPv4Interface((nic.ipv4 or self._address(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
+
+    def interface6(self, nic: NicRequest, network: Network) -> IPv6Interface | None:
+        """Return the requested IPv6 address or a chosen one; None where the network has no IPv6."""
+        if network.ipv6 is None:
+            return None
+        used = self._allocations.addresses
+        address = nic.ipv6 or free_address(
+            network.ipv6, (self._task, nic.nic), lambda each: bool(self._owner(each, self._addresses, used))
+        )
+        if address is None:
+            raise TakenError(
+                f"network {network.name} has no free address for NIC {nic.nic}: all of {network.ipv6} are taken.",
+                f"End a task, or set a shorter prefix as network.{network.name}.ipv6 below /etc/solo5.",
+            )
+        self._addresses[address] = f"task {self._task}"
+        return IPv6Interface((address, network.ipv6.prefixlen))
 
     def _address(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
         """Return the first free address of a network, from the one derived from task and NIC on."""
@@ -410,6 +443,22 @@ def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> No
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is {unusable[address]} in network {network.name}: expected a "
             f"guest's, from {network.ipv4}."
+        )
+
+
+def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> None:
+    if network.ipv6 is None:
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is requested in network {network.name}, which leases no IPv6 address: "
+            "expected a request without one.",
+            "A guest may give itself an address of the LAN, where ipv6 = true."
+            if network.join
+            else f"Set network.{network.name}.ipv6 = true below /etc/solo5.",
+        )
+    if not is_host6(address, network.ipv6) or address == network.gateway6:
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
+            f"{network.ipv6}, other than the first and the gateway's, {network.gateway6}."
         )
 
 

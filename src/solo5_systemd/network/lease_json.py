@@ -1,13 +1,15 @@
 """Lease records and network files as JSON documents, validated when they are parsed."""
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import cast
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
 from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
 from solo5_systemd.network.model import (
+    EARLIER_LEASE_SIGNATURE,
+    EARLIER_NIC_SIGNATURE,
     LEASE_SIGNATURE,
     NAMES_SIGNATURE,
     NIC_SIGNATURE,
@@ -22,6 +24,7 @@ from solo5_systemd.network.model import (
     PortRequest,
     Reservation,
     ipv4_address,
+    ipv6_address,
     limits_of,
     with_limits,
 )
@@ -54,8 +57,7 @@ def parse_lease_record(document: object) -> LeaseRecord:
     """
     fields = _fields(document)
     leases = tuple(
-        Lease.from_wire(cast("tuple[str, str, str, str, str, str, str, int]", wire))
-        for wire in _tuples(fields, document, "leases", LEASE_SIGNATURE)
+        Lease.from_wire(wire) for wire in _tuples(fields, document, "leases", LEASE_SIGNATURE, EARLIER_LEASE_SIGNATURE)
     )
     ports = tuple(
         PortRequest.from_wire(cast("tuple[str, str, int, int, str]", wire))
@@ -64,8 +66,8 @@ def parse_lease_record(document: object) -> LeaseRecord:
     if not {port.nic for port in ports} <= {lease.nic for lease in leases}:
         raise fields.wrong("ports", [port.nic for port in ports], "ports of its own NICs")
     nics = tuple(
-        NicRequest.from_wire(cast("tuple[str, str, str, str]", wire))
-        for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
+        NicRequest.from_wire(cast("tuple[str, ...]", wire))
+        for wire in _tuples(fields, document, "nics", NIC_SIGNATURE, EARLIER_NIC_SIGNATURE)
     )
     if fields.has("limits"):  # a record of before there were limits, and of a task without any, has none
         nics = with_limits(nics, cast("Sequence[Sequence[str]]", _tuples(fields, document, "limits", LIMITS_SIGNATURE)))
@@ -103,7 +105,12 @@ def network_document(network: Network) -> dict[str, object]:
         "policy": policy_table(network.policy),
         **({} if network.join is None else {"join": _join_document(network.join)}),
         **({"shared": True} if network.shared else {}),
+        **({} if network.ipv6 is None else {"ipv6": _ipv6_document(network)}),
     }
+
+
+def _ipv6_document(network: Network) -> dict[str, object]:
+    return {"prefix": str(network.ipv6), "gateway": str(network.gateway6), "nat66": network.nat66}
 
 
 def _join_document(join: Join) -> dict[str, object]:
@@ -120,6 +127,7 @@ def parse_network(document: object) -> Network:
     join = _parse_join(fields.table("join")) if fields.has("join") else None
     has_range = join is None or fields.text("ipv4") != ""
     has_gateway = join is None or fields.text("gateway4") != ""
+    ipv6 = fields.table("ipv6") if fields.has("ipv6") else None  # a file written before there was IPv6 has none
     return Network(
         name=fields.parsed("name", network_name),
         bridge=fields.text("bridge"),
@@ -130,6 +138,9 @@ def parse_network(document: object) -> Network:
         policy=network_policy(fields.table("policy")),  # a file written before there were policies has none: closed
         join=join,
         shared=fields.has("shared") and fields.boolean("shared"),
+        ipv6=ipv6.parsed("prefix", IPv6Network) if ipv6 else None,
+        gateway6=ipv6.parsed("gateway", ipv6_address) if ipv6 else None,
+        nat66=ipv6 is not None and ipv6.boolean("nat66"),
     )
 
 
@@ -157,13 +168,14 @@ def _fields(document: object) -> Fields:
     return fields
 
 
-def _tuples(fields: Fields, document: object, key: str, signature: str) -> tuple[tuple[object, ...], ...]:
-    kinds = [str if code == "s" else int for code in signature.strip("()")]
+def _tuples(fields: Fields, document: object, key: str, *signatures: str) -> tuple[tuple[object, ...], ...]:
+    """Return a list of values of the first signature, or of one that earlier versions have written."""
+    kinds = [[str if code == "s" else int for code in signature.strip("()")] for signature in signatures]
     wires = cast("Mapping[str, object]", document).get(key)
     if not isinstance(wires, list) or not all(_fits(wire, kinds) for wire in wires):
-        raise fields.wrong(key, wires, f"a list of {signature}")
+        raise fields.wrong(key, wires, f"a list of {signatures[0]}")
     return tuple(tuple(wire) for wire in wires)
 
 
-def _fits(wire: object, kinds: Sequence[type]) -> bool:
-    return isinstance(wire, list) and [*map(type, wire)] == list(kinds)
+def _fits(wire: object, kinds: Sequence[Sequence[type]]) -> bool:
+    return isinstance(wire, list) and [*map(type, wire)] in kinds

@@ -6,12 +6,15 @@ may join, the alias does), and the elements of the nftables tables contain addre
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv4Interface
+from dataclasses import replace
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_address
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import (
+    EVERY_IPV6,
+    IpAddress,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -20,10 +23,11 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
+    host_address,
     mac_address,
 )
 from solo5_systemd.network.nft_objects import EGRESS, RATES
-from solo5_systemd.network.nft_rules import GUESTS, PUBLISHED, UNLEASED, Element
+from solo5_systemd.network.nft_rules import GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import FIELDS as RATE_FIELDS
 from solo5_systemd.settings.rate import Rate
@@ -62,23 +66,24 @@ def recover_lease_record(
     Args:
         task: the task with the damaged record.
         taps: alias and network of each tap, by tap name.
-        elements: all elements of the tables `ip solo5` and `bridge solo5`.
+        elements: all elements of the tables.
 
     Returns:
         The lease record; None where no tap of the task has an element in the sets `guests` and `unleased`.
     """
     known = frozenset(elements)
     guests = {element.key[0]: element.key for element in known if element.name in (GUESTS, UNLEASED)}
+    six = {(element.key[0], IPv6Address(element.key[2])) for element in known if element.name == GUESTS6}
     leases = tuple(
-        _lease(tap, nic, network, guests[tap])
+        _lease(tap, nic, network, guests[tap], [address for of, address in six if of == tap])
         for tap, (alias, network) in sorted(taps.items())
         if tap in guests and (nic := _nic(task, alias)) is not None
     )
     if not leases:
         return None
     limits = {lease.nic: found for lease in leases if (found := _limits(lease, known)) != NO_LIMITS}
-    nics = {lease.address: lease.nic for lease in leases if lease.address}
-    ports = tuple(_port(element, nics) for element in sorted(known, key=str) if _target(element) in nics)
+    nics = {address: lease.nic for lease in leases for address in lease.addresses}
+    ports = _ports([element for element in sorted(known, key=str) if _target(element) in nics], nics)
     return LeaseRecord(
         reservation=Reservation(task=task, leases=leases, ports=ports, limits=limits),
         nics=tuple(
@@ -95,8 +100,11 @@ def _nic(task: TaskName, alias: str) -> DeviceName | None:
     return owner[1] if owner and owner[0] == task else None
 
 
-def _lease(tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...]) -> Lease:
+def _lease(
+    tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...], addresses6: Iterable[IPv6Address]
+) -> Lease:
     _, mac, *addresses = guest
+    leased6 = next((address for address in addresses6 if network.ipv6 and address in network.ipv6), None)
     prefix = network.ipv4.prefixlen if network.ipv4 else 32
     return Lease(
         nic=nic,
@@ -107,6 +115,8 @@ def _lease(tap: str, nic: DeviceName, network: Network, guest: tuple[str, ...]) 
         gateway4=network.gateway4,
         mac=mac_address(mac),
         mtu=network.mtu,
+        ipv6=IPv6Interface((leased6, network.ipv6.prefixlen)) if leased6 and network.ipv6 else None,
+        gateway6=network.gateway6 if leased6 else None,
     )
 
 
@@ -132,16 +142,24 @@ def _keys(lease: Lease) -> tuple[str, str]:
     return str(lease.address), lease.tap
 
 
-def _target(element: Element) -> IPv4Address | None:
-    return IPv4Address(element.value[0]) if element.name in PUBLISHED else None
+def _target(element: Element) -> IpAddress | None:
+    return host_address(element.value[0]) if element.name in PUBLISHED else None
 
 
-def _port(element: Element, nics: Mapping[IPv4Address, DeviceName]) -> PortRequest:
+def _ports(elements: Iterable[Element], nics: Mapping[IpAddress, DeviceName]) -> tuple[PortRequest, ...]:
+    """Return the ports of these elements; one that is published at every address has an element in both tables."""
+    ports = [_port(element, nics) for element in elements]
+    every = {replace(port, host_ip=EVERY_IPV6) for port in ports if port.host_ip is None}
+    return tuple(port for port in ports if port not in every)
+
+
+def _port(element: Element, nics: Mapping[IpAddress, DeviceName]) -> PortRequest:
     *host_ip, protocol, host_port = element.key
     address, port = element.value
+    every = EVERY_IPV6 if element.family == "ip6" else None
     return PortRequest(
-        nic=nics[IPv4Address(address)],
-        host_ip=IPv4Address(host_ip[0]) if host_ip else None,
+        nic=nics[ip_address(address)],
+        host_ip=ip_address(host_ip[0]) if host_ip else every,
         host_port=int(host_port),
         port=int(port),
         protocol=Protocol(protocol),

@@ -8,17 +8,17 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any
 
 from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network import taps
+from solo5_systemd.network import ipv6_sysctls, taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
-from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_DUMP,
@@ -40,6 +40,9 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
 # linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
 _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF = 1, 5, 24
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_DELADDR, _RTM_NEWNETCONF = 16, 17, 18, 21, 80
+_GROUP_IPV6_ADDRESS = 9
+_IFADDRMSG6 = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_IFA_F_NODAD = 2
 _IFINFOMSG, _IFLA_IFNAME, _IFLA_MASTER = 16, 3, 10
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
@@ -104,10 +107,19 @@ class Links:
         self._route.close()
         self._taps.close()
 
-    def local_addresses(self) -> frozenset[IPv4Address]:
-        """Return all IPv4 addresses of the host."""
-        addresses = self._route.get_addr(family=socket.AF_INET)
-        return frozenset(IPv4Address(address.get_attr("IFA_LOCAL")) for address in addresses)
+    def routed_prefixes(self, ours: Sequence[str]) -> Iterator[IPv6Network]:
+        """Yield the prefixes of the host's IPv6 routes, those of its addresses included, without those of `ours`."""
+        skip = {index(name) for name in ours}
+        for route in self._route.get_routes(family=socket.AF_INET6):
+            if route.get_attr("RTA_DST") and route.get_attr("RTA_OIF") not in skip:
+                yield IPv6Network((route.get_attr("RTA_DST"), route["dst_len"]), strict=False)
+
+    def local_addresses(self, versions: Iterable[int] = (4,)) -> frozenset[IpAddress]:
+        """Return all addresses of the host, of IPv4, IPv6 or both."""
+        families = (socket.AF_INET if version == 4 else socket.AF_INET6 for version in versions)
+        addresses = (address for family in families for address in self._route.get_addr(family=family))
+        texts = (address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS") for address in addresses)
+        return frozenset(map(ip_address, texts))
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
@@ -143,7 +155,31 @@ class Links:
             bridge = index(network.bridge)
             with contextlib.suppress(FileExistsError), _existing():
                 self._route.addr("add", index=bridge, **_address(network))
+            if network.ipv6 is not None:
+                self._add_gateway6(network, bridge)
             self._route.link("set", index=bridge, state="up")
+
+    def has_gateway6(self, network: Network) -> bool:
+        """Return whether the network's bridge has its IPv6 address; True without IPv6."""
+        if network.ipv6 is None:
+            return True
+        with _kernel_errors(f"bridge {network.bridge}"):
+            addresses = self._route.get_addr(family=socket.AF_INET6, index=index(network.bridge))
+        return any(address.get_attr("IFA_ADDRESS") == str(network.gateway6) for address in addresses)
+
+    def _add_gateway6(self, network: Network, bridge: int) -> None:
+        """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""
+        assert network.ipv6 is not None, "the network has IPv6"  # noqa: S101 - for mypy
+        ipv6_sysctls.set_up_bridge(network.bridge)
+        with contextlib.suppress(FileExistsError), _existing():
+            self._route.addr(
+                "add",
+                family=socket.AF_INET6,
+                index=bridge,
+                address=str(network.gateway6),
+                prefixlen=network.ipv6.prefixlen,
+                flags=_IFA_F_NODAD,
+            )
 
     def make_segment(self, network: Network, segment: str) -> None:
         """Create a segment and the veth pair that joins it to the network's first bridge, or repair them; idempotent.
@@ -282,7 +318,8 @@ class Links:
                 f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
                 f"Set another one as network.{network.name}.bridge below /etc/solo5.",
             )
-        set_for_link("ipv6", name, "disable_ipv6", "1")
+        if segment or network.ipv6 is None:
+            set_for_link("ipv6", name, "disable_ipv6", "1")
 
     def _link(self, name: str) -> Link | None:
         message = self._message(index(name))
@@ -338,6 +375,30 @@ def _link_name(kind: int, body: bytes) -> str:
         return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
     # A link name may have any bytes except / and white space.
     return os.fsdecode(attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0"))
+
+
+class AddressWatch(NetlinkSocket):
+    """A netlink socket in RTNLGRP_IPV6_IFADDR, readable when an IPv6 address is removed.
+
+    The kernel removes those of all links when a program sets disable_ipv6, or sets them down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_ROUTE, _GROUP_IPV6_ADDRESS)
+        self.receive_only([is_type(_RTM_DELADDR)])
+
+    def removed(self) -> frozenset[int] | None:
+        """Return the indexes of links that lost an address; None after lost messages. To be called when readable."""
+        indexes = set()
+        try:
+            while True:
+                for kind, body in self.receive():
+                    if kind == _RTM_DELADDR:
+                        indexes.add(_IFADDRMSG6.unpack_from(body)[-1])
+        except BlockingIOError:
+            return frozenset(indexes)
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None
 
 
 def delete_links(names: Iterable[str]) -> None:

@@ -8,7 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from typing import Any, NewType, Self
 
 from solo5_systemd.decode import Fields
@@ -16,6 +23,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
 from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import (
     CLOSED,
     POLICY_KEYS,
@@ -33,10 +41,19 @@ MacAddress = NewType("MacAddress", str)
 
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 
-NIC_SIGNATURE = "(ssss)"
+IpAddress = IPv4Address | IPv6Address
+
+NIC_SIGNATURE = "(sssss)"
 PORT_SIGNATURE = "(ssqqs)"
-LEASE_SIGNATURE = "(sssssssq)"
+LEASE_SIGNATURE = "(sssssssqss)"
 NAMES_SIGNATURE = "(asass)"
+
+EARLIER_NIC_SIGNATURE = "(ssss)"
+EARLIER_LEASE_SIGNATURE = "(sssssssq)"
+"""As in lease records of before IPv6: the values of then, to which the others are added."""
+
+EVERY_IPV6 = IPv6Address(0)
+"""`PortRequest.host_ip` of a port that is published at every IPv6 address only."""
 
 
 class Protocol(StrEnum):
@@ -71,6 +88,9 @@ class Network:
         mtu: of the bridge.
         join: the bridge is one of others; None: one of this service.
         shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
+        ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
+        gateway6: the bridge's address; None without a prefix.
+        nat66: IPv6 packets that leave the host get the host's address as their source.
     """
 
     name: NetworkName
@@ -82,6 +102,9 @@ class Network:
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
     shared: bool = False
+    ipv6: IPv6Network | None = None
+    gateway6: IPv6Address | None = None
+    nat66: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,33 +119,39 @@ class NicRequest:
     ipv4: IPv4Address | None = None
     mac: MacAddress | None = None
     limits: Limits = NO_LIMITS
+    ipv6: IPv6Address | None = None
 
-    def to_wire(self) -> tuple[str, str, str, str]:
+    def to_wire(self) -> tuple[str, str, str, str, str]:
         """Return the fields in the order of NIC_SIGNATURE; empty for None."""
-        return (self.nic, self.network, str(self.ipv4 or ""), self.mac or "")
+        return (self.nic, self.network, str(self.ipv4 or ""), self.mac or "", str(self.ipv6 or ""))
 
     @classmethod
-    def from_wire(cls, wire: tuple[str, str, str, str]) -> "NicRequest":
-        """Parse a D-Bus value.
+    def from_wire(cls, wire: Sequence[str]) -> "NicRequest":
+        """Parse a value of D-Bus or of a lease record, also of EARLIER_NIC_SIGNATURE.
 
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        nic, network, ipv4, mac = wire
+        nic, network, ipv4, mac, *added = wire
+        ipv6 = added[0] if added else ""
         return cls(
             nic=device_name(nic),
             network=network_name(network),
             ipv4=ipv4_address(ipv4) if ipv4 else None,
             mac=mac_address(mac) if mac else None,
+            ipv6=ipv6_address(ipv6) if ipv6 else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortRequest:
-    """A published port: a port of the host that is forwarded to a guest; `host_ip` None: at every local address."""
+    """A published port: a port of the host that is forwarded to a guest.
+
+    `host_ip` None: at every local address of the families that the NIC has; EVERY_IPV6: at every IPv6 address.
+    """
 
     nic: DeviceName
-    host_ip: IPv4Address | None = None
+    host_ip: IpAddress | None = None
     host_port: int
     port: int
     protocol: Protocol
@@ -141,7 +170,7 @@ class PortRequest:
         nic, host_ip, host_port, port, protocol = wire
         return cls(
             nic=device_name(nic),
-            host_ip=ipv4_address(host_ip) if host_ip else None,
+            host_ip=host_address(host_ip) if host_ip else None,
             host_port=port_number(host_port),
             port=port_number(port),
             protocol=port_protocol(protocol),
@@ -155,6 +184,8 @@ class Lease:
     Attributes:
         ipv4: None: no address is leased; the guest of a joined network has one of the LAN's DHCP, or none.
         gateway4: None: there is none.
+        ipv6: None: the network has no IPv6 prefix.
+        gateway6: None without `ipv6`.
     """
 
     nic: DeviceName
@@ -165,13 +196,25 @@ class Lease:
     gateway4: IPv4Address | None
     mac: MacAddress
     mtu: int
+    ipv6: IPv6Interface | None = None
+    gateway6: IPv6Address | None = None
 
     @property
     def address(self) -> IPv4Address | None:
-        """Return the leased address without its prefix length."""
+        """Return the leased IPv4 address without its prefix length."""
         return self.ipv4.ip if self.ipv4 else None
 
-    def to_wire(self) -> tuple[str, str, str, str, str, str, str, int]:
+    @property
+    def address6(self) -> IPv6Address | None:
+        """Return the leased IPv6 address without its prefix length."""
+        return self.ipv6.ip if self.ipv6 else None
+
+    @property
+    def addresses(self) -> tuple[IpAddress, ...]:
+        """Return the leased addresses of both families."""
+        return tuple(address for address in (self.address, self.address6) if address is not None)
+
+    def to_wire(self) -> tuple[str, str, str, str, str, str, str, int, str, str]:
         """Return the fields in the order of LEASE_SIGNATURE; empty for None."""
         return (
             self.nic,
@@ -182,20 +225,27 @@ class Lease:
             str(self.gateway4 or ""),
             self.mac,
             self.mtu,
+            str(self.ipv6 or ""),
+            str(self.gateway6 or ""),
         )
 
     @classmethod
-    def from_wire(cls, wire: tuple[str, str, str, str, str, str, str, int]) -> "Lease":
-        """Parse a value of D-Bus or of a lease record.
+    def from_wire(cls, wire: Sequence[Any]) -> "Lease":
+        """Parse a value of D-Bus or of a lease record, also of EARLIER_LEASE_SIGNATURE.
 
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        nic, network, bridge, tap, ipv4, gateway4, mac, mtu = wire
+        nic, network, bridge, tap, ipv4, gateway4, mac, mtu, *added = wire
+        ipv6, gateway6 = added or ("", "")
         try:
             interface = IPv4Interface(ipv4) if ipv4 else None
         except ValueError as error:
             raise InvalidRequestError(f"lease address {ipv4!r} is not an IPv4 interface.") from error
+        try:
+            interface6 = IPv6Interface(ipv6) if ipv6 else None
+        except ValueError as error:
+            raise InvalidRequestError(f"lease address {ipv6!r} is not an IPv6 interface.") from error
         return cls(
             nic=device_name(nic),
             network=network_name(network),
@@ -205,7 +255,14 @@ class Lease:
             gateway4=ipv4_address(gateway4) if gateway4 else None,
             mac=mac_address(mac),
             mtu=mtu,
+            ipv6=interface6,
+            gateway6=ipv6_address(gateway6) if gateway6 else None,
         )
+
+
+def destinations(port: PortRequest, lease: Lease) -> tuple[IpAddress, ...]:
+    """Return the guest's addresses to which a published port leads: those of the families that both have."""
+    return tuple(each for each in lease.addresses if port.host_ip is None or port.host_ip.version == each.version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,6 +382,32 @@ def ipv4_address(text: str) -> IPv4Address:
         ) from error
 
 
+def ipv6_address(text: str) -> IPv6Address:
+    """Parse an IPv6 address without a zone.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    try:
+        address = IPv6Address(text)
+    except ValueError:
+        address = None
+    if address is None or address.scope_id is not None:
+        raise InvalidRequestError(f"address {text!r} is not an IPv6 address: expected one such as 2001:db8:1::7.")
+    return address
+
+
+def host_address(text: str) -> IpAddress:
+    """Parse an address of the host at which a port is published.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    if ":" in text:
+        return ipv6_address(text)
+    return ipv4_address(text)
+
+
 def port_number(port: int) -> int:
     """Check a TCP or UDP port.
 
@@ -373,14 +456,17 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE})"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
 _Join = Sequence[Any]
 _More = Sequence[Any]
+_Ipv6 = Sequence[Any]
 _Usage = tuple[str, str, str, str, int, bool, bool, int, int]
-Wire = tuple[*_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, _Counts, _Counts, _Join, _More, DropsWire]
+Wire = tuple[
+    *_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, _Counts, _Counts, _Join, _More, DropsWire, _Ipv6
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,6 +487,9 @@ class NetworkOverview:
         dropped: the counts of dropped packets of its guests.
         join: the bridge is one of others.
         resolver: name servers and search domains of its guests; empty: the host's.
+        ipv6: its prefix; None where it has none, or is not in use and the settings have none.
+        gateway6: the bridge's address; None as above.
+        nat66: IPv6 packets that leave the host get the host's address as their source.
     """
 
     name: NetworkName
@@ -416,6 +505,9 @@ class NetworkOverview:
     dropped: Dropped = field(default_factory=Dropped)
     join: Join | None = None
     resolver: Resolver = UNSET
+    ipv6: IPv6Network | None = None
+    gateway6: IPv6Address | None = None
+    nat66: bool = False
 
     @property
     def has_pool(self) -> bool:
@@ -433,6 +525,7 @@ class NetworkOverview:
         dropped: Dropped | None = None,
     ) -> Self:
         """Return the overview of a network in use, or of one that is only configured."""
+        ipv6 = _ipv6_of(network)
         return cls(
             name=network.name,
             bridge=network.bridge,
@@ -446,6 +539,9 @@ class NetworkOverview:
             policy=network.policy,
             dropped=dropped or Dropped(),
             join=network.join,
+            ipv6=ipv6.prefix,
+            gateway6=ipv6.gateway,
+            nat66=ipv6.nat66,
         )
 
     def to_wire(self) -> Wire:
@@ -460,7 +556,8 @@ class NetworkOverview:
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
-        last = (joined, others, self.dropped.more_to_wire())
+        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66]
+        last = (joined, others, self.dropped.more_to_wire(), ipv6)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
     @classmethod
@@ -470,15 +567,20 @@ class NetworkOverview:
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-3]
-        joined, others, dropped = wire[-3:]
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-4]
+        joined, others, dropped, six = wire[-4:]
         egress, rate, servers, search = others
         limits = Limits.from_wire(egress, rate)
         policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
+        ipv6, gateway6, nat66 = six
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
             raise InvalidRequestError(f"range {ipv4!r} of network {name} is not an IPv4 network.") from error
+        try:
+            network6 = IPv6Network(ipv6) if ipv6 else None
+        except ValueError as error:
+            raise InvalidRequestError(f"prefix {ipv6!r} of network {name} is not an IPv6 network.") from error
         return cls(
             name=network_name(name),
             bridge=bridge,
@@ -493,16 +595,25 @@ class NetworkOverview:
             dropped=_dropped_from_wire(refused, fragments, dropped),
             join=_join_from_wire(joined),
             resolver=parse_resolver(servers, search),
+            ipv6=network6,
+            gateway6=ipv6_address(gateway6) if gateway6 else None,
+            nat66=nat66,
         )
 
 
-def _to_wire(counts: Mapping[IPv4Address, int]) -> _Counts:
+def _ipv6_of(network: Network | NetworkSettings) -> Ipv6:
+    if isinstance(network, Network):
+        return Ipv6(prefix=network.ipv6, gateway=network.gateway6, nat66=network.nat66)
+    return network.ipv6 or Ipv6()
+
+
+def _to_wire(counts: Mapping[IpAddress, int]) -> _Counts:
     # The D-Bus libraries marshal a struct from a list only.
     return [[str(address), count] for address, count in counts.items()]
 
 
-def _from_wire(counts: _Counts) -> Mapping[IPv4Address, int]:
-    return {ipv4_address(address): count for address, count in counts}
+def _from_wire(counts: _Counts) -> Mapping[IpAddress, int]:
+    return {host_address(address): count for address, count in counts}
 
 
 def _dropped_from_wire(refused: _Counts, fragments: _Counts, more: DropsWire) -> Dropped:

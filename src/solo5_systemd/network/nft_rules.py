@@ -1,7 +1,7 @@
-"""The nftables tables `ip solo5` and `bridge solo5`, in the syntax of nft(8): rules, elements, transactions.
+"""The nftables tables `ip`, `ip6` and `bridge solo5`, in the syntax of nft(8): rules, elements, transactions.
 
-Networks, guests and published ports are elements of sets and maps. So the cost of a packet and of a change does not
-grow with the number of tasks.
+Table ip6 exists while a network with IPv6 is up. Networks, guests and published ports are elements of sets and maps. So
+the cost of a packet and of a change does not grow with the number of tasks.
 
 Text instead of libnftables' JSON: the JSON parser of nftables 1.0.6 (Debian 12) turns a map with a concatenated value
 into a set, and crashes at the first rule that uses it.
@@ -15,14 +15,19 @@ from solo5_systemd.names import NetworkName
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import bridge_mac, segment_link
-from solo5_systemd.network.model import Lease, Network, PortRequest, Reservation
+from solo5_systemd.network.ipam6 import link_local
+from solo5_systemd.network.model import EVERY_IPV6, Lease, Network, PortRequest, Reservation, destinations
+from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
 from solo5_systemd.settings.model import Join
 
 TABLE = "solo5"
-FAMILIES = ("ip", "bridge")
+FAMILIES = ("ip", "ip6", "bridge")
 GUESTS = "guests"
 """The set of the taps with a leased address, each with its MAC and IPv4 address."""
+
+GUESTS6 = "guests6"
+"""The set of the taps with a leased IPv6 address, each with its MAC, and both this and its link-local address."""
 
 UNLEASED = "unleased"
 """The set of the taps without a leased address, on bridges of others, each with its MAC address."""
@@ -33,8 +38,8 @@ PUBLISHED = ("published", "published_at")
 REFUSED = "refused"
 """The set whose elements count dropped packets of new connections, by the guest's address."""
 
-FRAGMENTS = "fragments"
-"""The set whose elements count dropped IPv4 fragments, by the guest's address."""
+FRAGMENTS, FRAGMENTS6 = "fragments", "fragments6"
+"""The sets whose elements count dropped IPv4 and IPv6 fragments, by the guest's address."""
 
 UNLISTED = "unlisted"
 """The set, one in each table, whose elements count dropped packets for destinations that a guest's egress omits."""
@@ -54,10 +59,7 @@ CLOSED_TIMEOUT_S = 10
 """The conntrack timeout of a closed TCP connection that a guest has opened."""
 
 METADATA = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")
-"""The metadata services of clouds: link-local addresses, and those of Azure and Alibaba Cloud.
-
-fd00:ec2::254 is not listed: IPv6 frames of guests are dropped.
-"""
+"""The metadata services of clouds: link-local addresses, and those of Azure and Alibaba Cloud."""
 
 NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_TIMEOUT_S = 64, 16, 5
 """The neighbours that one guest may use: a burst, a rate per second, and the time for which a neighbour is known.
@@ -266,6 +268,7 @@ table bridge solo5 {
 
     COUNTED_bridge
 
+BRIDGE_SETS
     # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
     chain prerouting {
         type filter hook prerouting priority dstnat; policy accept;
@@ -278,6 +281,7 @@ table bridge solo5 {
         ether type ip iifname . ether saddr . ip saddr @guests goto proper
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
+        ether type ip6 goto proper6
         goto dropped_spoofed
     }
     # From taps to a DHCP server: from port 68 and the leased address or none, no relay (giaddr, bytes 24 to 27 of the
@@ -292,6 +296,7 @@ table bridge solo5 {
         ether daddr set iifname . ether saddr . @th,288,48 . @th,160,32 map @asking accept
         drop
     }
+BRIDGE_CHAINS
     # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
     # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN.
     chain joining {
@@ -371,7 +376,7 @@ table bridge solo5 {
         drop
     }
 }
-"""
+""".replace("BRIDGE_SETS\n", BRIDGE_SETS).replace("BRIDGE_CHAINS\n", BRIDGE_CHAINS.lstrip("\n"))
 
 
 def _counted(family: str) -> str:
@@ -394,21 +399,47 @@ DYNAMIC = frozenset(re.findall(r"set (\w+) \{[^}]*flags dynamic", _TABLES))
 _FOREIGN = "drop"
 
 
-def tables(networks: Sequence[Network], *, forwards: bool, owned: bool) -> str:
-    """Return both tables without their elements.
+def tables(
+    networks: Sequence[Network], *, forwards: bool, owned: bool, forwards6: bool = False, only6: bool = False
+) -> str:
+    """Return the tables without their elements; table ip6 if one of the networks has IPv6.
 
     Args:
         networks: the networks that are up.
-        forwards: the host forwarded packets before; packets between other links are accepted.
+        forwards: the host forwarded IPv4 packets before; packets between other links are accepted.
         owned: set `flags owner, persist` (Linux 6.9, nftables 1.1.0): only this process may change the tables, and they
             stay after its exit.
+        forwards6: as `forwards`, of IPv6.
+        only6: table ip6 alone.
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
-    text = text.replace("METADATA", ", ".join(METADATA)).replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
+    text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
-    text = text.replace("FOREIGN", "" if forwards else _FOREIGN)
-    return text.replace("LIMITED", "\n        ".join(limited(networks)))
+    ip, bridge, rest = text.partition("table bridge ")
+    of_ip = ip.replace("METADATA", ", ".join(METADATA)).replace("FOREIGN", "" if forwards else _FOREIGN)
+    of_ip = of_ip.replace("LIMITED", _RULE_BREAK.join(limited(networks)))
+    of_ip6 = (
+        ip6(ip)
+        .replace("FOREIGN", "" if forwards6 else _FOREIGN)
+        .replace("LIMITED", _RULE_BREAK.join(limited6(networks)))
+    )
+    if only6:
+        return of_ip6
+    return of_ip + (of_ip6 if has_ipv6(networks) else "") + bridge + rest
+
+
+_RULE_BREAK = "\n        "
+
+
+def has_ipv6(networks: Iterable[Network]) -> bool:
+    """Return whether one of these networks has IPv6, so that table ip6 exists."""
+    return any(network.ipv6 is not None for network in networks)
+
+
+def limited6(networks: Sequence[Network]) -> Sequence[str]:
+    """Return the rules of the chain `limited` of table ip6."""
+    return [ip6(rule) for rule in limited([network for network in networks if network.ipv6])]
 
 
 def limited(networks: Sequence[Network]) -> Sequence[str]:
@@ -474,7 +505,7 @@ class Element:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruleset:
-    """The input from which both tables are made.
+    """The input from which the tables are made.
 
     Attributes:
         networks: the networks that are up.
@@ -483,41 +514,71 @@ class Ruleset:
             br_netfilter, which passes bridged packets through it.
         forwards: packets between other links are accepted: the host forwarded packets before the first network was up,
             or none of the networks has a bridge of this service.
+        forwards6: the same of IPv6 packets.
     """
 
     networks: Sequence[Network] = ()
     reservations: Sequence[Reservation] = ()
     segments: Sequence[tuple[str, NetworkName]] = ()
     forwards: bool = False
+    forwards6: bool = False
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
-    """Return all elements of both tables, each once: several networks may join one bridge."""
+    """Return all elements of all tables, each once: several networks may join one bridge."""
     networks, reservations = ruleset.networks, ruleset.reservations
     of_networks = (element for network in networks for element in network_elements(network, networks))
-    of_segments = (element for segment, network in ruleset.segments for element in _segment(segment, network))
+    six = {network.name for network in networks if network.ipv6}
+    of_segments = (
+        element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)
+    )
     of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
-    return tuple(dict.fromkeys((*of_networks, *of_segments, *of_tasks)))
+    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks))
+    return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
 def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
     """Return the elements of a network; `networks` are all that are up, for its `reach`."""
+    bridge = _quoted(network.bridge)
     if network.join is not None:
-        return (_member("bridged", _quoted(network.bridge), _quoted(network.bridge)),)
-    inside, bridge, policy = str(network.ipv4), _quoted(network.bridge), network.policy
-    reached = [other.bridge for other in networks if other.name in policy.reach and other.join is None]
-    paths = ([] if policy.isolated else [network.bridge]) + reached
-    return (
-        _member("bridges", bridge),
-        _member("within", inside, inside),
-        *((_member("masqueraded", inside),) if network.masquerade else ()),
-        *(_member("paths", bridge, _quoted(other)) for other in paths),
-        *((_member("routed", bridge),) if policy.routed else ()),
-        *((_member("metadata", bridge),) if policy.metadata else ()),
-        *(_shared(bridge, network) if network.shared else ()),
-        *((_member("dhcp", bridge),) if policy.dhcp else ()),
-        *(_member("services", bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)),
+        families = ("ip", "ip6") if has_ipv6(networks) else ("ip",)
+        return tuple(_member("bridged", bridge, bridge, family=family) for family in families)
+    reached = [other.bridge for other in networks if other.name in network.policy.reach and other.join is None]
+    of_ip = list(_network_elements("ip", str(network.ipv4), network, reached, masquerade=network.masquerade))
+    of_ip += _shared(bridge, network) if network.shared else ()
+    of_ip += (_member("dhcp", bridge),) if network.policy.dhcp else ()
+    if network.ipv6 is None:
+        return tuple(of_ip)
+    return (*of_ip, *_network_elements("ip6", str(network.ipv6), network, reached, masquerade=network.nat66))
+
+
+def _network_elements(
+    family: str, inside: str, network: Network, reached: Sequence[str], *, masquerade: bool
+) -> Iterator[Element]:
+    """Yield the elements of a network in table ip or ip6.
+
+    Args:
+        family: of the table.
+        inside: the range of the network.
+        network: the network.
+        reached: the bridges of the networks in its `reach`.
+        masquerade: packets that leave the host get its address as their source.
+    """
+    bridge, policy = _quoted(network.bridge), network.policy
+    paths = ([] if policy.isolated else [network.bridge]) + list(reached)
+    services = [(bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)]
+    members = (
+        ("bridges", [(bridge,)]),
+        ("within", [(inside, inside)]),
+        ("masqueraded", [(inside,)] if masquerade else []),
+        ("paths", [(bridge, _quoted(other)) for other in paths]),
+        ("routed", [(bridge,)] if policy.routed else []),
+        ("metadata", [(bridge,)] if policy.metadata else []),
+        ("services", services),
     )
+    for name, keys in members:
+        for key in keys:
+            yield _member(name, *key, family=family)
 
 
 def _shared(bridge: str, network: Network) -> tuple[Element, ...]:
@@ -525,18 +586,18 @@ def _shared(bridge: str, network: Network) -> tuple[Element, ...]:
     return _member("shared", bridge), _member("gateways", bridge, str(network.gateway4))
 
 
-def _segment(segment: str, network: NetworkName) -> tuple[Element, ...]:
+def _segment(segment: str, network: NetworkName, *, six: bool) -> tuple[Element, ...]:
     name, port = _quoted(segment), _quoted(segment_link(segment)[0])
+    families = ("ip", "ip6") if six else ("ip",)
     return (
-        _member("bridges", name),
-        _member("segments", name),
+        *(_member(of, name, family=family) for family in families for of in ("bridges", "segments")),
         Element(family="bridge", name="reflected", key=(port, port)),
         Element(family="bridge", name="returned", key=(port,), value=(bridge_mac(network),)),
     )
 
 
-def _member(name: str, *key: str) -> Element:
-    return Element(family="ip", name=name, key=key)
+def _member(name: str, *key: str, family: str = "ip") -> Element:
+    return Element(family=family, name=name, key=key)
 
 
 def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
@@ -550,7 +611,7 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
                 lease, named.get(lease.network), reservation.limits.get(lease.nic, NO_LIMITS)
             )
         ),
-        *(_published(port, reservation.lease(port.nic)) for port in reservation.ports),
+        *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
     )
 
 
@@ -560,11 +621,12 @@ def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tu
     if network is not None and network.join is not None:
         return (*_joined_guest(lease, network.join, fragments=fragments), *_rates(lease, limits))
     served = _asking(lease) if network is not None and network.policy.dhcp else ()
-    return (*_guest(lease, fragments), *served, *_egress(lease, limits), *_rates(lease, limits))
+    own = (*_guest(lease, fragments), *_guest6(lease, fragments))
+    return (*own, *served, *_egress(lease, limits), *_rates(lease, limits))
 
 
 def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
-    """Return the elements of a guest's egress list; none without a list. Entries for IPv6 are of no table yet."""
+    """Return the elements of a guest's egress list; none without a list. A guest with a list has no IPv6."""
     if limits.egress is None:
         return ()
     tap, address, gateway = _quoted(lease.tap), str(lease.address), bridge_mac(lease.network)
@@ -590,29 +652,45 @@ def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
 
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
-    """Return the transaction that replaces both tables, whatever their state."""
-    made = tables(ruleset.networks, forwards=ruleset.forwards, owned=owned)
+    """Return the transaction that replaces all tables, whatever their state."""
+    made = tables(ruleset.networks, forwards=ruleset.forwards, forwards6=ruleset.forwards6, owned=owned)
     return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 
 
-def change(before: Ruleset, after: Ruleset) -> str:
-    """Return the transaction that changes the tables from `before` to `after`; the kernel's counters are kept."""
+def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
+    """Return the transaction that changes the tables from `before` to `after`; the kernel's counters are kept.
+
+    Table ip6 comes with the first network with IPv6, and goes with the last.
+    """
     old, new = elements(before), elements(after)
-    removed, added = set(old) - set(new), set(new) - set(old)
-    commands = [delete(each for each in old if each in removed)]
-    rules = limited(after.networks)
-    if limited(before.networks) != rules:
-        commands.append(f"flush chain ip {TABLE} {LIMITED}")
-        commands += [f"add rule ip {TABLE} {LIMITED} {rule}" for rule in rules]
+    had6, has6 = has_ipv6(before.networks), has_ipv6(after.networks)
+    removed = set(old) - set(new)
+    commands = [delete(each for each in old if each in removed and (has6 or each.family != "ip6"))]
+    if had6 and not has6:
+        commands.append(_remove("ip6", owned=owned))
+    if has6 and not had6:
+        commands.append(tables(after.networks, forwards=False, forwards6=after.forwards6, owned=owned, only6=True))
+    limits = [("ip", limited(before.networks), limited(after.networks))]
+    if had6 and has6:
+        limits.append(("ip6", limited6(before.networks), limited6(after.networks)))
+    for family, present, rules in limits:
+        if present != rules:
+            commands.append(f"flush chain {family} {TABLE} {LIMITED}")
+            commands += [f"add rule {family} {TABLE} {LIMITED} {rule}" for rule in rules]
+    added = set(new) - set(old)
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
 
 
 def remove(*, owned: bool) -> str:
-    """Return the transaction that removes both tables; it succeeds without them, too."""
+    """Return the transaction that removes all tables; it succeeds without them, too."""
+    return "\n".join(_remove(family, owned=owned) for family in FAMILIES)
+
+
+def _remove(family: str, *, owned: bool) -> str:
     if owned:
-        return "\n".join(f"destroy table {family} {TABLE}" for family in FAMILIES)
+        return f"destroy table {family} {TABLE}"
     # Added first, so that the deletion cannot fail: nftables 1.0.6 has no "destroy".
-    return "\n".join(f"add table {family} {TABLE}\ndelete table {family} {TABLE}" for family in FAMILIES)
+    return f"add table {family} {TABLE}\ndelete table {family} {TABLE}"
 
 
 def add(elements: Iterable[Element]) -> str:
@@ -659,12 +737,35 @@ def _asking(lease: Lease) -> Iterator[Element]:
     yield Element(family="bridge", name="answered", key=(tap, hardware))
 
 
-def _published(port: PortRequest, lease: Lease) -> Element:
-    key = (port.protocol.value, str(port.host_port))
-    target = (str(lease.address), str(port.port))
-    if port.host_ip is None:
-        return Element(family="ip", name="published", key=key, value=target)
-    return Element(family="ip", name="published_at", key=(str(port.host_ip), *key), value=target)
+def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
+    """Return the elements of a NIC's IPv6 address, and of its link-local one."""
+    if lease.address6 is None:
+        return ()
+    tap, leased = _quoted(lease.tap), str(lease.address6)
+    addresses = (lease.address6, link_local(lease.mac))
+    # Numbers: nftables knows these fields by place and length only.
+    mac = str(int(lease.mac.replace(":", ""), 16))
+    targets = ((str(int(each) >> 64), str(int(each) & ((1 << 64) - 1))) for each in addresses)
+    return (
+        *(_bridged(GUESTS6, tap, lease.mac, str(address)) for address in addresses),
+        *(_bridged("advertised", tap, *target) for target in targets),
+        _bridged("linked", tap, mac),
+        _bridged("ipv6", tap, lease.mac),
+        *(() if fragments else (_bridged(FRAGMENTS6, leased),)),
+        _member("leased", leased, family="ip6"),
+        _member(REFUSED, leased, family="ip6"),
+    )
+
+
+def _published(port: PortRequest, lease: Lease) -> Iterator[Element]:
+    """Yield the elements of a published port, in the table of each family of its destinations."""
+    key, host_ip = (port.protocol.value, str(port.host_port)), port.host_ip
+    for address in destinations(port, lease):
+        family, value = "ip" if address.version == 4 else "ip6", (str(address), str(port.port))
+        if host_ip is None or host_ip == EVERY_IPV6:
+            yield Element(family=family, name="published", key=key, value=value)
+        else:
+            yield Element(family=family, name="published_at", key=(str(host_ip), *key), value=value)
 
 
 def _quoted(link: str) -> str:

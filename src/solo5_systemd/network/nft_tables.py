@@ -1,4 +1,4 @@
-"""The kernel's tables `ip solo5` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
+"""The kernel's tables `ip`, `ip6` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
 
 import errno
 import json
@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import nftables
@@ -16,6 +16,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import RULES, Dropped
+from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
 from solo5_systemd.network.nft_rules import (
     CONTACTED,
@@ -23,6 +24,7 @@ from solo5_systemd.network.nft_rules import (
     FAMILIES,
     FLOWS,
     FRAGMENTS,
+    FRAGMENTS6,
     OVER_RECEIVED,
     OVER_SENT,
     REFUSED,
@@ -45,6 +47,9 @@ _NFGENMSG = struct.Struct("=BBH")
 K = TypeVar("K")
 
 _PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
+
+_TABLE_OF = {4: "ip", 6: "ip6"}
+_FAMILY_OF = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
@@ -77,7 +82,7 @@ class Tables:
         self._generation: int | None = None  # None: the tables must be listed to know their state
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
-        self._earlier: frozenset[int] | None = None  # UDP ports with flows from before the tables; None: not yet read
+        self._earlier: dict[int, frozenset[int]] = {}  # UDP ports with flows from before the tables, by IP version
 
     @property
     def owned(self) -> bool:
@@ -85,10 +90,10 @@ class Tables:
         return self._owned
 
     def replace(self, ruleset: Ruleset) -> None:
-        """Replace both tables in one transaction; retry if another program commits before they are verified."""
+        """Replace all tables in one transaction; retry if another program commits before they are verified."""
         commands = nft_rules.replace(ruleset, owned=self._owned)
         self._flows_are_lost = bool(ruleset.reservations)
-        self._earlier = None
+        self._earlier = {}
         for _ in range(_REPLACE_ATTEMPTS):
             if self._build(commands, self._current_generation()):
                 return
@@ -98,7 +103,7 @@ class Tables:
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
-        commands = nft_rules.change(before, after)
+        commands = nft_rules.change(before, after, owned=self._owned)
         if (
             not self._built
             or before.forwards != after.forwards
@@ -131,7 +136,7 @@ class Tables:
         return self._generation is not None
 
     def remove(self) -> None:
-        """Remove both tables; idempotent."""
+        """Remove all tables; idempotent."""
         self._run(nft_rules.remove(owned=self._owned))
         self._generation, self._built = None, {}
         self._flows_are_lost = False
@@ -162,25 +167,32 @@ class Tables:
         return True
 
     def elements(self) -> frozenset[Element]:
-        """Return all elements of both tables; empty where a table is missing."""
+        """Return all elements of all tables; empty where a table is missing."""
         return frozenset(self._listing()[1])
 
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
-        egress = Counter(self._counted("ip", UNLISTED, IPv4Address))
-        egress.update(self._counted("bridge", UNLISTED, IPv4Address))
+        egress = Counter(self._counted("ip", UNLISTED, ip_address))
+        egress.update(self._counted("bridge", UNLISTED, ip_address))
+        refused = (self._counted(family, REFUSED, ip_address) for family in ("ip", "ip6"))
+        fragments = (self._counted("bridge", name, ip_address) for name in (FRAGMENTS, FRAGMENTS6))
         return Dropped(
-            refused=self._counted("ip", REFUSED, IPv4Address),
-            fragments=self._counted("bridge", FRAGMENTS, IPv4Address),
+            refused={address: count for counts in refused for address, count in counts.items()},
+            fragments={address: count for counts in fragments for address, count in counts.items()},
             egress=egress,
             sent=self._counted("bridge", OVER_SENT, str),
             received=self._counted("bridge", OVER_RECEIVED, str),
-            rules={
-                (rule, link): count
-                for rule, (family, _, _) in RULES.items()
-                for link, count in self._counted(family, f"dropped_{rule}", str).items()
-            },
+            rules=self._by_rule(),
         )
+
+    def _by_rule(self) -> Mapping[tuple[str, str], int]:
+        """Return the counts of both families, by rule and link."""
+        counts = Counter[tuple[str, str]]()
+        for rule, (table, _, _) in RULES.items():
+            for family in ("ip", "ip6") if table == "ip" else (table,):
+                for link, count in self._counted(family, f"dropped_{rule}", str).items():
+                    counts[rule, link] += count
+        return counts
 
     def _counted(self, family: str, name: str, key: Callable[[str], K]) -> Mapping[K, int]:
         """Return the packet counters of a set above 0, by key."""
@@ -196,46 +208,47 @@ class Tables:
             if (count := each["elem"]["counter"]["packets"])
         }
 
-    def may_have_flows(self, address: IPv4Address) -> bool:
+    def may_have_flows(self, address: IpAddress) -> bool:
         """Return whether a guest may have open connections of its own; costs one netlink message.
 
         Always True after a replacement of the tables: that empties the set of counts while connections stay open.
         """
         if self._flows_are_lost:
             return True
-        return self._has(FLOWS, address.packed)
+        return self._has(FLOWS, address.packed, address.version)
 
-    def contacted(self, ports: Collection[int]) -> Sequence[int]:
+    def contacted(self, ports: Collection[int], version: int = 4) -> Sequence[int]:
         """Return those of the host's UDP ports that may have flows; costs one netlink message for each.
 
         All of them without tables, or where the conntrack table cannot be read. After a replacement of the tables the
-        first call dumps the UDP flows of the conntrack table, once.
+        first call dumps the UDP flows of the conntrack table, once for each version of IP.
         """
         if not ports or not self._built:
             return tuple(ports)
-        if self._earlier is None:
+        if version not in self._earlier:
             try:
-                self._earlier = udp_ports()
+                self._earlier[version] = udp_ports(version)
             except OSError:  # the deletion of the flows fails, too, and is logged
                 return tuple(ports)
-        return [port for port in ports if port in self._earlier or self._has(CONTACTED, port.to_bytes(2))]
+        earlier = self._earlier[version]
+        return [port for port in ports if port in earlier or self._has(CONTACTED, port.to_bytes(2), version)]
 
-    def forget(self, ports: Collection[int]) -> Sequence[Element]:
+    def forget(self, ports: Collection[int], version: int = 4) -> Sequence[Element]:
         """Forget earlier flows of UDP ports; return the elements to delete, before the caller deletes the flows."""
-        if self._earlier is not None:
-            self._earlier -= frozenset(ports)
-        recorded = [port for port in ports if self._has(CONTACTED, port.to_bytes(2))]
-        return [Element(family="ip", name=CONTACTED, key=(str(port),)) for port in recorded]
+        if version in self._earlier:
+            self._earlier[version] -= frozenset(ports)
+        recorded = [port for port in ports if self._has(CONTACTED, port.to_bytes(2), version)]
+        return [Element(family=_TABLE_OF[version], name=CONTACTED, key=(str(port),)) for port in recorded]
 
     def reread_flows(self) -> None:
         """Have the next `contacted` read the UDP flows again, such as after a deletion of flows that failed."""
-        self._earlier = None
+        self._earlier = {}
 
-    def _has(self, name: str, value: bytes) -> bool:
-        """Return whether a set of table ip has an element; True if the kernel fails to look it up."""
+    def _has(self, name: str, value: bytes, version: int) -> bool:
+        """Return whether a set of table ip or ip6 has an element; True if the kernel fails to look it up."""
         key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value)))
         of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
-        request = _NFGENMSG.pack(socket.AF_INET, 0, 0) + of + nested(_SET_ELEMENTS, key)
+        request = _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nested(_SET_ELEMENTS, key)
         try:
             return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, request)))
         except OSError as error:
@@ -367,6 +380,8 @@ def _words(value: object) -> tuple[str, ...]:
             return (f"{address}/{length}",)
         case {"elem": {"val": key}}:  # an element with a counter
             return _words(key)
+        case int() if value < 0:  # JSON output has 64 bits as a signed number
+            return (str(value + (1 << 64)),)
         case _:
             return (str(value),)
 

@@ -1,14 +1,13 @@
 """The rules by which a port may be published: limits, reserved ports, conflicts with tasks and processes."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.dhcp import SERVER_PORT
-from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.network.model import EVERY_IPV6, IpAddress, PortRequest, Protocol, Reservation, destinations
 from solo5_systemd.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundPort:
-    """A port that a socket of the host is bound to; `address` None: at every address."""
+    """A port that a socket of the host is bound to; `address` None: at every address, perhaps of one family only."""
 
     protocol: Protocol
-    address: IPv4Address | None
+    address: IpAddress | None
     port: int
 
 
@@ -33,7 +32,7 @@ def check_ports(
     nics: Collection[DeviceName],
     allocations: "Allocations",
     bound: Collection[BoundPort],
-    local: Collection[IPv4Address],
+    local: Collection[IpAddress],
 ) -> None:
     """Check that a request's ports can be published.
 
@@ -105,7 +104,7 @@ def _check_request(
     port: PortRequest,
     before: Sequence[PortRequest],
     nics: Collection[DeviceName],
-    local: Collection[IPv4Address],
+    local: Collection[IpAddress],
 ) -> None:
     if port.nic not in nics:
         raise InvalidRequestError(
@@ -114,10 +113,24 @@ def _check_request(
         )
     if any(_overlap(port, other) for other in before):
         raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
-    if port.host_ip is not None and not port.host_ip.is_loopback and port.host_ip not in local:
+    if port.host_ip is None or port.host_ip == EVERY_IPV6:
+        return
+    if port.host_ip.version == 6 and port.host_ip.is_link_local:
+        raise InvalidRequestError(
+            f"port {show_port(port)} cannot be published: {port.host_ip} is a link-local address, which each link has: "
+            "expected a global or unique local one."
+        )
+    if port.host_ip.version == 6 and port.host_ip.is_loopback:
+        raise InvalidRequestError(
+            f"port {show_port(port)} cannot be published: the kernel routes no reply of a guest to ::1: expected "
+            "127.0.0.1 or an address of a link.",
+            "Publish it at 127.0.0.1, for processes of this host.",
+        )
+    if not port.host_ip.is_loopback and port.host_ip not in local:
         raise InvalidRequestError(
             f"port {show_port(port)} cannot be published: {port.host_ip} is not an address of this host.",
-            "`ip -4 address` shows the host's addresses; without one, the port is published at all of them.",
+            f"`ip -{port.host_ip.version} address` shows the host's addresses; without one, the port is published at "
+            "all of them.",
         )
 
 
@@ -126,19 +139,55 @@ def _overlap(one: PortRequest, other: PortRequest) -> bool:
     return (
         one.protocol == other.protocol
         and one.host_port == other.host_port
-        and (one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip)
+        and (_covers(one.host_ip, other.host_ip) or _covers(other.host_ip, one.host_ip))
     )
+
+
+def _covers(one: IpAddress | None, other: IpAddress | None) -> bool:
+    """Return whether a published port's `host_ip` includes another's."""
+    return one is None or one == other or (one == EVERY_IPV6 and other is not None and other.version == 6)
 
 
 def _is_bound(socket: BoundPort, port: PortRequest) -> bool:
     return (
         socket.protocol == port.protocol
         and socket.port == port.host_port
-        and (socket.address is None or port.host_ip is None or socket.address == port.host_ip)
+        and (socket.address is None or _is_at(socket.address, port.host_ip))
+    )
+
+
+def _is_at(address: IpAddress, host_ip: IpAddress | None) -> bool:
+    """Return whether an address is one of a published port's; None, as a socket binds it: of every IPv4 address."""
+    return address.version == 4 if host_ip is None else _covers(host_ip, address)
+
+
+def check_families(reservation: Reservation) -> None:
+    """Check that each NIC has an address of its published ports' family.
+
+    Raises:
+        InvalidRequestError: a NIC has none.
+    """
+    for port in reservation.ports:
+        lease = reservation.lease(port.nic)
+        if not destinations(port, lease):
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published to NIC {port.nic}: it has no IPv6 address in network "
+                f"{lease.network}.",
+                f"Set network.{lease.network}.ipv6 = true below /etc/solo5, or publish the port at an IPv4 address.",
+            )
+
+
+def host_ports(reservation: Reservation) -> tuple[PortRequest, ...]:
+    """Return the published ports as port sockets have them: one socket for each family, of which it has one."""
+    return tuple(
+        replace(port, host_ip=EVERY_IPV6) if port.host_ip is None and address.version == 6 else port
+        for port in reservation.ports
+        for address in destinations(port, reservation.lease(port.nic))
     )
 
 
 def show_port(port: PortRequest) -> str:
     """Return a port of the host as `ADDRESS:PORT/PROTOCOL`."""
-    address = f"{port.host_ip}:" if port.host_ip else ""
+    ip = port.host_ip
+    address = "" if ip is None else f"[{ip}]:" if ip.version == 6 else f"{ip}:"
     return f"{address}{port.host_port}/{port.protocol.value}"

@@ -15,7 +15,9 @@ _FORWARDING = re.compile(r"-?net[./]ipv4[./](?:ip_forward|conf[./]all[./]forward
 IP_FORWARD = "ipv4/ip_forward"
 """Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
 
-_NEIGHBOUR_LIMITS = tuple(f"ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))
+_NEIGHBOUR_LIMITS = {
+    family: tuple(f"{family}/neigh/default/gc_thresh{number}" for number in (1, 2, 3)) for family in ("ipv4", "ipv6")
+}
 _NEIGHBOURS_BEYOND = 512
 """Entries for neighbours that are no guests: half of the kernel's default limit."""
 
@@ -32,12 +34,12 @@ def values_to_restore() -> dict[str, str]:
     Raises:
         HostError: a value cannot be read.
     """
-    before = {IP_FORWARD: _read(IP_FORWARD)}
+    before = {IP_FORWARD: read_sysctl(IP_FORWARD)}
     if was_forwarding(before):
         return before
     links = (path.parent.name for path in (_ROOT / "ipv4/conf").glob("*/forwarding"))
     forwarding = (f"ipv4/conf/{link}/forwarding" for link in links if link not in ("all", "default"))
-    return before | {name: value for name in (*_CHANGED_ALONG, *forwarding) if (value := _read(name)) != ""}
+    return before | {name: value for name in (*_CHANGED_ALONG, *forwarding) if (value := read_sysctl(name)) != ""}
 
 
 def was_forwarding(before: Mapping[str, str]) -> bool:
@@ -67,9 +69,9 @@ def enable_forwarding() -> bool:
     Raises:
         HostError: the setting cannot be written.
     """
-    if _read(IP_FORWARD) == "1":
+    if read_sysctl(IP_FORWARD) == "1":
         return False
-    _write(IP_FORWARD, "1")
+    write_sysctl(IP_FORWARD, "1")
     return True
 
 
@@ -79,23 +81,24 @@ def restore(before: Mapping[str, str]) -> None:
     Raises:
         HostError: a setting cannot be written.
     """
-    if not before or was_forwarding(before) or _read(IP_FORWARD) != "1":
+    if not before or was_forwarding(before) or read_sysctl(IP_FORWARD) != "1":
         return
-    _write(IP_FORWARD, before[IP_FORWARD])
+    write_sysctl(IP_FORWARD, before[IP_FORWARD])
     for name, value in before.items():
-        if _read(name) not in ("", value):
-            _write(name, value)
+        if read_sysctl(name) not in ("", value):
+            write_sysctl(name, value)
 
 
-def make_room_for_neighbours(guests: int, room: int) -> int:
+def make_room_for_neighbours(guests: int, room: int, family: str = "ipv4") -> int:
     """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
 
     They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
     first namespace has these settings; a container has what its host gives it.
 
     Args:
-        guests: the number of guests, each of which is a neighbour.
+        guests: the number of addresses of guests, each of which is a neighbour.
         room: the returned value of the last call; 0 for the first call.
+        family: `ipv4` or `ipv6`, which have a table each.
 
     Returns:
         The entries that the table can have, as far as this service has set or read it.
@@ -104,22 +107,27 @@ def make_room_for_neighbours(guests: int, room: int) -> int:
     if needed <= room:
         return room
     try:
-        limit = int(_read(_NEIGHBOUR_LIMITS[-1]) or needed)
+        names = _NEIGHBOUR_LIMITS[family]
+        limit = int(read_sysctl(names[-1]) or needed)
         if limit < needed:
             limit = 1 << (needed - 1).bit_length()
             # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
-            for name, value in zip(reversed(_NEIGHBOUR_LIMITS), (limit, limit // 2, limit // 8), strict=True):
-                if int(_read(name)) < value:
-                    _write(name, str(value))
-            _log.info("neighbour table: room for %d entries, for %d guests", limit, guests)
+            for name, value in zip(reversed(names), (limit, limit // 2, limit // 8), strict=True):
+                if int(read_sysctl(name)) < value:
+                    write_sysctl(name, str(value))
+            _log.info("neighbour table of %s: room for %d entries, for %d guests", family, limit, guests)
     except (HostError, ValueError) as error:  # a guest that has no entry is reached again when another entry expires
-        _log.warning("neighbour table: cannot make room for %d guests: %s", guests, error)
+        _log.warning("neighbour table of %s: cannot make room for %d guests: %s", family, guests, error)
         return needed
     return limit
 
 
-def _read(name: str) -> str:
-    """Return a value; empty where its link no longer exists."""
+def read_sysctl(name: str) -> str:
+    """Return a value below net; empty where its link no longer exists.
+
+    Raises:
+        HostError: the value cannot be read.
+    """
     try:
         return (_ROOT / name).read_text().strip()
     except FileNotFoundError:
@@ -128,7 +136,12 @@ def _read(name: str) -> str:
         raise HostError(f"sysctl net/{name} cannot be read: {error.strerror}.") from error
 
 
-def _write(name: str, value: str) -> None:
+def write_sysctl(name: str, value: str) -> None:
+    """Write a value below net.
+
+    Raises:
+        HostError: the value cannot be written.
+    """
     try:
         (_ROOT / name).write_text(value)
     except OSError as error:
@@ -137,7 +150,7 @@ def _write(name: str, value: str) -> None:
 
 def is_set_for_link(family: str, link: str, name: str, value: str) -> bool:
     """Return whether `conf/LINK/NAME` has a value; False without the link."""
-    return _read(f"{family}/conf/{link}/{name}") == value
+    return read_sysctl(f"{family}/conf/{link}/{name}") == value
 
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:

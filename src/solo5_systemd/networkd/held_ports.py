@@ -10,11 +10,11 @@ import socket
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.errors import TakenError
-from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
 from solo5_systemd.network.port_conflicts import BoundPort, check_bound, show_port
 from solo5_systemd.network.raw_netlink import NETLINK_SOCK_DIAG, NLM_DUMP, NetlinkSocket
 
@@ -31,7 +31,7 @@ _QUERIES = (
 
 
 def bound_ports() -> frozenset[BoundPort]:
-    """Return all listening TCP ports and bound UDP ports, of IPv4 and of IPv6 sockets that accept IPv4.
+    """Return all listening TCP ports and bound UDP ports.
 
     Raises:
         OSError: the kernel refused a request.
@@ -51,13 +51,12 @@ def bound_ports() -> frozenset[BoundPort]:
 def _bound(diag: NetlinkSocket, family: int, protocol: Protocol, request: bytes) -> Iterator[BoundPort]:
     for _, body in diag.request(_BY_FAMILY, NLM_DUMP, request):
         *_, port, _, source = _MESSAGE.unpack_from(body)
-        address = _address(family, source)
-        if port != b"\0\0" and not isinstance(address, IPv6Address):
-            yield BoundPort(protocol=protocol, address=address, port=int.from_bytes(port))
+        if port != b"\0\0":
+            yield BoundPort(protocol=protocol, address=_address(family, source), port=int.from_bytes(port))
 
 
 def _address(family: int, source: bytes) -> IPv4Address | IPv6Address | None:
-    """Return a bound address; None for every IPv4 address, also for `::`: UDP sockets do not report IPV6_V6ONLY."""
+    """Return a bound address; None for every IPv4 address, and for `::`: UDP sockets do not report IPV6_V6ONLY."""
     if family == socket.AF_INET:
         address = IPv4Address(source[:4])
         return None if address.is_unspecified else address
@@ -66,7 +65,7 @@ def _address(family: int, source: bytes) -> IPv4Address | IPv6Address | None:
 
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
-_IP_FREEBIND = 15  # linux/in.h
+_IP_FREEBIND, _IPV6_FREEBIND = 15, 78  # linux/in.h, linux/in6.h
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K of linux/filter.h: no byte of the packet is kept
 
@@ -76,14 +75,19 @@ def bind(port: PortRequest) -> socket.socket:
 
     No SO_REUSEADDR: a later bind(2) fails with any options. No listen(2): a TCP connection that no rule translates is
     refused, as without the socket. A BPF filter drops UDP datagrams that no rule translates before they take memory.
-    IP_FREEBIND: the address may be absent for now, as on a link that is down.
+    IP_FREEBIND: the address may be absent for now, as on a link that is down. IPV6_V6ONLY: IPv4 has its own socket.
 
     Raises:
         OSError: EADDRINUSE: another process has the port, or a connection of the host has it as its local port.
     """
-    made = socket.socket(socket.AF_INET, _KINDS[port.protocol] | socket.SOCK_CLOEXEC)
+    six = port.host_ip is not None and port.host_ip.version == 6
+    made = socket.socket(socket.AF_INET6 if six else socket.AF_INET, _KINDS[port.protocol] | socket.SOCK_CLOEXEC)
     try:
-        made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        if six:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+        else:
+            made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         if port.protocol is Protocol.UDP:
             _drop_everything(made)
         made.bind((str(port.host_ip or IPv4Address(0)), port.host_port))
@@ -118,7 +122,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldPorts:
-    """One port socket for each published port. Those of a task are stored together, by the name of the first one."""
+    """One port socket for each published port and family. Those of a task are stored together, by the first's name."""
 
     def __init__(self, restored: Mapping[str, Sequence[int]]) -> None:
         """Take ownership of the file descriptors of an earlier process, by name."""
@@ -240,12 +244,15 @@ def _name(port: PortRequest) -> str:
 
 
 def _name_of(held: socket.socket) -> str:
-    address, number = held.getsockname()
-    host_ip = IPv4Address(address)
+    address, number, *_ = held.getsockname()
+    host_ip = ip_address(address)
     protocol = next(each for each, kind in _KINDS.items() if kind == held.type)
-    return _port_name(protocol, None if host_ip.is_unspecified else host_ip, number)
+    return _port_name(protocol, None if host_ip == IPv4Address(0) else host_ip, number)
 
 
-def _port_name(protocol: Protocol, host_ip: IPv4Address | None, port: int) -> str:
-    """Return the name of a port of the host, of at most 15 characters: `t8080`, or `u53-c0000201` for 192.0.2.1."""
-    return f"{protocol[0]}{port}-{host_ip:x}" if host_ip else f"{protocol[0]}{port}"
+def _port_name(protocol: Protocol, host_ip: IpAddress | None, port: int) -> str:
+    """Return the name of a port of the host: `t8080`, `u53-c0000201` at 192.0.2.1, `t8080-0` at every IPv6 address.
+
+    It has at most 15 characters, 39 with an IPv6 address.
+    """
+    return f"{protocol[0]}{port}" if host_ip is None else f"{protocol[0]}{port}-{int(host_ip):x}"

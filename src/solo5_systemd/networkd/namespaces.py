@@ -226,6 +226,14 @@ class Namespaces:
         """Restore the host's bridges and taps among these removed links; None checks all."""
         self.host.repair_links(removed)
 
+    def repair_gateways(self) -> None:
+        """Restore the IPv6 addresses of the host's bridges."""
+        self.host.repair_gateways()
+
+    def is_gateway(self, link: int) -> bool:
+        """Return whether a link of the host, by its index, is a bridge with an IPv6 address; safe in any thread."""
+        return self.host.is_gateway(link)
+
     def repair_joined(self) -> None:
         """Put taps back on bridges that were missing, and have been made again."""
         self.host.repair_joined()

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from ipaddress import IPv4Address
 from typing import ParamSpec, TypeVar
 
 from solo5_systemd.concurrency import KeyedLocks
@@ -18,9 +17,10 @@ from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.guest_limits import LimitsWire
-from solo5_systemd.network.links import LinkWatch
-from solo5_systemd.network.model import GuestNames, NicRequest, PortRequest, Reservation, with_limits
+from solo5_systemd.network.links import AddressWatch, LinkWatch
+from solo5_systemd.network.model import GuestNames, IpAddress, NicRequest, PortRequest, Reservation, with_limits
 from solo5_systemd.network.nft_tables import RulesetWatch
+from solo5_systemd.network.port_conflicts import host_ports
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
@@ -40,7 +40,7 @@ _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a de
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-NicWire = tuple[str, str, str, str]
+NicWire = tuple[str, str, str, str, str]
 PortWire = tuple[str, str, int, int, str]
 
 
@@ -80,6 +80,7 @@ class Networkd:
         self._wake = asyncio.Event()
         self._rules_changed = False
         self._links_changed: frozenset[str] | None = frozenset()
+        self._gateway_removed = False
         self._units = units
         self._servers = servers
         self._servers_lock = asyncio.Lock()
@@ -143,6 +144,9 @@ class Networkd:
             link_watch = stack.enter_context(closing(LinkWatch()))
             loop.add_reader(link_watch.fileno(), self._on_links, link_watch)
             stack.callback(loop.remove_reader, link_watch.fileno())
+            address_watch = stack.enter_context(closing(AddressWatch()))
+            loop.add_reader(address_watch.fileno(), self._on_addresses, address_watch)
+            stack.callback(loop.remove_reader, address_watch.fileno())
             if not self._state.owns_tables:
                 ruleset_watch = stack.enter_context(closing(RulesetWatch()))
                 loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
@@ -261,7 +265,7 @@ class Networkd:
             _log.error("%s", error)
 
     async def _wait_for_ports(self, reservation: Reservation) -> None:
-        if reservation.ports and not await asyncio.to_thread(wait_until_free, reservation.ports):
+        if reservation.ports and not await asyncio.to_thread(wait_until_free, host_ports(reservation)):
             message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
             _log.warning(message, reservation.task, BARRIER_TIMEOUT_S)
 
@@ -392,6 +396,12 @@ class Networkd:
             self._links_changed |= changed
         self._wake.set()
 
+    def _on_addresses(self, watch: AddressWatch) -> None:
+        removed = watch.removed()
+        if removed is None or any(map(self._state.is_gateway, removed)):
+            self._gateway_removed = True
+            self._wake.set()
+
     async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
         for task in unfinished:
             await self.release(task)
@@ -426,6 +436,9 @@ class Networkd:
                 await self._work(self._state.repair)
             if self._state.awaits_bridge:
                 await self._work(self._state.repair_joined)
+            if self._gateway_removed:
+                self._gateway_removed = False
+                await self._work(self._state.repair_gateways)
             if self._links_changed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, self._links_changed = self._links_changed, frozenset()
@@ -466,7 +479,7 @@ class Networkd:
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
 
 
-def _delete_flows_from(addresses: Sequence[IPv4Address]) -> None:
+def _delete_flows_from(addresses: Sequence[IpAddress]) -> None:
     try:
         delete_flows_from(addresses)
     except OSError as error:

@@ -4,11 +4,11 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network import links, nft_rules, sysctls
+from solo5_systemd.network import ipv6_sysctls, links, nft_rules, sysctls
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS, check_limits
@@ -35,6 +35,7 @@ from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
+    IpAddress,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -45,14 +46,22 @@ from solo5_systemd.network.model import (
     Protocol,
     Repair,
     Reservation,
+    destinations,
     limits_of,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.port_conflicts import BoundPort, check_ports, check_reserved
+from solo5_systemd.network.port_conflicts import (
+    BoundPort,
+    check_families,
+    check_ports,
+    check_reserved,
+    host_ports,
+)
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
+from solo5_systemd.networkd.ipv6 import Ipv6
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
 from solo5_systemd.settings.resolver import UNSET
 
@@ -76,7 +85,7 @@ class Remains:
 
     reservation: Reservation
     redirected: frozenset[RedirectedPort] = frozenset()
-    addresses: Sequence[IPv4Address] = ()
+    addresses: Sequence[IpAddress] = ()
     namespace: NetworkNamespace | None = None
 
 
@@ -115,6 +124,7 @@ class NetworkState:
         self._store = store
         self.dhcp = dhcp
         self._links = links
+        self._ipv6 = Ipv6(store, links)
         self._tables = tables
         self._ports = ports
         self._settings = settings
@@ -128,6 +138,7 @@ class NetworkState:
         self._segments: dict[str, NetworkName] = {}
         self._neighbours = 0
         self._is_router = sysctls.is_configured_to_forward()
+        self._neighbours6 = 0
         self._repairs: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
 
@@ -160,7 +171,7 @@ class NetworkState:
             leases=leases,
             free=free_addresses(network, leases),
             dropped=dropped.within(
-                network.ipv4,
+                (network.ipv4, network.ipv6),
                 {lease.tap for _, lease in self._attached_leases() if lease.network == network.name},
                 (network.bridge, *(segment for segment, name in self._segments.items() if name == network.name)),
             ),
@@ -211,7 +222,8 @@ class NetworkState:
             namespace=self._namespace,
             names=names,
         )
-        self._ports.bind(reservation.ports)
+        ports = host_ports(reservation)
+        self._ports.bind(ports)
         try:
             for network in networks:
                 self._store.save_network(network)
@@ -219,7 +231,7 @@ class NetworkState:
             self._save(record)
         except Solo5Error:
             if reservation.task not in self._records:  # without a record, no release would close these port sockets
-                self._ports.release(reservation.ports)
+                self._ports.release(ports)
             raise
         return record
 
@@ -253,7 +265,7 @@ class NetworkState:
             except Solo5Error:
                 self._undo_attach(record.reservation)
                 if held is None:
-                    self._ports.release(record.reservation.ports)
+                    self._ports.release(host_ports(record.reservation))
                     self.end_release(task)
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
@@ -269,13 +281,15 @@ class NetworkState:
         return self._redirected([record.reservation for record in self._attached()])
 
     def _redirected(self, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
-        guests = {
-            port.host_port: address
-            for held in reservations
-            for port in _udp(held)
-            if (address := held.lease(port.nic).address) is not None
-        }
-        return frozenset(RedirectedPort(port=port, guest=guests[port]) for port in self._tables.contacted(guests))
+        found: set[RedirectedPort] = set()
+        guests: dict[int, dict[int, IpAddress]] = {4: {}, 6: {}}
+        for held in reservations:
+            for port, address in _udp(held):
+                guests[address.version][port] = address
+        for version, leads in guests.items():
+            contacted = self._tables.contacted(leads, version)
+            found |= {RedirectedPort(port=port, guest=leads[port], version=version) for port in contacted}
+        return frozenset(found)
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
         """Reserve what a released task had, from its request: its unit's command line has these values."""
@@ -292,6 +306,7 @@ class NetworkState:
                 network=lease.network,
                 ipv4=lease.address,
                 mac=lease.mac,
+                ipv6=lease.address6,
                 limits=had.limits.get(lease.nic, NO_LIMITS),
             )
             for lease in had.leases
@@ -340,17 +355,20 @@ class NetworkState:
             self._delete_from_tables(self._task_elements(record.reservation))
         if attached or again:
             self.dhcp.remove(record.reservation, self._networks)
-        self._ports.release(record.reservation.ports)
+        self._ports.release(host_ports(record.reservation))
         # After the deletion: no new flow leads to the task.
-        ports = [port.host_port for port in _udp(record.reservation)]
-        contacted = ports if again else self._tables.contacted(ports)
-        if attached and contacted:
-            self._delete_from_tables(self._tables.forget(contacted))
+        redirected: set[RedirectedPort] = set()
+        for version in (4, 6):
+            ports = [port for port, address in _udp(record.reservation) if address.version == version]
+            contacted = ports if again else self._tables.contacted(ports, version)
+            if attached and contacted:
+                self._delete_from_tables(self._tables.forget(contacted, version))
+            redirected |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         own = (lease for lease in record.reservation.leases if not self._joins(lease))
-        addresses = (lease.address for lease in own if lease.address is not None)
+        addresses = (address for lease in own for address in lease.addresses)
         return Remains(
             reservation=record.reservation,
-            redirected=frozenset(RedirectedPort(port=port, guest=None) for port in contacted),
+            redirected=frozenset(redirected),
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
         )
 
@@ -396,6 +414,8 @@ class NetworkState:
             for _, lease in self._attached_leases():
                 if lease.network not in self._missing:
                     self._links.set_port(lease, self._networks[lease.network])
+        if not self._forwarding6:
+            self._ipv6.restore_sysctls()
         if not self._forwarding:
             self._restore_sysctls()  # a start was killed between the sysctls and its bridge
         self._remove_idle_networks()
@@ -476,6 +496,10 @@ class NetworkState:
             return True
         return any(link in (segment, *segment_link(segment)) for segment in list(self._segments))
 
+    def is_gateway(self, link: int) -> bool:
+        """Return whether a link, by its index, is a bridge with an IPv6 address; safe in any thread."""
+        return any(network.ipv6 is not None and links.index(network.bridge) == link for network in self.networks())
+
     def bind_missing_ports(self) -> None:
         """Retry to bind published ports that another process had bound when the service started."""
         self._ports.bind_missing(self._published_ports())
@@ -520,7 +544,7 @@ class NetworkState:
     ) -> tuple[Reservation, Sequence[Network]]:
         names = [nic.nic for nic in nics]
         check_reserved(ports, self._settings() if ports else Settings())
-        local = self._links.local_addresses() if any(port.host_ip for port in ports) else ()
+        local = self._links.local_addresses({port.host_ip.version for port in ports if port.host_ip})
         check_ports(ports, names, self._allocations, bound, local)
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self.networks(), *new)]
@@ -530,9 +554,9 @@ class NetworkState:
         joined = {network.name for network in networks if network.join}
         own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
         leases = assign_leases(task, nics, networks, self._allocations, lambda link: bool(links.index(link)), own)
-        return Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics)), networks[
-            len(self._networks) :
-        ]
+        reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
+        check_families(reservation)
+        return reservation, networks[len(self._networks) :]
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -574,7 +598,7 @@ class NetworkState:
                 )
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             new.append(choose_network(known, (*self.networks(), *new), (*routed, *reserved)))
-        return new
+        return self._ipv6.with_prefixes(new, self.networks(), settings)
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation
@@ -589,6 +613,9 @@ class NetworkState:
         self._add_to_tables(reservation)
         self._save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
         self._neighbours = sysctls.make_room_for_neighbours(self._allocations.guests, self._neighbours)
+        if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
+            room = self._neighbours6
+            self._neighbours6 = sysctls.make_room_for_neighbours(2 * self._allocations.guests, room, "ipv6")
 
     def _add_to_tables(self, reservation: Reservation) -> None:
         try:
@@ -615,11 +642,15 @@ class NetworkState:
         before = self._ruleset()
         if network.join is None:
             self._save_sysctls()
+        if network.ipv6 is not None:
+            self._ipv6.save_sysctls()
         self._up.add(network.name)
         try:
             self._tables.change(before, self._ruleset())  # first: the rules must exist before ip_forward is set
             if network.join is None:
                 sysctls.enable_forwarding()
+                if network.ipv6 is not None:
+                    ipv6_sysctls.enable_forwarding()
                 self._links.make_bridge(network)
         except Solo5Error:
             self._up.discard(network.name)
@@ -657,6 +688,8 @@ class NetworkState:
         before = self._ruleset()
         self._up -= {network.name for network in idle}
         self._segments = {segment: name for segment, name in self._segments.items() if name in self._up}
+        if not self._forwarding6:
+            self._ipv6.restore_sysctls()  # first: without rules, nothing may be forwarded
         if not self._forwarding:
             self._restore_sysctls()  # first: without rules, nothing may be forwarded
             self._store.remove_sysctls()
@@ -689,6 +722,7 @@ class NetworkState:
         joined = [network for network in self.networks() if network.join and network.name in self._up]
         self._missing = frozenset(network.name for network in joined if not self._is_usable(network))
         self._repair_bridges()
+        self.repair_gateways()
         for segment, name in self._segments.items():
             network = self._networks[name]
             if not self._links.has_segment(network, segment):
@@ -714,6 +748,15 @@ class NetworkState:
                 what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
                 self._repaired(sorted(tasks), what)
 
+    def repair_gateways(self) -> None:
+        """Restore the IPv6 addresses of bridges that have lost them, such as by a change of disable_ipv6."""
+        for network in self.networks():
+            if network.name in self._up and not self._links.has_gateway6(network):
+                self._links.make_bridge(network)
+                tasks = {task for task, lease in self._attached_leases() if lease.network == network.name}
+                what = f"bridge {network.bridge} of network {network.name} had lost {network.gateway6}: it is restored"
+                self._repaired(sorted(tasks), what)
+
     def _is_usable(self, network: Network) -> bool:
         """Return whether taps can become ports of the bridge that a network joins."""
         try:
@@ -730,6 +773,11 @@ class NetworkState:
     def _forwarding(self) -> bool:
         """Whether a network with a bridge of this service is up: the host forwards packets for it."""
         return any(network.join is None for name, network in self._networks.items() if name in self._up)
+
+    @property
+    def _forwarding6(self) -> bool:
+        """Whether a network with IPv6 is up: the host forwards IPv6 packets for it."""
+        return any(network.ipv6 is not None for name, network in self._networks.items() if name in self._up)
 
     def _repaired(self, tasks: Sequence[TaskName], what: str) -> None:
         _log.warning("network repaired: %s", what)
@@ -777,6 +825,8 @@ class NetworkState:
                         mtu=lease.mtu,
                         masquerade=True,
                         join=join,
+                        ipv6=lease.ipv6.network if lease.ipv6 else None,
+                        gateway6=lease.gateway6,
                     )
                     self._store.save_network(network)
                     self._networks[lease.network] = network
@@ -808,6 +858,7 @@ class NetworkState:
             reservations=[held.reservation for held in self._attached()],
             segments=tuple(self._segments.items()),
             forwards=not self._forwarding or self._is_router or sysctls.was_forwarding(self._store.sysctls()),
+            forwards6=self._forwarding6 and self._ipv6.was_forwarding(),
         )
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
@@ -818,7 +869,7 @@ class NetworkState:
 
     def _published_ports(self) -> Sequence[PortRequest]:
         live = (held for held in self.records if held.state is not LeaseState.RELEASING)
-        return [port for held in live for port in held.reservation.ports]
+        return [port for held in live for port in host_ports(held.reservation)]
 
     def _apply_changed_policies(self) -> None:
         """Apply a changed policy to networks in use; called at start-up, so that a restart of the service suffices."""
@@ -853,8 +904,14 @@ def _without_bridges(reservation: Reservation) -> Reservation:
     return replace(reservation, leases=tuple(replace(lease, bridge="") for lease in reservation.leases))
 
 
-def _udp(reservation: Reservation) -> Sequence[PortRequest]:
-    return [port for port in reservation.ports if port.protocol is Protocol.UDP]
+def _udp(reservation: Reservation) -> Sequence[tuple[int, IpAddress]]:
+    """Return the host's port and the guest's address of each published UDP port, once for each family."""
+    return [
+        (port.host_port, address)
+        for port in reservation.ports
+        if port.protocol is Protocol.UDP
+        for address in destinations(port, reservation.lease(port.nic))
+    ]
 
 
 def _with_policy(network: Network, settings: NetworkSettings) -> Network:

@@ -22,6 +22,8 @@ fragments = false         # true: guests may send IP fragments
 dhcp = false              # true: guests get their leased address by DHCP
 # egress = ["10.0.0.0/8:5432/tcp"]  # all that guests may connect to; default: everything
 # rate = ["sent=10M"]     # limits of each NIC, which a job can lower; default: none
+ipv6 = false              # true: a /64 of this host's unique local prefix; or a prefix, such as "2001:db8:1::/64",
+                          # and beside it: gateway6, by default its first address, and nat66
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
 
@@ -44,6 +46,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.egress import Egress, egress
+from solo5_systemd.settings.ipv6 import IPV6_KEYS, Ipv6, ipv6_settings
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
@@ -145,6 +148,7 @@ class NetworkSettings:
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
         mtu: of its bridge; with `join`, the bridge's own is used instead.
         join: the bridge is one of others; None: one that this package makes.
+        ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits.
         resolver: name servers and search domains of its guests; empty: the host's.
         shared: it is in the network namespace of other programs (`of_namespace`).
     """
@@ -157,6 +161,7 @@ class NetworkSettings:
     masquerade: bool = True
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
+    ipv6: Ipv6 | None = None
     resolver: Resolver = UNSET
     shared: bool = False
 
@@ -326,9 +331,10 @@ def _network_key(key: str) -> NetworkName:
 
 
 RESOLVER_KEYS = ("dns", "search")
-NETWORK_KEYS = ("ipv4", "gateway4", "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *POLICY_KEYS, *LIMIT_KEYS)
-JOIN_KEYS = ("join", "vlan", "pool", "ipv6")
-_WITH_JOIN = (*JOIN_KEYS, "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate")
+_POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
+NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
+JOIN_KEYS = ("join", "vlan", "pool")
+_WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate")
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
@@ -345,15 +351,17 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         raise fields.wrong("ipv4", str(ipv4), "room for a gateway and a guest: a prefix of at most 30")
     if gateway4 is not None and (ipv4 is None or not _is_host(gateway4, ipv4)):
         raise fields.wrong("gateway4", str(gateway4), "a host address inside the network's ipv4 range")
+    # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
+    mtu = fields.integer("mtu", 1500, low=68, high=65521)
     return NetworkSettings(
         name=name,
         bridge=bridge,
         ipv4=ipv4,
         gateway4=gateway4,
-        # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
-        mtu=fields.integer("mtu", 1500, low=68, high=65521),
+        mtu=mtu,
         masquerade=fields.boolean("masquerade", default=True),
         policy=network_policy(fields),
+        ipv6=ipv6_settings(fields, mtu),
         resolver=resolver_of(fields),
     )
 
@@ -465,6 +473,16 @@ def _check_distinct(networks: tuple[NetworkSettings, ...]) -> None:
                     f"network.{one.name}.ipv4 is {one.ipv4}, which overlaps network.{other.name}'s "
                     f"{other.ipv4}: expected a range of its own."
                 )
+            _check_prefixes(one, other)
+
+
+def _check_prefixes(one: NetworkSettings, other: NetworkSettings) -> None:
+    prefix, others = (one.ipv6 and one.ipv6.prefix), (other.ipv6 and other.ipv6.prefix)
+    if prefix and others and prefix.overlaps(others):
+        raise SettingsError(
+            f"network.{one.name}.ipv6 is {prefix}, which overlaps network.{other.name}'s {others}: expected a "
+            "prefix of its own."
+        )
 
 
 def _check_one_bridge(one: NetworkSettings, other: NetworkSettings) -> None:

@@ -72,7 +72,18 @@ def _leased(lease: Lease) -> dict[str, str]:
             f"net.{lease.nic}.prefix4": str(lease.ipv4.network.prefixlen),
             f"net.{lease.nic}.netmask4": str(lease.ipv4.netmask),
         }
+    if lease.ipv6 is not None:
+        values |= {
+            f"net.{lease.nic}.ipv6": str(lease.ipv6.ip),
+            f"net.{lease.nic}.ipv6_cidr": str(lease.ipv6),
+            f"net.{lease.nic}.prefix6": str(lease.ipv6.network.prefixlen),
+            f"net.{lease.nic}.gateway6": str(lease.gateway6),
+        }
     return values
+
+
+_OF_IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
+_OF_IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
 
 def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
@@ -84,13 +95,19 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
     without = {
         f"net.{lease.nic}.{key}": (lease, key)
         for lease in leases
-        for key in ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
+        for key in (*_OF_IPV4, *_OF_IPV6)
         if f"net.{lease.nic}.{key}" not in _leased(lease)
     }
     for argument in arguments:
         for match in _TOKEN.finditer(argument):
             if match[1] in without:
                 lease, key = without[match[1]]
+                if key in _OF_IPV6:
+                    raise InvalidRequestError(
+                        f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no leased IPv6 "
+                        f"address in network {lease.network}: expected no such placeholder.",
+                        f"Set network.{lease.network}.ipv6 = true in /etc/solo5.",
+                    )
                 missing = "no gateway" if lease.ipv4 else "no leased address"
                 raise InvalidRequestError(
                     f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has {missing} in network "
@@ -114,9 +131,10 @@ def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
 def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
     """Return the arguments for which `{mirage}` stands, and `{mirage.NIC}` of each NIC.
 
-    Every MirageOS image from 3.0 on with a static IPv4 stack has `--ipv4` and `--ipv4-gateway`. The stack of a second
-    NIC has a group, which prefixes them (`--management-ipv4`); it is not in the manifest, so it is named explicitly.
-    `--ipv4-only` and `--name` exist in some images only, and any other one exits with 64 on them.
+    Every MirageOS image from 3.0 on with a static IPv4 stack has `--ipv4` and `--ipv4-gateway`. On a network with IPv6,
+    `--ipv6` and `--ipv6-gateway` follow, which a stack for both has (the default of 4.0 or later). The stack of a
+    second NIC has a group, which prefixes them (`--management-ipv4`); it is not in the manifest, so it is named
+    explicitly. `--ipv4-only` and `--name` exist in some images only, and any other one exits with 64 on them.
     """
     primary = primary_nic([lease.nic for lease in leases])
     found = {f"mirage.{lease.nic}": _addresses(lease, f"{lease.nic}-") for lease in leases}
@@ -125,7 +143,12 @@ def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
 
 def _addresses(lease: Lease, prefix: str) -> tuple[str, ...]:
     """Return the arguments of a NIC; none where the LAN's DHCP has its address."""
-    values = {"ipv4": lease.ipv4, "ipv4-gateway": lease.ipv4 and lease.gateway4}
+    values = {
+        "ipv4": lease.ipv4,
+        "ipv4-gateway": lease.ipv4 and lease.gateway4,
+        "ipv6": lease.ipv6,
+        "ipv6-gateway": lease.gateway6,
+    }
     return tuple(f"--{prefix}{key}={value}" for key, value in values.items() if value is not None)
 
 

@@ -1,7 +1,7 @@
 """Parsers of option values: valid and invalid ones."""
 
 from collections.abc import Callable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given
@@ -59,6 +59,14 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
         "service:127.0.0.1:1:65535/udp",
         Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),
     ),
+    (typed.publish, "[::1]:1:65535", Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535)),
+    (typed.publish, "service:[::]:1:2", Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2)),
+    (typed.publish, "0.0.0.0:1:2", Publish(host_port=1, port=2)),
+    (
+        typed.nic,
+        "service=lab,ip6=fd00::7",
+        NicRequest(nic=SERVICE, network=NetworkName("lab"), ipv6=IPv6Address("fd00::7")),
+    ),
     (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
     (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
     (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
@@ -82,12 +90,14 @@ BAD: dict[Callable[[str], object], list[str]] = {
     typed.nic: [
         *"service service= =default a-b=default service=../x service=default, service=d,ip service=d,vlan=3".split(),
         *"service=d,ip=1.2.3 service=d,ip=1.2.3.4,ip=1.2.3.5 service=d,ip=::1 service=d,mac=1".split(),
+        *"service=d,ip6=1.2.3.4 service=d,ip6=fe80::1%a".split(),
         *"service=d,mac=01:00:5e:00:00:01 service=d,mac=00:00:00:00:00:00".split(),
         "",
     ],
     typed.publish: [
         *"80 8080: :80 0:80 80:0 65536:80 80:65536 x:80 80:x -1:80 8080-8090:80 8080:80/ 8080:80/sctp".split(),
-        *"8080:80/TCP 8080:80/tcp/udp ::8080:80 [::1]:8080:80 a:b:1.2.3.4:1:1 127.0.0.1:service:80:80".split(),
+        *"8080:80/TCP 8080:80/tcp/udp ::8080:80 [::1:8080:80 [x]:8080:80 ::1]:8080:80".split(),
+        *"a:b:1.2.3.4:1:1 127.0.0.1:service:80:80".split(),
         *"1.2.3:80:80 host.example:80:80 ser-vice:80:80 1.2.3.4:1.2.3.4:1:1".split(),
         "",
     ],

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
@@ -21,7 +21,8 @@ UNUSED = NetworkOverview(
 
 POLICY = (False, (), False, (), False, 4096, False, False)
 NO_JOIN = (False, 0, "", False)
-LAST = (NO_JOIN, ("", "", (), ()), ((), (), (), ()))
+NO_IPV6 = ("", "", False)
+LAST = (NO_JOIN, ("", "", (), ()), ((), (), (), ()), NO_IPV6)
 LAN = NetworkOverview(
     name=NetworkName("lan"),
     bridge="br0",
@@ -154,6 +155,23 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
     engine.machine.networks.overview = (replace(POOLED, join=replace(POOL, vlan=20)),)
     lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
     assert (lan["vlan"], lan["pool"], lan["free"]) == (20, "192.168.1.200-192.168.1.230", 30)
+
+
+def test_a_network_with_ipv6_is_shown_with_its_prefix(solo5ctl: Solo5ctl, engine: FakeRuntime) -> None:
+    task = running("web", networked=True)
+    address, gateway = IPv6Address("fd00:1::7"), IPv6Address("fd00:1::1")
+    counts = replace(NETWORK.dropped, refused={address: 3, IPv4Address("10.89.0.2"): 17})
+    six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=gateway, nat66=True, dropped=counts)
+    engine.machine.networks.overview = (six,)
+    lease = replace(LEASE, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=gateway)
+    engine.known[task.name] = replace(task, reservation=Reservation(task=task.name, leases=(lease,)))
+    text = solo5ctl("network", "inspect", "default").out
+    for line in ("IPv6 prefix: fd00:1::/64", "IPv6 gateway: fd00:1::1", "NAT66: yes", "Refused: fd00:1::7 3 packets"):
+        assert f"{line}" in text
+    assert f"Lease: 10.89.0.2 fd00:1::7 {LEASE.mac} web/service\n" in text
+    (document,) = json.loads(solo5ctl("network", "inspect", "--json", "default").out)
+    assert (document["ipv6"], document["gateway6"], document["nat66"]) == ("fd00:1::/64", "fd00:1::1", True)
+    assert (document["leases"][0]["ipv6"], document["leases"][0]["refused"]) == ("fd00:1::7", 20)
 
 
 def test_an_unknown_network_is_one_sentence(solo5ctl: Solo5ctl) -> None:

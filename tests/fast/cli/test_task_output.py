@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Interface
 
 import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, running
@@ -200,6 +201,16 @@ def test_the_network_namespace_is_shown_of_a_task_that_shares_one() -> None:
     assert task_output.task_json(shared)["network_namespace"] == "/run/netns/shop"
     assert "Network" not in dict(task_output.task_fields(task, NOW))
     assert "network_namespace" not in task_output.task_json(task)
+
+
+def test_both_addresses_of_a_lease_are_shown_and_ipv6_addresses_of_the_host_in_brackets() -> None:
+    gateway, host_ip = IPv6Address("fd00:1::1"), IPv6Address("2001:db8::1")
+    lease = replace(LEASE, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=gateway)
+    held = Reservation(task=TaskName("web"), leases=(lease,), ports=(replace(PORTS[0], host_ip=host_ip),))
+    assert ", gateway 10.89.0.1, fd00:1::7/64, gateway fd00:1::1, MAC " in task_output.lease_text(lease)
+    [nic] = json.loads(json.dumps(task_output.reservation_json(held)))["nics"]
+    assert (nic["ipv6"], nic["gateway6"]) == ("fd00:1::7/64", "fd00:1::1")
+    assert task_output.port(held.ports[0]) == "[2001:db8::1]:8080->80/tcp"
 
 
 def test_a_lease_without_an_address_is_a_dash_and_null() -> None:

@@ -29,10 +29,21 @@ from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import document, parse
 from solo5_systemd.settings.model import parse_settings
 
-LEASE = ["service", "default", "solo5-default", "s5-abc", "10.89.0.2/24", "10.89.0.1", "02:00:00:00:00:01", 1500]
+LEASE = [
+    "service",
+    "default",
+    "solo5-default",
+    "s5-abc",
+    "10.89.0.2/24",
+    "10.89.0.1",
+    "02:00:00:00:00:01",
+    1500,
+    "",
+    "",
+]
 LEASE_RECORD: dict[str, Any] = {
     "version": 1, "task": "web", "state": "attached", "expires": 60,
-    "nics": [["service", "default", "", ""]],
+    "nics": [["service", "default", "", "", ""]],
     "leases": [LEASE],
     "ports": [["service", "10.0.0.1", 8080, 80, "tcp"]],
 }  # fmt: skip

@@ -104,8 +104,8 @@ def test_a_request_that_was_read_is_written_as_the_same_request(
         assert published is None or PortRequest.from_wire(published.to_wire()) == published
 
 
-@given(st.tuples(*[TEXTS] * 7, PORT_NUMBERS))
-def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str, str, str, str, str, str, str, int]) -> None:
+@given(st.tuples(*[TEXTS] * 7, PORT_NUMBERS, TEXTS, TEXTS))
+def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str | int, ...]) -> None:
     lease = value_or_refusal(Lease.from_wire, wire, error=InvalidRequestError)
     assert lease is None or Lease.from_wire(lease.to_wire()) == lease
 
@@ -127,7 +127,10 @@ OTHERS = st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=2), st.lists(TEXTS, ma
 DROPS = st.tuples(COUNTS, COUNTS, COUNTS, st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), max_size=2))
 
 
-@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS))
+IPV6 = st.tuples(TEXTS, TEXTS, st.booleans())
+
+
+@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS, IPV6))
 def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
     network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
     assert network is None or NetworkOverview.from_wire(network.to_wire()) == network

@@ -6,13 +6,16 @@ A rule that is not understood is an error, so that no rule goes untested.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv6Network, ip_address, ip_network
 
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.nft_rules import Element, Ruleset
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """The leased address of each bridge."""
+
+GUESTS6 = {"solo5-front": "fd00:77::5", "solo5-back": "fd00:78::5"}
+"""The leased IPv6 address of each bridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +40,25 @@ class Packet:
     tracked: bool = False
 
 
-def verdict(plan: Ruleset, packet: Packet) -> str:
-    """Return `accept` or `drop`, by the filter chains at the input or forward hook."""
-    text = nft_rules.tables(plan.networks, forwards=plan.forwards, owned=True)
-    rules = _Rules(text, nft_rules.elements(plan))
-    to = packet.to or GUESTS.get(packet.oif, "192.0.2.9")
+def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
+    """Return `accept` or `drop`, by the filter chains of table ip or ip6 at the input or forward hook."""
+    text = nft_rules.tables(plan.networks, forwards=plan.forwards, forwards6=plan.forwards6, owned=True)
+    rules = _Rules(text, nft_rules.elements(plan), family)
+    to = packet.to or (
+        GUESTS.get(packet.oif, "192.0.2.9") if family == "ip" else GUESTS6.get(packet.oif, "2001:db8::9")
+    )
     return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
 
 
 class _Rules:
-    def __init__(self, text: str, elements: Sequence[Element]) -> None:
-        table = text.partition("table ip solo5 {")[2].partition("table bridge")[0]
+    def __init__(self, text: str, elements: Sequence[Element], family: str) -> None:
+        table = text.partition(f"table {family} solo5 {{")[2].partition("\ntable ")[0]
         self._chains = dict(_chain(match) for match in re.finditer(r"chain (\w+) \{(.*?)\n    \}", table, re.DOTALL))
         self._sets: dict[str, set[tuple[str, ...]]] = {
             name: set() for name in re.findall(r"(?:set|map) (\w+) \{", table)
         }
         for element in elements:
-            if element.family == "ip":
+            if element.family == family:
                 self._sets[element.name].add(tuple(word.strip('"') for word in element.key))
 
     def walk(self, chain: str, packet: Packet) -> str:
@@ -70,7 +75,7 @@ class _Rules:
                     continue
                 if word == "goto":
                     return self.walk(target, packet)
-                if word == "ip":  # ip saddr vmap @egress: the guests of these tests have no list
+                if word in ("ip", "ip6"):  # ip saddr vmap @egress: the guests of these tests have no list
                     assert target == "saddr vmap @egress"
                     assert not self._sets["egress"]
                     continue
@@ -107,27 +112,31 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"iifname \{ (.*?) \}": lambda _, packet, links: f'"{packet.iif}"' in links.split(", "),
     r'ct timeout set "soon"': lambda *_: True,
     r"meta l4proto tcp": lambda _, packet: packet.what.startswith("tcp"),
-    r"update @opened \{ ip saddr limit rate over \d+/second burst (\d+) packets \}": (
+    r"update @opened \{ ip6? saddr limit rate over \d+/second burst (\d+) packets \}": (
         lambda _, packet, burst: packet.opened >= int(burst)
     ),
     r"ct state established,related": lambda _, packet: packet.state in ("established", "related"),
     r"ct state invalid": lambda _, packet: packet.state == "invalid",
     r"ct status confirmed": lambda _, packet: packet.tracked,
     r"ct status dnat": lambda _, packet: packet.dnat,
-    r"icmp type echo-request": lambda _, packet: packet.what == "ping",
-    r"ip daddr != @leased": lambda sets, packet: (packet.to,) not in sets["leased"],
-    r"ip daddr \{ (.*?) \}": lambda _, packet, ranges: any(
-        IPv4Address(packet.to) in IPv4Network(each) for each in ranges.split(", ")
+    r"(?:icmp|icmpv6) type echo-request": lambda _, packet: packet.what == "ping",
+    r"icmpv6 type (nd-router-solicit|\{ .*? \})": lambda _, packet, kinds: packet.what
+    in kinds.strip("{} ").split(", "),
+    r"ip6 saddr != @leased": lambda sets, packet: (packet.source,) not in sets["leased"],
+    r"ip6 daddr != fe80::/10": lambda _, packet: ip_address(packet.to) not in IPv6Network("fe80::/10"),
+    r"ip6? daddr != @leased": lambda sets, packet: (packet.to,) not in sets["leased"],
+    r"ip6? daddr \{ (.*?) \}": lambda _, packet, ranges: any(
+        ip_address(packet.to) in ip_network(each) for each in ranges.split(", ")
     ),
     r"meta oiftype ether": lambda *_: True,
-    r"rt ip nexthop @neighbours": lambda _, packet: not packet.sought,
-    r"update @seekers \{ ip saddr limit rate over \d+/second burst (\d+) packets \}": (
+    r"rt ip6? nexthop @neighbours": lambda _, packet: not packet.sought,
+    r"update @seekers \{ ip6? saddr limit rate over \d+/second burst (\d+) packets \}": (
         lambda _, packet, burst: packet.sought > int(burst)
     ),
-    r"add @neighbours \{ rt ip nexthop timeout \d+s \}": lambda *_: True,
     r"update @dropped_\w+ \{ [io]ifname counter \}": lambda *_: True,
-    r"meta pkttype host": lambda *_: True,
     r"udp sport 68 udp dport 67": lambda _, packet: packet.what == "udp 67",
-    r"ip saddr @(\w+)": lambda sets, packet, name: (packet.source,) in sets[name],
-    r"add @flows \{ ip saddr ct count over (\d+) \}": lambda _, packet, limit: packet.open >= int(limit),
+    r"add @neighbours \{ rt ip6? nexthop timeout \d+s \}": lambda *_: True,
+    r"meta pkttype host": lambda *_: True,
+    r"ip6? saddr @(\w+)": lambda sets, packet, name: (packet.source,) in sets[name],
+    r"add @flows \{ ip6? saddr ct count over (\d+) \}": lambda _, packet, limit: packet.open >= int(limit),
 }

@@ -26,7 +26,7 @@ DROPPED = Dropped(
 
 
 def test_counts_are_of_a_guest_and_of_a_network() -> None:
-    front = DROPPED.within(IPv4Network("10.77.0.0/24"), {"s5-a"}, {"solo5-front"})
+    front = DROPPED.within([IPv4Network("10.77.0.0/24")], {"s5-a"}, {"solo5-front"})
     assert front.of_guest(FIRST, "s5-a") == {
         "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7,
         "spoofed": 8, "unsafe": 0, "broadcasts": 0,
@@ -36,7 +36,7 @@ def test_counts_are_of_a_guest_and_of_a_network() -> None:
         "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7, "spoofed": 8, "host": 9,
     }  # fmt: skip
     assert list(DROPPED.by_rule()) == list(DESCRIPTIONS)
-    assert DROPPED.within(None) == Dropped()
+    assert DROPPED.within([None]) == Dropped()
 
 
 def test_counts_have_a_wire_form() -> None:
@@ -88,6 +88,6 @@ def test_a_malformed_count_is_one_sentence() -> None:
     from solo5_systemd.network.model import NetworkOverview
 
     wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, (), ())
-    last = ((False, 0, "", False), ("", "", (), ()), ([["localhost", 1]], (), (), ()))
+    last = ((False, 0, "", False), ("", "", (), ()), ([["localhost", 1]], (), (), ()), ("", "", False))
     with pytest.raises(InvalidRequestError, match="the counts of dropped packets are malformed"):
         NetworkOverview.from_wire((*wire, *last))

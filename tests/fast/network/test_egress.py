@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Network
 from itertools import product
 
 import pytest
@@ -261,6 +261,17 @@ def test_two_lists_with_too_much_in_common_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="have 288 destinations in common: expected 256 or fewer"):
         check_limits([nic], [listed])
     check_limits([replace(nic, limits=Limits(egress=egress(ports[:28])))], [listed])
+
+
+def test_a_list_is_refused_where_ipv6_would_be_a_way_around_it() -> None:
+    both = replace(network(), ipv6=IPv6Network("fd00:77::/64"))
+    listed = NicRequest(nic=SERVICE, limits=Limits(egress=egress(["10.0.0.0/8"])))
+    words = "NIC service has an egress list in network default, which has IPv6"
+    with pytest.raises(InvalidRequestError, match=words):
+        check_limits([listed], [both])
+    with pytest.raises(InvalidRequestError, match=words):
+        check_limits([NicRequest(nic=SERVICE)], [replace(both, policy=NetworkPolicy(egress=()))])
+    check_limits([NicRequest(nic=SERVICE)], [both])
 
 
 def test_limits_are_on_the_wire_beside_their_nics() -> None:

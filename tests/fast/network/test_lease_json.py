@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 import pytest
@@ -84,9 +84,17 @@ def written(document: object) -> Any:
     return json.loads(json.dumps(document))
 
 
+SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
+
+
 def test_what_is_written_is_read() -> None:
     assert parse_lease_record(written(lease_record_document(RECORD))) == RECORD
-    for network in (NETWORK, JOINED, POOLED):
+    (lease,) = RESERVATION.leases
+    six = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
+    wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
+    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
+    assert parse_lease_record(written(lease_record_document(both))) == both
+    for network in (NETWORK, JOINED, POOLED, SIX):
         assert parse_network(written(network_document(network))) == network
     assert parse_texts({"a": "b"}) == {"a": "b"}
 
@@ -102,6 +110,11 @@ def test_what_is_written_is_read() -> None:
         ({"leases": [["service"]]}, "leases"),
         ({"leases": ["service"]}, "leases"),
         ({"leases": [["a", "b", "c", "d", "10.0.0.1/99", "f", "g", 1]]}, "lease address '10.0.0.1/99'"),
+        (
+            {"leases": [["a", "b", "c", "d", "", "", "02:00:00:00:00:01", 1, "fd00::1/129", ""]]},
+            "'fd00::1/129' is not an",
+        ),
+        ({"leases": [["a", "b", "c", "d", "", "", "02:00:00:00:00:01", 1, ""]]}, "leases"),
         ({"ports": [["service", "", "80", 80, "tcp"]]}, "ports"),
         ({"ports": [["web", "", 80, 80, "tcp"]]}, "ports of its own NICs"),
     ],

@@ -1,13 +1,14 @@
 """Recovery of a damaged lease record from the kernel's state."""
 
 from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 
 from tests.fast.network.test_lease_json import NETWORK
 from tests.fast.network.test_nft_rules import RESERVATION, SERVICE
 
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias, tap_network, tap_owner
-from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.model import EVERY_IPV6, LeaseState
 from solo5_systemd.network.nft_rules import network_elements, task_elements
 from solo5_systemd.settings.model import Join
 
@@ -28,6 +29,21 @@ def test_all_of_it_is_found() -> None:
     assert record.reservation.leases == (replace(LEASE, mtu=NETWORK.mtu),)
     assert set(record.reservation.ports) == set(RESERVATION.ports)
     assert record.state is LeaseState.ATTACHED
+
+
+def test_both_addresses_and_a_port_at_both_are_found() -> None:
+    network = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"))
+    lease = replace(LEASE, mtu=NETWORK.mtu, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
+    every = replace(RESERVATION.ports[0], host_ip=EVERY_IPV6, host_port=81)
+    one = replace(every, host_ip=IPv6Address("2001:db8::1"), host_port=82)
+    held = replace(RESERVATION, leases=(lease,), ports=(*RESERVATION.ports, every, one))
+    elements = [
+        replace(each, key=tuple(word.strip('"') for word in each.key)) for each in task_elements(held, [network])
+    ]
+    record = recover_lease_record(held.task, {LEASE.tap: (tap_alias(held.task, SERVICE), network)}, elements)
+    assert record is not None
+    assert record.reservation.leases == (lease,)
+    assert set(record.reservation.ports) == set(held.ports)
 
 
 def test_what_is_not_there_is_not_invented() -> None:

@@ -1,7 +1,7 @@
 """Conversion of the network's values to and from D-Bus."""
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
@@ -18,7 +18,8 @@ from solo5_systemd.network.model import (
     PortRequest,
     mac_address,
 )
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.model import Join, NetworkSettings
 
 NIC = NicRequest(
     nic=DeviceName("service"),
@@ -28,6 +29,7 @@ NIC = NicRequest(
 )
 POLICY: tuple[bool, list[str], bool, list[str], bool, int, bool] = (False, [], False, [], False, 4096, False)
 NO_JOIN = [False, 0, "", False]
+NO_IPV6 = ["", "", False]
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
@@ -44,7 +46,8 @@ def test_what_crosses_the_bus_comes_out_the_same() -> None:
         assert NicRequest.from_wire(nic.to_wire()) == nic
     pool = IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")
     joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True))
-    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join())):
+    six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
+    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join()), six):
         assert NetworkOverview.from_wire(overview.to_wire()) == overview
 
 
@@ -95,16 +98,30 @@ def test_a_range_that_is_none() -> None:
                 NO_JOIN,
                 ["", "", [], []],
                 [[], [], [], []],
+                NO_IPV6,
             )
         )
+
+
+def test_a_prefix_that_is_none() -> None:
+    wire = (*NETWORK.to_wire()[:-1], ["fd00::1/64", "", False])
+    with pytest.raises(InvalidRequestError, match="prefix 'fd00::1/64' of network default is not an IPv6 network"):
+        NetworkOverview.from_wire(wire)
+
+
+def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
+    ipv6 = Ipv6(prefix=IPv6Network("fd00:1::/64"), nat66=True)
+    configured = NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6)
+    overview = NetworkOverview.of(configured)
+    assert (overview.ipv6, overview.gateway6, overview.nat66) == (ipv6.prefix, None, True)
 
 
 def test_dropped_packets_are_counted_per_network() -> None:
     front, back = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
     dropped = Dropped(refused={front: 3, back: 4}, fragments={back: 5})
-    assert dropped.within(IPv4Network("10.77.0.0/24")) == Dropped(refused={front: 3})
-    assert dropped.within(None) == Dropped()
-    assert dropped.within(IPv4Network("10.78.0.0/24")) == replace(dropped, refused={back: 4})
+    assert dropped.within([IPv4Network("10.77.0.0/24")]) == Dropped(refused={front: 3})
+    assert dropped.within([None]) == Dropped()
+    assert dropped.within([IPv4Network("10.78.0.0/24")]) == replace(dropped, refused={back: 4})
 
 
 def test_overview_has_the_fields_of_a_network_in_use_and_its_counts() -> None:

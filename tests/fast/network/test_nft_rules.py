@@ -253,10 +253,11 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
     commands = nft_rules.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
     assert commands.startswith(nft_rules.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
-    for family in ("ip", "bridge"):
+    assert "\ntable ip6 solo5 {" not in commands
+    for family in ("ip", "ip6", "bridge"):
         without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
         assert without in nft_rules.remove(owned=owned)
-        assert f"\ntable {family} solo5 {{" in commands
+        assert (f"\ntable {family} solo5 {{" in commands) is (family != "ip6")
     assert commands.count("flags owner, persist;") == (2 if owned else 0)
 
 

@@ -27,4 +27,4 @@ def test_a_failed_lookup_is_a_flow_that_may_exist(code: int, may: bool) -> None:
 
     tables = object.__new__(Tables)
     tables._netfilter = Netfilter()  # type: ignore[assignment]
-    assert tables._has(CONTACTED, b"\0\x35") is may
+    assert tables._has(CONTACTED, b"\0\x35", 4) is may

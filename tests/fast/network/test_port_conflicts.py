@@ -1,36 +1,46 @@
 """Conflicts of published ports with tasks and processes."""
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface, ip_address
 
 import pytest
 from tests.support.fakes.refusal import refusal
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations
-from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.network.port_conflicts import PORTS_MAX, BoundPort, check_ports, check_reserved
+from solo5_systemd.network.model import EVERY_IPV6, PortRequest, Protocol, Reservation
+from solo5_systemd.network.port_conflicts import (
+    PORTS_MAX,
+    BoundPort,
+    check_families,
+    check_ports,
+    check_reserved,
+    host_ports,
+    show_port,
+)
 from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings
 
 SERVICE = DeviceName("service")
-HOST = IPv4Address("192.0.2.1")
+HOST, HOST6 = IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")
 
 
 def port(
     number: int, protocol: Protocol = Protocol.TCP, host_ip: str | None = None, nic: str = "service"
 ) -> PortRequest:
-    address = IPv4Address(host_ip) if host_ip else None
+    address = ip_address(host_ip) if host_ip else None
     return PortRequest(nic=DeviceName(nic), host_ip=address, host_port=number, port=1, protocol=protocol)
 
 
 def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
     others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
-    check_ports(ports, [SERVICE], Allocations(others), bound, [HOST])
+    check_ports(ports, [SERVICE], Allocations(others), bound, [HOST, HOST6])
 
 
 def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
-    return BoundPort(protocol=protocol, address=IPv4Address(address) if address else None, port=number)
+    return BoundPort(protocol=protocol, address=ip_address(address) if address else None, port=number)
 
 
 def test_what_can_stand_together() -> None:
@@ -78,6 +88,53 @@ def test_a_port_of_another_task(mine: PortRequest, theirs: PortRequest) -> None:
 def test_a_port_of_a_process(mine: PortRequest, theirs: BoundPort) -> None:
     with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
         check(mine, bound=[theirs])
+
+
+def test_ports_of_two_families_stand_together() -> None:
+    assert refusal(check, port(80, host_ip="::"), port(80, host_ip="192.0.2.1"), held=[port(81, host_ip="::")]) == ""
+    assert refusal(check, port(81, host_ip="192.0.2.1"), held=[port(81, host_ip="2001:db8::1")]) == ""
+    assert (
+        refusal(check, port(80, host_ip="::"), port(81), bound=[bound(80, "192.0.2.1"), bound(81, "2001:db8::1")]) == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [("::", None), (None, "::"), ("::", "2001:db8::1"), ("2001:db8::1", "::"), ("2001:db8::1", None), ("::", "::")],
+)
+def test_a_port_at_every_ipv6_address_includes_that_at_one(mine: str | None, theirs: str | None) -> None:
+    with pytest.raises(TakenError, match="80/tcp is taken by task other"):
+        check(port(80, host_ip=mine), held=[port(80, host_ip=theirs)])
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("::", "2001:db8::1"), ("2001:db8::1", "2001:db8::1"), ("::", None)])
+def test_an_ipv6_port_of_a_process(mine: str, theirs: str | None) -> None:
+    with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
+        check(port(80, host_ip=mine), bound=[bound(80, theirs)])
+
+
+@pytest.mark.parametrize(
+    ("host_ip", "words"),
+    [
+        ("2001:db8::2", "2001:db8::2 is not an address of this host. `ip -6 address` shows"),
+        ("::1", "the kernel routes no reply of a guest to ::1: expected 127.0.0.1"),
+        ("fe80::1", "fe80::1 is a link-local address"),
+    ],
+)
+def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> None:
+    assert words in refusal(check, port(80, host_ip=host_ip))
+
+
+def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:
+    ports = (port(80), port(81, host_ip="::"), port(82, host_ip="192.0.2.1"))
+    held = Reservation(task=TaskName("a"), leases=(LEASE,), ports=ports)
+    assert "[::]:81/tcp cannot be published to NIC service: it has no IPv6 address" in refusal(check_families, held)
+    six = replace(LEASE, ipv6=IPv6Interface("fd00::7/64"), gateway6=IPv6Address("fd00::1"))
+    both = replace(held, leases=(six,))
+    assert refusal(check_families, both) == ""
+    assert list(map(show_port, host_ports(both))) == ["80/tcp", "[::]:80/tcp", "[::]:81/tcp", "192.0.2.1:82/tcp"]
+    assert host_ports(both)[1].host_ip == EVERY_IPV6
+    assert host_ports(replace(held, ports=ports[:1])) == ports[:1]
 
 
 def test_a_port_that_the_operator_reserves() -> None:

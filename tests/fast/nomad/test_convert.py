@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from types import MappingProxyType
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_what_a_job_says_is_in_the_workload() -> None:
         task_config(
             unikernel="local/web.spt",
             args=["-v", "x"],
-            nic={"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5e:10:00:01"}},
+            nic={"service": {"network": "lab", "ip": "10.1.2.3", "ip6": "fd00::7", "mac": "02:00:5e:10:00:01"}},
             block={"storage": {"source": "local/disk", "sector_size": 4096}},
             tender="spt",
             unit="scope",
@@ -94,6 +94,7 @@ def test_what_a_job_says_is_in_the_workload() -> None:
             network=NetworkName("lab"),
             ipv4=IPv4Address("10.1.2.3"),
             mac=MacAddress("02:00:5e:10:00:01"),
+            ipv6=IPv6Address("fd00::7"),
         ),
     )
     assert made.disks == (

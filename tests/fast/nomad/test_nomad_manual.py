@@ -39,7 +39,7 @@ def tables(title: str) -> list[dict[str, str]]:
     for line in section(title).splitlines():
         if line.startswith("| option |"):
             found.append({})
-        elif found and (option := re.match(r'\| `([a-z_]+)(?: "NAME")?` \|', line)):
+        elif found and (option := re.match(r'\| `([a-z0-9_]+)(?: "NAME")?` \|', line)):
             found[-1][option[1]] = line
     return found
 

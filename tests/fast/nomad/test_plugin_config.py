@@ -189,6 +189,16 @@ def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
     assert found == "" or found.startswith("plugin.solo5.config")
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [("true", True), ("false", False), (False, False), ("2001:db8:1::/64", "2001:db8:1::/64")],
+)
+def test_ipv6_is_a_word_or_a_prefix_as_hcl_converts_it(given: object, written: object) -> None:
+    assert plugin_config(packed(network={"six": {"ipv6": given}})).network_settings == {"six": {"ipv6": written}}
+    more = {"ipv6": "2001:db8:1::/64", "gateway6": "2001:db8:1::9", "nat66": True}
+    assert plugin_config(packed(network={"six": more})).network_settings == {"six": more}
+
+
 def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
     lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9", "ipv6": True}
     assert plugin_config(packed(network={"lan": lan})).network_settings == {"lan": lan | {"vlan": 20}}

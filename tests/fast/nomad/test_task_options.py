@@ -87,7 +87,8 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     nothing = dict.fromkeys(
         ("args", "ports", "tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties"), None
     )
-    nics: dict[str, object] = {"service": dict.fromkeys(("network", "ip", "mac", "ports", "egress", "rate"), None)}
+    keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate")
+    nics: dict[str, object] = {"service": dict.fromkeys(keys, None)}
     assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(unikernel="a")
     assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)
 
@@ -120,10 +121,11 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"args": ["a", None]}, "config.args is ['a', None]"),
         ({"nic": []}, "config.nic is []: expected a table of named values"),
         ({"nic": {"a-b": {}}}, "config.nic 'a-b': device name 'a-b' is not usable"),
-        ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of egress, ip, mac, "),
+        ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of egress, ip, ip6, mac, "),
         ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
         ({"nic": {"a": {"rate": ["sent=0"]}}}, "config.nic.a.rate: rate 'sent=0' is out of range"),
         ({"nic": {"a": {"network": "no net"}}}, "config.nic.a.network: network name 'no net' is not usable"),
+        ({"nic": {"a": {"ip6": "10.0.0.1"}}}, "config.nic.a.ip6: address '10.0.0.1' is not an IPv6 address"),
         ({"nic": {"a": {"ip": "fe80::1"}}}, "config.nic.a.ip: address 'fe80::1' is not an IPv4 address"),
         ({"nic": {"a": {"mac": "01:00:00:00:00:00"}}}, "config.nic.a.mac: MAC address '01:00:00:00:00:00'"),
         ({"nic": {"a": {"ports": [""]}}}, "config.nic.a.ports is ''"),

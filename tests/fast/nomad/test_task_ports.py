@@ -74,6 +74,11 @@ def test_the_wildcard_is_every_address(wildcard: str) -> None:
     assert published(port("http", 80, 80, wildcard), ports=["http/tcp"]) == [(None, "", 80, 80, "tcp")]
 
 
+def test_a_port_of_a_host_network_with_an_ipv6_address_is_published_there() -> None:
+    task = task_config(port("http", 80, 80, "2001:db8::1"))
+    assert {str(row.host_ip) for row in publish(task, options_of(task))} == {"2001:db8::1"}
+
+
 @pytest.mark.parametrize(
     ("task", "words"),
     [
@@ -83,10 +88,7 @@ def test_the_wildcard_is_every_address(wildcard: str) -> None:
         ),
         (task_config(ports=["http"]), "expected one of the group's ports (none). Add it to the group: network { port"),
         (task_config(HTTP, nic={"service": {"ports": ["x"]}}), "names 'x': expected one of the group's ports (http)"),
-        (
-            task_config(port("http", 80, 80, "2001:db8::1")),
-            "port http is on the host's address 2001:db8::1: expected an",
-        ),
+        (task_config(port("http", 80, 80, "2001:db8::x")), "address '2001:db8::x' is not an IPv6 address"),
         (task_config(port("http", 80, 80, "nonsense")), "address 'nonsense' is not an IPv4 address"),
     ],
 )

@@ -236,7 +236,6 @@ def test_what_a_joined_network_cannot_have_is_refused_by_its_key(text: str, word
         ('[network.lan]\njoin = "a/b"', "network.lan.join is 'a/b': expected a link name"),
         ("[network.lan]\nvlan = 20", "network.lan.vlan is set without join"),
         ('[network.lan]\npool = "a"', "network.lan.pool is set without join"),
-        ("[network.lan]\nipv6 = true", "network.lan.ipv6 is set without join"),
         ('[network.a]\njoin = "br0"\n[network.b]\njoin = "br0"', "network.b joins 'br0' with the VLAN of network.a"),
         ('[network.a]\nbridge = "br0"\n[network.b]\njoin = "br0"', "network.b.join is 'br0', as network.a's"),
         (

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 import pytest
 from hypothesis import given
@@ -27,6 +27,7 @@ ALL = placeholders(
     TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 20080)], resolver=RESOLVER, hostname="shop"
 )
 SECOND = replace(LEASE, nic=DeviceName("admin"), ipv4=IPv4Interface("10.9.0.7/16"))
+SIX = replace(LEASE, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
 MIRAGE = ("--ipv4=10.89.0.2/24", "--ipv4-gateway=10.89.0.1")
 
 
@@ -202,6 +203,17 @@ def test_an_address_that_a_nic_does_not_have_is_refused_in_one_sentence(key: str
         "hostname",
         *(f"net.service.{name}" for name in ("mac", "mtu", "network", "tap")),
     }
+
+
+def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
+    values = placeholders(TaskName("web"), 64, [SIX])
+    arguments = ["{net.service.ipv6}", "{net.service.ipv6_cidr}", "{net.service.prefix6}", "{net.service.gateway6}"]
+    assert expand(arguments, values) == ("fd00:1::7", "fd00:1::7/64", "64", "fd00:1::1")
+    assert mirage([SIX])["mirage"] == (*MIRAGE, "--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
+    for argument in arguments:
+        check_leased([argument], [SIX])
+        with pytest.raises(InvalidRequestError, match="NIC service has no leased IPv6 address in network default"):
+            check_leased([argument], [LEASE])
 
 
 def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:

@@ -27,6 +27,9 @@ log_namespace      = "closed"
 network "closed" {
   ipv4       = "10.97.0.0/24"
   gateway4   = "10.97.0.9"
+  ipv6       = "2001:db8:97::/64"
+  gateway6   = "2001:db8:97::9"
+  nat66      = true
   bridge     = "closed0"
   mtu        = 1400
   masquerade = false
@@ -239,12 +242,14 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     [nic] = about["nics"]
     assert (nic["network"], nic["gateway4"], nic["mtu"]) == ("closed", "10.97.0.9", 1400)
     assert nic["ipv4"].startswith("10.97.0.")
+    assert (nic["gateway6"], nic["ipv6"].endswith("/64")) == ("2001:db8:97::9", True)
     [bridge] = json.loads(ok("ip", "-json", "address", "show", "closed0"))
-    assert "10.97.0.9" in [address["local"] for address in bridge["addr_info"]]
+    assert {"10.97.0.9", "2001:db8:97::9"} <= {address["local"] for address in bridge["addr_info"]}
     [tap] = json.loads(ok("ip", "-json", "link", "show", nic["tap"]))
     assert (tap["master"], tap["mtu"]) == ("closed0", 1400)
     masqueraded = ok("nft", "list", "set", "ip", "solo5", "masqueraded")
     assert "10.97.0.0" not in masqueraded
+    assert "2001:db8:97::/64" in ok("nft", "list", "set", "ip6", "solo5", "masqueraded")
     [opened] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "closed"))
     assert {key: opened[key] for key in OPENED} == OPENED
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
@@ -257,7 +262,8 @@ def test_name_servers_of_a_network_are_the_guests(jobs: Jobs) -> None:
     about = inspect(name_of(alloc))
     assert (about["dns"], about["dns_search"]) == (["192.0.2.53", "192.0.2.54"], ["closed.example"])
     [nic] = about["nics"]
-    line = f"--ipv4={nic['ipv4']} --ipv4-gateway=10.97.0.9 192.0.2.53,192.0.2.54 closed.example"
+    six = f"--ipv6={nic['ipv6']} --ipv6-gateway=2001:db8:97::9"
+    line = f"--ipv4={nic['ipv4']} --ipv4-gateway=10.97.0.9 {six} 192.0.2.53,192.0.2.54 closed.example"
     assert line in unit_property(unit(alloc), "ExecStart")
 
 

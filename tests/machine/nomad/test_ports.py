@@ -106,10 +106,10 @@ network {
     assert [outside.tcp(address, local) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
 
 
-def test_port_of_an_ipv6_host_network_is_refused(jobs: Jobs) -> None:
+def test_port_at_the_ipv6_loopback_is_refused_with_the_reason(jobs: Jobs) -> None:
     ports = 'network {\n  port "six" {\n    to = 80\n    host_network = "loopback6"\n  }\n}\n'
     alloc = ended(jobs.submit(hcl("six", server(), group=NEVER_AGAIN + ports)))
-    assert "port six is on the host's address ::1: expected an IPv4 address" in refusal(alloc)
+    assert "cannot be published: the kernel routes no reply of a guest to ::1: expected 127.0.0.1" in refusal(alloc)
 
 
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:

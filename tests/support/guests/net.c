@@ -1,4 +1,5 @@
 /* A host on one network: see net/responder.h. */
+#include "ipv6.h"
 #include "responder.h"
 
 MANIFEST(NET("service"));
@@ -7,5 +8,6 @@ int guest_main(void)
 {
     static struct nic service;
     nic_open(&service, 1, "");
+    ipv6_open(&service);
     responder_run(&service, 1);
 }

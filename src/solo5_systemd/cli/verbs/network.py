@@ -11,11 +11,10 @@ from solo5_systemd.names import NetworkName, network_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from ipaddress import IPv4Address
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
-    from solo5_systemd.network.model import Lease, NetworkOverview, PortRequest, RecordedRepair
+    from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, RecordedRepair
     from solo5_systemd.settings.model import Join
 
 VERBS = ("ls", "inspect", "repairs")
@@ -124,7 +123,7 @@ def _fields(
     from solo5_systemd.cli.task_output import port
     from solo5_systemd.network.drops import DESCRIPTIONS
 
-    refused, fragments = sorted(network.dropped.refused.items()), sorted(network.dropped.fragments.items())
+    refused, fragments = _sorted(network.dropped.refused), _sorted(network.dropped.fragments)
     return [
         ("Name", network.name),
         *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
@@ -132,7 +131,7 @@ def _fields(
         *_limit_fields(network),
         *_resolver_fields(network),
         *(
-            ("Lease", f"{lease.address or '-'} {lease.mac} {task}/{lease.nic}")
+            ("Lease", f"{' '.join(map(str, lease.addresses)) or '-'} {lease.mac} {task}/{lease.nic}")
             for task, lease in _leases(network, tasks)
         ),
         *(("Port", f"{port(request)} {task}/{request.nic}") for task, request in _ports(network, tasks)),
@@ -164,10 +163,19 @@ def _resolver_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
         yield "Search domains", ", ".join(network.resolver.search)
 
 
+def _sorted(counts: "Mapping[IpAddress, int]") -> "list[tuple[IpAddress, int]]":
+    """Return counts by address, those of IPv4 first."""
+    return sorted(counts.items(), key=lambda each: (each[0].version, int(each[0])))
+
+
 def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
     yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
     yield "Gateway", str(network.gateway4 or "")
+    if network.ipv6 is not None:
+        yield "IPv6 prefix", str(network.ipv6)
+        yield "IPv6 gateway", str(network.gateway6 or "")
+        yield "NAT66", _yes(network.nat66)
     yield "MTU", str(network.mtu)
     yield "Masquerade", _yes(network.masquerade)
     yield "Isolated", _yes(network.policy.isolated)
@@ -260,6 +268,8 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"join": True, "ipv6": network.join.ipv6}
         document |= {"vlan": network.join.vlan} if network.join.vlan else {}
         document |= {"pool": network.join.pool_text} if network.join.pool else {}
+    if network.ipv6 is not None:
+        document |= {"ipv6": str(network.ipv6), "gateway6": str(network.gateway6), "nat66": network.nat66}
     if network.ipv4 is not None:
         document["ipv4"] = str(network.ipv4)
     if network.has_pool:
@@ -275,6 +285,7 @@ def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[di
             "task": task,
             "nic": lease.nic,
             "ipv4": str(lease.address) if lease.address else None,
+            **({"ipv6": str(lease.address6)} if lease.address6 else {}),
             "mac": lease.mac,
             "tap": lease.tap,
             "refused": _count(network.dropped.refused, lease),
@@ -285,5 +296,5 @@ def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[di
     ]
 
 
-def _count(counts: "Mapping[IPv4Address, int]", lease: "Lease") -> int:
-    return counts.get(lease.address, 0) if lease.address else 0
+def _count(counts: "Mapping[IpAddress, int]", lease: "Lease") -> int:
+    return sum(counts.get(address, 0) for address in lease.addresses)

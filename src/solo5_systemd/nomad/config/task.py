@@ -6,7 +6,7 @@ be an int, a float or a text: go-cty chooses the one that is exact.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from solo5_systemd.block.model import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
@@ -14,7 +14,7 @@ from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
 from solo5_systemd.names import DeviceName, NetworkName, UnitKind, device_name, network_name
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, mac_address
+from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, ipv6_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
@@ -42,6 +42,7 @@ class NicOptions:
     mac: MacAddress | None = None
     ports: tuple[PortLabel, ...] = ()
     limits: Limits = NO_LIMITS
+    ip6: IPv6Address | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +196,7 @@ def _nic(name: DeviceName, fields: Fields) -> NicOptions:
         mac=fields.parsed("mac", mac_address) if fields.has("mac") else None,
         ports=_ports(fields) or (),
         limits=_limits(fields),
+        ip6=fields.parsed("ip6", ipv6_address) if fields.has("ip6") else None,
     )
 
 

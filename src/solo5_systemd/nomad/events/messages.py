@@ -50,14 +50,22 @@ def preflight_passed(preflight: Preflight) -> TaskEvent:
 
 def leases_attached(leases: Sequence[Lease]) -> TaskEvent:
     """Return one event for the leases of all NICs, since Nomad keeps only ten events of a task."""
-    sentences = (
-        f"NIC {lease.nic} has {lease.address or 'no leased address'} in network {lease.network}" for lease in leases
-    )
+    sentences = (f"NIC {lease.nic} has {_addresses(lease)} in network {lease.network}" for lease in leases)
     return TaskEvent(message="; ".join(sentences), annotations=dict(chain.from_iterable(map(_lease, leases))))
 
 
+def _addresses(lease: Lease) -> str:
+    return " and ".join(map(str, lease.addresses)) or "no leased address"
+
+
 def _lease(lease: Lease) -> Iterable[tuple[str, str]]:
-    facts = {"address": str(lease.ipv4 or ""), "mac": lease.mac, "tap": lease.tap, "network": lease.network}
+    facts = {
+        "address": str(lease.ipv4 or ""),
+        "address6": str(lease.ipv6 or ""),
+        "mac": lease.mac,
+        "tap": lease.tap,
+        "network": lease.network,
+    }
     return ((f"nic.{lease.nic}.{key}", value) for key, value in facts.items() if value)
 
 

@@ -258,7 +258,14 @@ def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
 
 
 def _nic(nic: NicOptions) -> NicRequest:
-    return NicRequest(nic=nic.nic, network=nic.network or DEFAULT_NETWORK, ipv4=nic.ip, mac=nic.mac, limits=nic.limits)
+    return NicRequest(
+        nic=nic.nic,
+        network=nic.network or DEFAULT_NETWORK,
+        ipv4=nic.ip,
+        mac=nic.mac,
+        ipv6=nic.ip6,
+        limits=nic.limits,
+    )
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:

@@ -1,11 +1,10 @@
 """The ports of a job: those that a task publishes, that of its `ready` rule, and the address that services register."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Address
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, primary_nic
-from solo5_systemd.network.model import Lease, PortRequest, Reservation, ipv4_address, port_number
+from solo5_systemd.network.model import IpAddress, Lease, PortRequest, Reservation, host_address, port_number
 from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -175,16 +174,11 @@ def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wi
     )
 
 
-def _host_ip(port: wire.PortMapping) -> IPv4Address | None:
+def _host_ip(port: wire.PortMapping) -> IpAddress | None:
     """Return the node's address that the scheduler chose; None: all addresses."""
     if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
         return None
-    if ":" in port.host_ip:
-        raise InvalidRequestError(
-            f"port {port.label} is on the host's address {port.host_ip}: expected an IPv4 address.",
-            "Choose another host_network for the port.",
-        )
-    return ipv4_address(port.host_ip)
+    return host_address(port.host_ip)
 
 
 def _primary(reservation: Reservation) -> Lease:

@@ -5,7 +5,7 @@
 
 #define PACKED __attribute__((packed))
 
-enum { ETHERTYPE_IPV4 = 0x0800, ETHERTYPE_ARP = 0x0806 };
+enum { ETHERTYPE_IPV4 = 0x0800, ETHERTYPE_ARP = 0x0806, ETHERTYPE_IPV6 = 0x86dd };
 enum { PROTOCOL_ICMP = 1, PROTOCOL_TCP = 6, PROTOCOL_UDP = 17 };
 enum { ARP_REQUEST = 1, ARP_REPLY = 2 };
 

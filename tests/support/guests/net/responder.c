@@ -2,6 +2,7 @@
 
 #include "counter.h"
 #include "icmp.h"
+#include "ipv6.h"
 #include "sender.h"
 #include "tcp.h"
 #include "udp.h"
@@ -34,6 +35,8 @@ static void frame_handle(struct nic *nic, size_t size)
         arp_handle(nic, (const struct arp *)frame);
     else if (e->type == net16(ETHERTYPE_IPV4) && size >= sizeof(struct ipv4))
         ipv4_handle(nic, (struct ipv4 *)frame, size);
+    else if (e->type == net16(ETHERTYPE_IPV6))
+        ipv6_handle(nic, frame, size);
 }
 
 _Noreturn void responder_run(struct nic *nics, unsigned count)

@@ -17,7 +17,7 @@ void udp_send(const struct nic *nic, struct udp *packet, const uint8_t to_mac[6]
     ipv4_send(nic, &packet->ip, to_mac, source, destination, PROTOCOL_UDP, HEADER + size);
 }
 
-static bool echoes(uint16_t port)
+bool udp_serves(uint16_t port)
 {
     const char *wanted;
     for (unsigned i = 0; (wanted = option("--udp=", i)); i++)
@@ -47,7 +47,7 @@ void udp_handle(const struct nic *nic, struct udp *packet, size_t size)
     note("udp %s:%u to port %u, %u bytes\n", address_text(from), net16(packet->source), port, data);
     if (port == UDP_SEND_PORT && option("--send=", 0))
         return print_reply(packet, data);
-    if (!echoes(port))
+    if (!udp_serves(port))
         return;
     memcpy(mac, packet->ip.ethernet.from, 6);
     udp_send(nic, packet, mac, nic->address, port, from, net16(packet->source), data);

@@ -10,3 +10,6 @@ void udp_send(const struct nic *nic, struct udp *packet, const uint8_t to_mac[6]
 void udp_handle(const struct nic *nic, struct udp *packet, size_t size);
 
 #define UDP_SEND_PORT 7777 /* where datagrams of --send= come from */
+
+/* Whether datagrams to a port are answered. */
+bool udp_serves(uint16_t port);

@@ -1,0 +1,103 @@
+"""IPv6 prefixes of networks and addresses of guests, derived from names like those of `network.ipam`."""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Network
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network.model import Network
+from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.model import DEFAULT_NETWORK
+
+_APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")
+"""The application ID of this package (sd_id128_get_machine_app_specific(3)): the machine ID itself is confidential."""
+
+_SUBNETS = 1 << 16
+"""Prefixes of 64 bits in one of 48."""
+
+_LINK_LOCAL = int(IPv6Address("fe80::"))
+
+
+def unique_local_prefix(machine_id: str) -> IPv6Network:
+    """Return this host's unique local prefix of 48 bits (RFC 4193): the same after each boot.
+
+    Args:
+        machine_id: 32 hexadecimal digits, of machine-id(5).
+
+    Raises:
+        ValueError: malformed.
+    """
+    if len(machine_id) != 32:
+        raise ValueError(machine_id)
+    digest = hmac.digest(bytes.fromhex(machine_id), _APPLICATION, hashlib.sha256)
+    return IPv6Network((b"\xfd" + digest[:5] + bytes(10), 48))
+
+
+def with_ipv6(
+    network: Network,
+    ipv6: Ipv6,
+    used: Iterable[Network],
+    routed: Iterable[IPv6Network],
+    local: Callable[[], IPv6Network],
+) -> Network:
+    """Return a network with an IPv6 prefix and gateway, chosen where the settings have none.
+
+    Args:
+        network: a new network, without IPv6.
+        ipv6: its IPv6 settings.
+        used: the networks in use.
+        routed: the prefixes of the host's routes and addresses, and those of the settings of other networks.
+        local: returns this host's unique local prefix.
+
+    Raises:
+        HostError: the prefix overlaps a network in use or a route of the host, or none is free.
+    """
+    busy = {other.ipv6: f"network {other.name}" for other in used if other.ipv6}
+    busy |= {prefix: "the host's own routes" for prefix in routed if prefix.prefixlen > _WIDE}
+    prefix = ipv6.prefix or _free_prefix(network.name, local(), busy)
+    for other, owner in busy.items():
+        if prefix.overlaps(other):
+            raise HostError(
+                f"network {network.name} cannot use {prefix}: it overlaps {other} of {owner}.",
+                f"Set another prefix as network.{network.name}.ipv6 below /etc/solo5.",
+            )
+    return replace(network, ipv6=prefix, gateway6=ipv6.gateway or prefix[1], nat66=ipv6.nat66)
+
+
+_WIDE = 16
+"""Bits of the longest prefix that is a default route rather than a network: ::/0, 2000::/3, fc00::/7, fd00::/8."""
+
+
+def _free_prefix(name: NetworkName, local: IPv6Network, busy: Collection[IPv6Network]) -> IPv6Network:
+    first = 0 if name == DEFAULT_NETWORK else _number("network6", name) % _SUBNETS
+    for offset in range(_SUBNETS):
+        subnet = (first + offset) % _SUBNETS
+        candidate = IPv6Network((int(local.network_address) | subnet << 64, 64))
+        if not any(candidate.overlaps(other) for other in busy):
+            return candidate
+    raise HostError(
+        f"network {name} has no IPv6 prefix: the host's routes cover all of {local}.",
+        f"Set a prefix as network.{name}.ipv6 below /etc/solo5.",
+    )
+
+
+def free_address(prefix: IPv6Network, words: Iterable[str], taken: Callable[[IPv6Address], bool]) -> IPv6Address | None:
+    """Return the first free address of a prefix, from the one derived from these words on; None: all are taken."""
+    hosts = prefix.num_addresses - 1  # all but the first, which is any router's
+    first = _number("ipv6", *words)
+    addresses = (prefix.network_address + 1 + (first + offset) % hosts for offset in range(hosts))
+    return next((address for address in addresses if not taken(address)), None)
+
+
+def link_local(mac: str) -> IPv6Address:
+    """Return the link-local address that a guest derives from its MAC (RFC 4291, appendix A), as MirageOS does."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
+    return IPv6Address(_LINK_LOCAL | int.from_bytes(identifier))
+
+
+def _number(*words: str) -> int:
+    return int.from_bytes(hashlib.sha256("/".join(words).encode()).digest()[:8])

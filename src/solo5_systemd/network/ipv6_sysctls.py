@@ -1,0 +1,95 @@
+"""The IPv6 sysctls that the service changes for networks with IPv6, and restores after the last one is down.
+
+IPv6 has no ip_forward of its own: `conf/all/forwarding` makes every link a router's. A router ignores router
+advertisements, so that the host would lose its default route: `accept_ra` 2 is set beforehand where it is 1.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from solo5_systemd.network.sysctls import read_sysctl, set_for_link, write_sysctl
+
+_CONF = Path("/proc/sys/net/ipv6/conf")
+FORWARDING = "ipv6/conf/all/forwarding"
+"""Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
+
+_ACCEPT_RA, _AS_ROUTER, _AS_HOST = "accept_ra", "2", "1"
+
+
+def is_available() -> bool:
+    """Return whether the kernel has IPv6: not with ipv6.disable=1."""
+    return _CONF.exists()
+
+
+def values_to_restore() -> dict[str, str]:
+    """Return the values that `restore` needs to undo `enable_forwarding`; only `forwarding` where that is 1 already.
+
+    Raises:
+        HostError: a value cannot be read.
+    """
+    before = {FORWARDING: read_sysctl(FORWARDING)}
+    if was_forwarding(before):
+        return before
+    names = (f"ipv6/conf/{link}/{name}" for link in _links() for name in ("forwarding", _ACCEPT_RA))
+    return before | {name: value for name in names if (value := read_sysctl(name)) != ""}
+
+
+def was_forwarding(before: Mapping[str, str]) -> bool:
+    """Return whether the host forwarded IPv6 packets before the first network with IPv6, by the saved values."""
+    return before.get(FORWARDING) == "1"
+
+
+def enable_forwarding() -> None:
+    """Set `forwarding` to 1, and before it `accept_ra` of links and of the default for new links from 1 to 2.
+
+    With `forwarding` the kernel removes the default routes that it has learned on links without `accept_ra` 2
+    (rt6_purge_dflt_routers of net/ipv6/route.c). `all/accept_ra` has no effect.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if read_sysctl(FORWARDING) == "1":
+        return
+    for link in _links():
+        name = f"ipv6/conf/{link}/{_ACCEPT_RA}"
+        if read_sysctl(name) == _AS_HOST:
+            write_sysctl(name, _AS_ROUTER)
+    write_sysctl(FORWARDING, "1")
+
+
+def restore(before: Mapping[str, str]) -> None:
+    """Restore the saved values, unless `forwarding` was 1 before or has been set to 0 since.
+
+    `accept_ra` becomes 1 again where it still is 2, also on links that are newer than the saved values.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if FORWARDING not in before or was_forwarding(before) or read_sysctl(FORWARDING) != "1":
+        return
+    write_sysctl(FORWARDING, before[FORWARDING])
+    was_host = before.get(f"ipv6/conf/default/{_ACCEPT_RA}") == _AS_HOST
+    for link in _links():
+        forwarding, accept_ra = f"ipv6/conf/{link}/forwarding", f"ipv6/conf/{link}/{_ACCEPT_RA}"
+        if before.get(forwarding, "0") != read_sysctl(forwarding):
+            write_sysctl(forwarding, before.get(forwarding, "0"))
+        earlier = before.get(accept_ra, _AS_HOST if was_host else "")
+        if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
+            write_sysctl(accept_ra, _AS_HOST)
+
+
+def _links() -> Iterator[str]:
+    """Yield the name of each link with IPv6, and `default`."""
+    for path in _CONF.glob(f"*/{_ACCEPT_RA}"):
+        if path.parent.name != "all":
+            yield path.parent.name
+
+
+def set_up_bridge(bridge: str) -> None:
+    """Enable IPv6 on a bridge that is to have the address of a gateway, at once and without router advertisements.
+
+    Raises:
+        OSError: a setting cannot be written.
+    """
+    for name, value in (("accept_ra", "0"), ("autoconf", "0"), ("accept_dad", "0"), ("disable_ipv6", "0")):
+        set_for_link("ipv6", bridge, name, value)

@@ -1,0 +1,103 @@
+"""The nftables rules of IPv6: those of table ip, translated, so that both families have one policy.
+
+What differs is here: the names of fields and types, neighbour discovery in place of ARP, which passes the tables as
+ICMPv6, and link-local addresses, which every guest has beside its leased one.
+"""
+
+import re
+
+METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
+"""The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
+
+_NEIGHBOURS = "{ nd-neighbor-solicit, nd-neighbor-advert }"
+
+_TRANSLATED = (
+    ("table ip ", "table ip6 "),
+    (r"\bipv4_addr\b", "ipv6_addr"),
+    # The order matters: "rt ip nexthop" has both words.
+    (r"\b(dnat|snat|rt|l3proto) ip\b", r"\1 ip6"),
+    # A reply to ::1 is routed to no link but lo: a connection to ::1 is refused at once, for a client of `localhost` to
+    # go on with 127.0.0.1.
+    (r"\n +ip saddr 127\.0\.0\.0/8 oifname @bridges masquerade", ""),
+    (r"( +)(type nat hook output priority -100; policy accept;)", r"\1\2\n\1ip6 daddr ::1 accept"),
+    # DHCP and namespaces of other programs are of IPv4.
+    (r"\n +set (dhcp|shared|gateways) \{.*\}", ""),
+    (r"\n +chain arrived \{(\n {8}.*)*\n    \}", ""),
+    (r"\n.*@(dhcp|shared|gateways)\b.*", ""),
+    (r"127\.0\.0\.(0/8|1\b)", "::1"),
+    (r"\bip (saddr|daddr)\b", r"ip6 \1"),
+    (r"\bMETADATA\b", ", ".join(METADATA6)),
+    # A router solicitation: for a router advertisement daemon of the operator. Of a guest's two addresses, the leased
+    # one alone has a connection limit.
+    (
+        r"( +)icmp type echo-request goto limited",
+        rf"\1icmpv6 type nd-router-solicit accept\n\1icmpv6 type {_NEIGHBOURS} accept\n\1ip6 saddr != @leased drop\n"
+        r"\1icmpv6 type echo-request goto limited",
+    ),
+    # Only with br_netfilter: the kernel forwards no packet with a link-local address from link to link.
+    (
+        r"( +)meta pkttype host ip6 daddr != @leased goto dropped_absent",
+        rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} accept\n"
+        r"\1meta pkttype host ip6 daddr != @leased ip6 daddr != fe80::/10 goto dropped_absent",
+    ),
+)
+
+
+def ip6(rules: str) -> str:
+    """Return rules of table ip for table ip6."""
+    for pattern, text in _TRANSLATED:
+        rules = re.sub(pattern, text, rules)
+    return rules
+
+
+BRIDGE_SETS = """
+    set guests6 { type ifname . ether_addr . ipv6_addr; }
+    set linked { typeof iifname . @th,208,48; }
+    set advertised { typeof iifname . @th,64,64 . @th,128,64; }
+    set fragments6 { type ipv6_addr; counter; }
+"""
+"""nftables 1.0.6 has no names for the fields of neighbour discovery: 64 bits after the begin of the ICMPv6 header is
+the target address, 208 bits after it the link-layer address of a first option.
+
+The address is two numbers: nftables 1.1.3 lists one of 128 bits by its name, and then cannot read its own listing. Four
+numbers are too many for `typeof`.
+"""
+
+BRIDGE_CHAINS = """
+    # From taps with a leased IPv6 address. Without an address (::) a guest only announces groups, looks for a router,
+    # and detects duplicates of its addresses. Egress lists are of IPv4: a guest with one must not go around it.
+    chain proper6 {
+        iifname @confined goto dropped_spoofed
+        icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
+        udp dport 546 goto dropped_unsafe
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
+        ip6 saddr :: iifname . ether saddr @ipv6 \\
+            icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept
+        iifname . ether saddr . ip6 saddr @guests6 goto whole6
+        goto dropped_spoofed
+    }
+    # As ARP: only own addresses are announced, and only with the guest's own MAC. No option, or one of 8 bytes: the
+    # source (1) or target (2) link-layer address, or a nonce (14, RFC 7527).
+    chain neighbours6 {
+        ip6 nexthdr != icmpv6 drop
+        ip6 length 24 goto announced6
+        ip6 length != 32 drop
+        icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
+        icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 goto announced6
+        icmpv6 type nd-neighbor-advert @th,192,16 0x0201 iifname . @th,208,48 @linked goto announced6
+        drop
+    }
+    chain announced6 {
+        icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 accept
+        icmpv6 type nd-neighbor-solicit ip6 saddr :: iifname . ether saddr @ipv6 \\
+            iifname . @th,64,64 . @th,128,64 @advertised accept
+        icmpv6 type nd-neighbor-advert iifname . ether saddr . ip6 saddr @guests6 \\
+            iifname . @th,64,64 . @th,128,64 @advertised accept
+        drop
+    }
+    chain whole6 {
+        exthdr frag exists ip6 saddr @fragments6 drop
+        exthdr frag exists ip6 saddr fe80::/10 drop
+        accept
+    }
+"""

@@ -1,0 +1,85 @@
+"""What IPv6 changes on the host besides links and rules: prefixes of new networks, and forwarding.
+
+All of it happens only while a network with IPv6 is up.
+"""
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv6Network
+from pathlib import Path
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.network import ipv6_sysctls
+from solo5_systemd.network.ipam6 import unique_local_prefix, with_ipv6
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import Network
+from solo5_systemd.settings.model import NetworkSettings, Settings
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+class Ipv6:
+    """The host's part of networks with IPv6. Not thread-safe.
+
+    The saved sysctls are in the file of those of IPv4, under their own names.
+    """
+
+    def __init__(self, store: LeaseStore, links: Links) -> None:
+        self._store = store
+        self._links = links
+
+    def with_prefixes(self, new: Sequence[Network], used: Sequence[Network], settings: Settings) -> Sequence[Network]:
+        """Return new networks with the IPv6 prefixes that their settings have, or that are chosen.
+
+        Raises:
+            HostError: the kernel has no IPv6, or a prefix overlaps another.
+        """
+        chosen: list[Network] = []
+        for network in new:
+            known = settings.network(network.name)
+            if known is None or known.ipv6 is None:
+                chosen.append(network)
+                continue
+            if not ipv6_sysctls.is_available():
+                raise HostError(
+                    f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
+                    f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
+                )
+            busy = (*self._links.routed_prefixes([each.bridge for each in used]), *_configured(settings, known))
+            chosen.append(with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix))
+        return chosen
+
+    def save_sysctls(self) -> None:
+        """Save the sysctls that `enable_forwarding` changes: once, since later values are this service's."""
+        before = self._store.sysctls()
+        if ipv6_sysctls.FORWARDING not in before:
+            self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore()})
+
+    def was_forwarding(self) -> bool:
+        """Return whether the host forwarded IPv6 packets before the first network with IPv6."""
+        return ipv6_sysctls.was_forwarding(self._store.sysctls())
+
+    def restore_sysctls(self) -> None:
+        """Restore the saved sysctls, and forget them; idempotent."""
+        before = self._store.sysctls()
+        if ipv6_sysctls.FORWARDING in before:
+            ipv6_sysctls.restore(before)
+            self._store.save_sysctls({name: value for name, value in before.items() if not name.startswith("ipv6/")})
+
+
+def _configured(settings: Settings, known: NetworkSettings) -> Iterable[IPv6Network]:
+    """Yield the prefixes that the settings give to other networks."""
+    for other in settings.networks:
+        if other.name != known.name and other.ipv6 is not None and other.ipv6.prefix is not None:
+            yield other.ipv6.prefix
+
+
+def _local_prefix() -> IPv6Network:
+    try:
+        return unique_local_prefix(_MACHINE_ID.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise HostError(
+            f"this host has no unique local prefix: {_MACHINE_ID} has no machine ID.",
+            'Run systemd-machine-id-setup, or set a prefix such as network.default.ipv6 = "2001:db8:1::/64" below '
+            "/etc/solo5.",
+        ) from error

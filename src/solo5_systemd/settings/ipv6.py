@@ -1,0 +1,78 @@
+"""The IPv6 settings of a network on a bridge of this service: `ipv6`, `gateway6`, `nat66`."""
+
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import SettingsError
+
+IPV6_KEYS = ("ipv6", "gateway6", "nat66")
+
+IPV6_MTU = 1280
+"""Bytes: the smallest MTU of a link with IPv6 (RFC 8200, section 5)."""
+
+_SHORTEST, _LONGEST = 64, 120
+_EXPECTED = f'true, false, or a prefix of {_SHORTEST} to {_LONGEST} bits such as "2001:db8:1::/64"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ipv6:
+    """The IPv6 settings of a network that has IPv6.
+
+    Attributes:
+        prefix: None: a /64 of this host's unique local prefix.
+        gateway: the host's address in it; None: the first one.
+        nat66: packets that leave the host get the host's address as their source.
+    """
+
+    prefix: IPv6Network | None = None
+    gateway: IPv6Address | None = None
+    nat66: bool = False
+
+
+def ipv6_settings(fields: Fields, mtu: int) -> Ipv6 | None:
+    """Return the IPv6 settings of a network's table; None: it has no IPv6. Other keys are ignored.
+
+    Args:
+        fields: the table.
+        mtu: of the network, in bytes.
+
+    Raises:
+        Solo5Error: (of the class of `fields`) a value is invalid, or has no meaning without `ipv6`.
+    """
+    wanted, prefix = _prefix(fields)
+    if not wanted:
+        for key in IPV6_KEYS[1:]:
+            if fields.has(key):
+                raise SettingsError(f"{fields.path(key)} is set without ipv6: expected ipv6 = true or a prefix.")
+        return None
+    if mtu < IPV6_MTU:
+        raise fields.wrong("mtu", mtu, f"at least {IPV6_MTU} bytes beside ipv6, the smallest MTU of IPv6")
+    gateway = fields.parsed("gateway6", IPv6Address) if fields.has("gateway6") else None
+    if gateway is not None and (prefix is None or not is_host6(gateway, prefix)):
+        raise fields.wrong(
+            "gateway6", str(gateway), "an address inside the network's ipv6 prefix, other than its first"
+        )
+    return Ipv6(prefix=prefix, gateway=gateway, nat66=fields.boolean("nat66", default=False))
+
+
+def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:
+    """Return whether the network has IPv6, and its prefix, if that is set."""
+    if not fields.has("ipv6"):
+        return False, None
+    if fields.is_boolean("ipv6"):
+        return fields.boolean("ipv6"), None
+    prefix = fields.parsed("ipv6", IPv6Network)
+    if not _SHORTEST <= prefix.prefixlen <= _LONGEST or not _is_unicast(prefix):
+        raise fields.wrong("ipv6", str(prefix), f"{_EXPECTED}, global or unique local")
+    return True, prefix
+
+
+def _is_unicast(prefix: IPv6Network) -> bool:
+    """Return whether packets from addresses of the prefix can be routed: 2000::/3 or fc00::/7."""
+    return any(prefix.subnet_of(IPv6Network(block)) for block in ("2000::/3", "fc00::/7"))
+
+
+def is_host6(address: IPv6Address, prefix: IPv6Network) -> bool:
+    """Return whether a host may have an address; the first one is any router's (RFC 4291, section 2.6.1)."""
+    return address in prefix and address != prefix.network_address

@@ -1,0 +1,114 @@
+"""IPv6 prefixes and addresses."""
+
+from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+from tests.fast.network.test_ipam import leases, network, nic
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.ipam6 import link_local, unique_local_prefix, with_ipv6
+from solo5_systemd.network.model import Network, Reservation
+from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.model import Join
+
+LOCAL = IPv6Network("fd12:3456:789a::/48")
+PREFIX = IPv6Network("2001:db8:1::/64")
+
+
+def six(prefix: IPv6Network = PREFIX, name: str = "default") -> Network:
+    return replace(network(name=name), ipv6=prefix, gateway6=prefix[1])
+
+
+def chosen(
+    ipv6: Ipv6 | None = None, name: str = "default", used: tuple[Network, ...] = (), routed: tuple[str, ...] = ()
+) -> Network:
+    return with_ipv6(network(name=name), ipv6 or Ipv6(), used, [IPv6Network(each) for each in routed], lambda: LOCAL)
+
+
+def test_a_host_has_one_unique_local_prefix_that_does_not_show_its_machine_id() -> None:
+    one, other = "0123456789abcdef" * 2, "0123456789abcdee" * 2
+    assert unique_local_prefix(one) == unique_local_prefix(one) != unique_local_prefix(other)
+    assert unique_local_prefix(one).subnet_of(IPv6Network("fd00::/8"))
+    assert unique_local_prefix(one).prefixlen == 48
+    assert one[:10] not in unique_local_prefix(one).network_address.packed.hex()
+    for damaged in ("", "uninitialized", "x" * 32):
+        with pytest.raises(ValueError, match=r".*"):
+            unique_local_prefix(damaged)
+
+
+def test_a_prefix_is_chosen_once_for_all() -> None:
+    assert chosen().ipv6 == IPv6Network("fd12:3456:789a::/64")
+    assert chosen().gateway6 == IPv6Address("fd12:3456:789a::1")
+    back = chosen(name="back")
+    assert back == chosen(name="back")
+    assert back.ipv6 is not None
+    assert back.ipv6 != chosen().ipv6
+    assert back.ipv6.subnet_of(LOCAL)
+
+
+def test_a_prefix_in_use_is_passed_over() -> None:
+    assert chosen(routed=("::/0", "fc00::/7")).ipv6 == chosen().ipv6, "a default route is no conflict"
+    first = IPv6Network("fd12:3456:789a::/64")
+    assert chosen(used=(six(first, "back"),)).ipv6 == IPv6Network("fd12:3456:789a:1::/64")
+    assert chosen(routed=("fd12:3456:789a::/63",)).ipv6 == IPv6Network("fd12:3456:789a:2::/64")
+    with pytest.raises(HostError, match="network default has no IPv6 prefix: the host's routes cover all of fd12"):
+        chosen(routed=("fd12:3456:789a::/48",))
+
+
+def test_a_configured_prefix_is_taken_as_it_is_or_refused() -> None:
+    made = chosen(Ipv6(prefix=PREFIX, gateway=PREFIX[9], nat66=True))
+    assert (made.ipv6, made.gateway6, made.nat66) == (PREFIX, PREFIX[9], True)
+    with pytest.raises(
+        HostError, match="cannot use 2001:db8:1::/64: it overlaps 2001:db8::/32 of the host's own routes"
+    ):
+        chosen(Ipv6(prefix=PREFIX), routed=("2001:db8::/32",))
+    with pytest.raises(HostError, match="of network back"):
+        chosen(Ipv6(prefix=PREFIX), used=(six(name="back"),))
+
+
+def test_a_lease_has_both_addresses_and_those_come_again() -> None:
+    (lease,) = leases("a", networks=(six(),))
+    assert lease.ipv6 is not None
+    assert (lease.ipv6.network, lease.gateway6, lease.addresses) == (PREFIX, PREFIX[1], (lease.address, lease.address6))
+    assert leases("a", networks=(six(),)) == (lease,)
+    (next_one,) = leases("a", networks=(six(),), held=[Reservation(task=TaskName("b"), leases=(lease,))])
+    assert next_one.address6 == lease.address6 + 1 if lease.address6 else None
+
+
+def test_a_full_prefix_is_used_to_its_last_address() -> None:
+    small = replace(network("10.77.0.0/16"), ipv6=IPv6Network("2001:db8::/125"), gateway6=IPv6Address("2001:db8::1"))
+    held: list[Reservation] = []
+    for number in range(6):
+        held.append(Reservation(task=TaskName("b"), leases=leases(f"t{number}", networks=(small,), held=held)))
+    assert len({lease.address6 for each in held for lease in each.leases}) == 6
+    with pytest.raises(TakenError, match="network default has no free address for NIC service: all of 2001:db8::/125"):
+        leases("t7", networks=(small,), held=held)
+
+
+def test_a_requested_address_is_leased_or_refused() -> None:
+    wanted = replace(nic(), ipv6=PREFIX[7])
+    (lease,) = leases("a", wanted, networks=(six(),))
+    assert lease.address6 == PREFIX[7]
+    with pytest.raises(TakenError, match="address 2001:db8:1::7 for NIC service is taken by task b"):
+        leases("b", wanted, networks=(six(),), held=[Reservation(task=TaskName("b"), leases=(lease,))])
+    for address in (PREFIX[0], PREFIX[1], IPv6Address("2001:db8:2::7")):
+        with pytest.raises(
+            InvalidRequestError, match="is not a guest's in network default: expected one in 2001:db8:1::/64"
+        ):
+            leases("b", replace(nic(), ipv6=address), networks=(six(),))
+    for of, hint in (
+        (network(), "Set network.default.ipv6 = true"),
+        (replace(network(), join=Join()), "address of the LAN"),
+    ):
+        with pytest.raises(InvalidRequestError, match="leases no IPv6 address") as caught:
+            leases("b", wanted, networks=(of,))
+        assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mac", "address"), [("02:00:5e:10:00:01", "fe80::5eff:fe10:1"), ("52:54:00:12:34:56", "fe80::5054:ff:fe12:3456")]
+)
+def test_a_link_local_address_is_that_of_the_mac(mac: str, address: str) -> None:
+    assert link_local(mac) == IPv6Address(address)

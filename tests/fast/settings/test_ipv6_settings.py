@@ -1,0 +1,64 @@
+"""`ipv6`, `gateway6` and `nat66` of a network."""
+
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+from tests.fast.settings.test_settings_model import parse
+
+from solo5_systemd.errors import SettingsError
+from solo5_systemd.settings.ipv6 import Ipv6
+
+PREFIX = IPv6Network("2001:db8:1::/64")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", None),
+        ("ipv6 = false", None),
+        ("ipv6 = true", Ipv6()),
+        ("ipv6 = true\nnat66 = true", Ipv6(nat66=True)),
+        ('ipv6 = "2001:db8:1::/64"', Ipv6(prefix=PREFIX)),
+        (
+            'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::fe"',
+            Ipv6(prefix=PREFIX, gateway=IPv6Address("2001:db8:1::fe")),
+        ),
+        ('ipv6 = "fd00:1::/120"\nmtu = 1280', Ipv6(prefix=IPv6Network("fd00:1::/120"))),
+    ],
+)
+def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
+    assert parse(f"[network.default]\n{text}").networks[0].ipv6 == read
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ipv6 = 1", "network.default.ipv6 is 1: expected a string"),
+        ('ipv6 = "yes"', "network.default.ipv6: "),
+        ('ipv6 = "2001:db8::1/64"', "has host bits set"),
+        ('ipv6 = "2001:db8::/63"', "expected true, false, or a prefix of 64 to 120 bits"),
+        ('ipv6 = "2001:db8::/121"', "a prefix of 64 to 120 bits"),
+        ('ipv6 = "fe80::/64"', "global or unique local"),
+        ('ipv6 = "ff02::/64"', "global or unique local"),
+        ('ipv6 = "::ffff:0:0/96"', "global or unique local"),
+        ("ipv6 = true\nmtu = 1279", "network.default.mtu is 1279: expected at least 1280 bytes beside ipv6"),
+        ('gateway6 = "2001:db8::1"', "network.default.gateway6 is set without ipv6"),
+        ("ipv6 = false\nnat66 = true", "network.default.nat66 is set without ipv6"),
+        ('ipv6 = true\ngateway6 = "2001:db8::1"', "expected an address inside the network's ipv6 prefix"),
+        ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::"', "other than its first"),
+        ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:2::1"', "gateway6 is '2001:db8:2::1'"),
+        (
+            'ipv6 = "2001:db8:1::/64"\n[network.b]\nipv6 = "2001:db8:1::/80"',
+            "network.b.ipv6 is 2001:db8:1::/80, which overlaps network.default's 2001:db8:1::/64",
+        ),
+        ('[network.lan]\njoin = "br0"\nnat66 = true', "network.lan.nat66 is set beside join"),
+        (
+            '[network.lan]\njoin = "br0"\nipv6 = "2001:db8:1::/64"',
+            "network.lan.ipv6 is '2001:db8:1::/64': expected true or",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(f"[network.default]\n{text}")
+    assert words in str(caught.value)

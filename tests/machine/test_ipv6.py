@@ -1,0 +1,86 @@
+"""IPv6 end to end: a guest of systemd with both addresses, and a client on another link."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Outside, Runner, eventually, inspect, ok, sh
+from tests.machine.test_network import GATEWAY, IPV4, lease
+
+IPV6 = ("--ipv6={net.service.ipv6_cidr}", "--ipv6-gateway={net.service.gateway6}")
+CONF = Path("/proc/sys/net/ipv6/conf")
+HERE, THERE = "2001:db8:f::1", "2001:db8:f::2"
+
+
+@pytest.fixture
+def six() -> Iterator[None]:
+    """IPv6 on the default network."""
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text("[network.default]\nipv6 = true\n")
+    before = {path: path.read_text() for path in CONF.glob("*/accept_ra")}
+    yield
+    extra.unlink()
+    after = {path: path.read_text() for path in before if path.exists()}
+    assert after == {path: text for path, text in before.items() if path in after}
+    assert (CONF / "all/forwarding").read_text() == "0\n"
+
+
+@pytest.fixture
+def wan(outside: Outside) -> Outside:
+    """The other host with an address of IPv6."""
+    ok("ip", "address", "add", f"{HERE}/64", "dev", "cable", "nodad")
+    outside.ok("ip", "address", "add", f"{THERE}/64", "dev", "eth0", "nodad")
+    return outside
+
+
+@pytest.mark.usefixtures("six")
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_a_guest_has_both_addresses_and_its_port_answers_at_both(run: Runner, wan: Outside, target: str) -> None:
+    task = run(
+        f"net.{target}", IPV4, GATEWAY, *IPV6, options=("--publish", "5307:7/udp", "--publish", f"[{HERE}]:5308:7/udp")
+    )
+    nic = lease(task)
+    address = str(nic["ipv6"]).partition("/")[0]
+    eventually(lambda: sh("ping", "-6", "-c1", "-W1", address).returncode == 0, f"{task} answers a ping by IPv6")
+    assert wan.udp(wan.here, 5307, "hello") == "hello"
+    assert [udp6(wan, port) for port in (5307, 5308)] == ["hello", "hello"]
+    assert re.fullmatch(r"fd[0-9a-f:]+/64", str(nic["ipv6"]))
+    [network] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "default"))
+    assert network["gateway6"] == nic["gateway6"]
+    assert [each["ipv6"] for each in network["leases"] if each["task"] == task] == [address]
+    assert f"[{HERE}]:5308->7/udp" in ok("solo5ctl", "ps")
+    # After a restart by systemd, and of the network service, it is the same guest.
+    ok("systemctl", "restart", "solo5-networkd")
+    ok("systemctl", "restart", f"solo5-task-{task}.service")
+    assert inspect(task)["nics"] == [nic]
+    eventually(lambda: udp6(wan, 5307) == "hello", f"{task} answers at its published port by IPv6")
+
+
+def udp6(wan: Outside, port: int) -> str:
+    return wan.sh("python3", "-I", "-c", _UDP6, HERE, str(port), "hello").stdout
+
+
+_UDP6 = """
+import socket, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.settimeout(5)
+try:
+    s.sendto(sys.argv[3].encode(), (sys.argv[1], int(sys.argv[2])))
+    print(s.recv(2000).decode(), end="")
+except OSError:
+    pass
+"""
+
+
+def test_ipv6_is_refused_where_the_network_has_none() -> None:
+    image = f"{GUESTS}/net.hvt"
+    for words, reason in (
+        ((image, "{net.service.ipv6}"), "NIC service has no leased IPv6 address in network default"),
+        (("--publish", "[::]:5307:7/udp", image), "it has no IPv6 address in network default"),
+        (("--net", "service=default,ip6=fd00::7", image), "which leases no IPv6 address"),
+    ):
+        refused = sh("solo5ctl", "run", *words)
+        assert refused.returncode == 125
+        assert reason in refused.stderr
