@@ -40,10 +40,14 @@ network "closed" {
   metadata   = true
   connections = 64
   fragments  = true
-  egress     = ["10.0.0.0/8", "192.0.2.7:53"]
   rate       = ["sent=10M"]
   dns        = ["192.0.2.53", "192.0.2.54"]
   search     = ["closed.example"]
+}
+network "listed" {
+  ipv4   = "10.96.0.0/24"
+  bridge = "listed0"
+  egress = ["10.0.0.0/8", "192.0.2.7:53"]
 }
 defaults {
   tender         = "spt"
@@ -219,7 +223,6 @@ OPENED = {
     "metadata": True,
     "connections": 64,
     "fragments": True,
-    "egress": ["10.0.0.0/8", "192.0.2.7:53"],
     "rate": ["sent=10M"],
 }
 
@@ -252,6 +255,8 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     assert "2001:db8:97::/64" in ok("nft", "list", "set", "ip6", "solo5", "masqueraded")
     [opened] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "closed"))
     assert {key: opened[key] for key in OPENED} == OPENED
+    [listed] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "listed"))
+    assert listed["egress"] == ["10.0.0.0/8", "192.0.2.7:53"]
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
 
 
