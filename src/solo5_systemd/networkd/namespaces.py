@@ -13,7 +13,6 @@ from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
     LeaseRecord,
-    NetworkOverview,
     NicRequest,
     PortRequest,
     Repair,
@@ -21,7 +20,6 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element
-from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.state import NetworkState, Remains
 
 _log = logging.getLogger(__name__)
@@ -38,7 +36,8 @@ class Namespaces:
     """The network state of the host, and of each other namespace that has a task. Not thread-safe, as `NetworkState`.
 
     The state of another namespace is made for its first task, by sockets that are opened in it, and closed after its
-    last one. Such a namespace ends with the programs that it was made for, and so does all that is in it.
+    last one. Such a namespace ends with the programs that it was made for, and so does all that is in it. Methods for
+    the host alone are those of `host`.
 
     Args:
         host: the state of the host's own namespace.
@@ -168,24 +167,7 @@ class Namespaces:
         other = self._tasks.get(task)
         return other.state if other else self.host
 
-    @property
-    def dhcp(self) -> DhcpFiles:
-        """The files of the host's DHCP servers."""
-        return self.host.dhcp
-
     # -- all tasks -----------------------------------------------------------------------------------------------
-
-    def overview(self) -> Sequence[NetworkOverview]:
-        """Return every network of the host."""
-        return self.host.overview()
-
-    def redirected(self) -> frozenset[RedirectedPort]:
-        """Return the host's UDP ports that may have flows to another destination than the guest."""
-        return self.host.redirected()
-
-    def flows_remain(self) -> None:
-        """Take into account that flows of the host may remain, after their deletion failed."""
-        self.host.flows_remain()
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
@@ -200,11 +182,6 @@ class Namespaces:
         return list(self._others.values())
 
     # -- repair --------------------------------------------------------------------------------------------------
-
-    @property
-    def owns_tables(self) -> bool:
-        """Whether no other program can change the nftables tables."""
-        return self.host.owns_tables
 
     def repair(self, *, verify: bool = False) -> None:
         """Rebuild the nftables tables of the host, and with `verify` of all namespaces, where they were changed."""
@@ -222,39 +199,15 @@ class Namespaces:
             with suppress(HostError), self._entered(other.path):
                 repair(other.state)
 
-    def repair_links(self, removed: frozenset[str] | None) -> None:
-        """Restore the host's bridges and taps among these removed links; None checks all."""
-        self.host.repair_links(removed)
-
-    def repair_gateways(self) -> None:
-        """Restore the IPv6 addresses of the host's bridges."""
-        self.host.repair_gateways()
-
-    def is_gateway(self, link: int) -> bool:
-        """Return whether a link of the host, by its index, is a bridge with an IPv6 address; safe in any thread."""
-        return self.host.is_gateway(link)
-
-    def repair_joined(self) -> None:
-        """Put taps back on bridges that were missing, and have been made again."""
-        self.host.repair_joined()
-
-    def repair_sysctls(self) -> None:
-        """Set the sysctls of the host's bridges again, where another program has changed them."""
-        self.host.repair_sysctls()
-
     def repair_others(self) -> None:
         """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
-        self._everywhere(lambda state: state.repair())
-        self._everywhere(lambda state: state.repair_links(None))
 
-    @property
-    def awaits_bridge(self) -> bool:
-        """Whether a bridge of others is missing under a running guest; safe to read in any thread."""
-        return self.host.awaits_bridge
+        def restore(state: NetworkState) -> None:
+            with suppress(HostError):
+                state.repair()
+            state.repair_links(None)
 
-    def is_expected(self, link: str) -> bool:
-        """Return whether a link of the host belongs to a task that is not being released, or is a bridge."""
-        return self.host.is_expected(link)
+        self._everywhere(restore)
 
     @property
     def has_repairs(self) -> bool:
@@ -265,10 +218,6 @@ class Namespaces:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
         return [*self.host.pop_repairs(), *repairs]
-
-    def bind_missing_ports(self) -> None:
-        """Retry to bind published ports that another process had bound when the service started."""
-        self.host.bind_missing_ports()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -301,8 +250,10 @@ class Namespaces:
 def delete_remains(remains: Remains, namespace: NetworkNamespace) -> None:
     """Delete the flows and taps that a release has left in another namespace than the host's."""
     with namespace.entered():
-        _delete_flows(lambda: delete_udp_flows(remains.redirected))
-        _delete_flows(lambda: delete_flows_from(remains.addresses))
+        if remains.redirected:
+            _delete_flows(lambda: delete_udp_flows(remains.redirected))
+        if remains.addresses:
+            _delete_flows(lambda: delete_flows_from(remains.addresses))
         links.delete_links(lease.tap for lease in remains.reservation.leases)
 
 

@@ -94,7 +94,7 @@ class Networkd:
         """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
         self._state = await self._work(self._make_state)
         unfinished = await self._work(self._state.recover)
-        if self._state.dhcp.in_use or self._servers.running():
+        if self._state.host.dhcp.in_use or self._servers.running():
             await self._try_serve_dhcp()
         self._service = Service(self._bus, INTERFACE, self._handlers(), lambda: bool(self._state.records))
         with self._watching():
@@ -147,7 +147,7 @@ class Networkd:
             address_watch = stack.enter_context(closing(AddressWatch()))
             loop.add_reader(address_watch.fileno(), self._on_addresses, address_watch)
             stack.callback(loop.remove_reader, address_watch.fileno())
-            if not self._state.owns_tables:
+            if not self._state.host.owns_tables:
                 ruleset_watch = stack.enter_context(closing(RulesetWatch()))
                 loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
                 stack.callback(loop.remove_reader, ruleset_watch.fileno())
@@ -222,7 +222,7 @@ class Networkd:
 
     async def _release_now(self, task: TaskName) -> None:
         remains = await self._work(self._state.begin_release, task)
-        if self._state.dhcp.in_use:
+        if self._state.host.dhcp.in_use:
             await self._try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
         if remains.namespace is not None:
             await asyncio.to_thread(delete_remains, remains, remains.namespace)
@@ -237,12 +237,12 @@ class Networkd:
             HostError: a server does not start.
         """
         async with self._servers_lock:
-            servers = await self._work(self._state.dhcp.pop_servers)
+            servers = await self._work(self._state.host.dhcp.pop_servers)
             running = self._servers.running()
             for network in running - servers.needed:
                 await self._servers.stop(network)
             for network in servers.idle:
-                await self._work(self._state.dhcp.forget, network)
+                await self._work(self._state.host.dhcp.forget, network)
             for network in servers.needed - (running - servers.outdated):
                 await self._servers.start(network)
 
@@ -298,7 +298,7 @@ class Networkd:
             except OSError as error:
                 ports = sorted(each.port for each in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
-                await self._work(self._state.flows_remain)
+                await self._work(self._state.host.flows_remain)
 
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Networkd:
             self._ended.discard(task)  # an end from here on is that of the start which this call prepares
             try:
                 redirected = await self._work(self._state.attach, task)
-                if self._state.dhcp.in_use:
+                if self._state.host.dhcp.in_use:
                     await self._serve_dhcp_of(task)
             except Solo5Error as error:
                 log_about(task_service(task), f"the network of task {task} cannot be attached: {error}")
@@ -368,7 +368,7 @@ class Networkd:
         ]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[list(network.to_wire()) for network in await self._work(self._state.overview)]]
+        return [[list(network.to_wire()) for network in await self._work(self._state.host.overview)]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
         orphans = [*self._state.expired(), *await self._units.over(self._due_without_run())]
@@ -388,7 +388,7 @@ class Networkd:
 
     def _on_links(self, watch: LinkWatch) -> None:
         changed = watch.changed()
-        if changed is not None and not any(map(self._state.is_expected, changed)):
+        if changed is not None and not any(map(self._state.host.is_expected, changed)):
             return  # taps of released tasks, or links of other programs
         if changed is None or self._links_changed is None:
             self._links_changed = None
@@ -398,7 +398,7 @@ class Networkd:
 
     def _on_addresses(self, watch: AddressWatch) -> None:
         removed = watch.removed()
-        if removed is None or any(map(self._state.is_gateway, removed)):
+        if removed is None or any(map(self._state.host.is_gateway, removed)):
             self._gateway_removed = True
             self._wake.set()
 
@@ -424,7 +424,7 @@ class Networkd:
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
-        if self._state.awaits_bridge:
+        if self._state.host.awaits_bridge:
             return BRIDGE_CHECK_INTERVAL_S
         expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
         return max(1, (check if expiry is None else min(expiry, check)) - now())
@@ -434,15 +434,15 @@ class Networkd:
             if self._rules_changed:
                 self._rules_changed = False
                 await self._work(self._state.repair)
-            if self._state.awaits_bridge:
-                await self._work(self._state.repair_joined)
+            if self._state.host.awaits_bridge:
+                await self._work(self._state.host.repair_joined)
             if self._gateway_removed:
                 self._gateway_removed = False
-                await self._work(self._state.repair_gateways)
+                await self._work(self._state.host.repair_gateways)
             if self._links_changed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, self._links_changed = self._links_changed, frozenset()
-                await self._work(self._state.repair_links, changed)
+                await self._work(self._state.host.repair_links, changed)
         except Solo5Error as error:
             _log.error("network repair failed: %s", error)
 
@@ -454,17 +454,17 @@ class Networkd:
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
-        redirected = await self._work(self._state.redirected)
+        redirected = await self._work(self._state.host.redirected)
         self._redirected |= redirected
         await self._delete_redirected_flows(redirected)
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
-        await self._work(self._state.bind_missing_ports)
+        await self._work(self._state.host.bind_missing_ports)
         await self._work(self._state.repair_others)
         try:
-            await self._work(self._state.repair_sysctls)
+            await self._work(self._state.host.repair_sysctls)
         except Solo5Error as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         for task in self._due_without_run():
