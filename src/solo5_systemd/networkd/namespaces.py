@@ -57,8 +57,8 @@ class Namespaces:
     @property
     def records(self) -> Collection[LeaseRecord]:
         """The lease records of all tasks, as a copy: safe to read in any thread."""
-        others = [record for other in list(self._others.values()) for record in other.state.records]
-        return (*self.host.records, *others, *list(self._lost.values()))
+        others = [record for other in list(self._others.values()) for record in other.state.leases.records]
+        return (*self.host.leases.records, *others, *list(self._lost.values()))
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
@@ -121,7 +121,7 @@ class Namespaces:
 
     def _requested(self, task: TaskName) -> str:
         """Return the namespace of a released task, by its request."""
-        request = None if self.host.is_known(task) else self._store.request(task)
+        request = None if self.host.leases.get(task) else self._store.request(task)
         return request.namespace if request else ""
 
     def begin_release(self, task: TaskName) -> Remains:
@@ -149,19 +149,23 @@ class Namespaces:
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""
-        return [*self.host.held(), *(task for task in list(self._tasks) if self.is_held(task)), *list(self._lost)]
+        return [
+            *self.host.leases.held(),
+            *(task for task in list(self._tasks) if self.is_held(task)),
+            *list(self._lost),
+        ]
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
-        return task in self._lost or self._of(task).is_held(task)
+        return task in self._lost or self._of(task).leases.is_held(task)
 
     def is_releasing(self, task: TaskName) -> bool:
         """Return whether a release of the task was begun and has not ended."""
-        return self._of(task).is_releasing(task)
+        return self._of(task).leases.is_releasing(task)
 
     def is_due(self, task: TaskName) -> bool:
         """Return whether the time of the last reservation or attach of a task is over."""
-        return task in self._lost or self._of(task).is_due(task)
+        return task in self._lost or self._of(task).leases.is_due(task)
 
     def _of(self, task: TaskName) -> NetworkState:
         other = self._tasks.get(task)
@@ -171,11 +175,11 @@ class Namespaces:
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
-        return [*self.host.expired(), *(task for other in self._copy() for task in other.state.expired())]
+        return [*self.host.leases.expired(), *(task for other in self._copy() for task in other.state.leases.expired())]
 
     def next_expiry(self) -> int | None:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        expiries = (state.next_expiry() for state in (self.host, *(other.state for other in self._copy())))
+        expiries = (state.leases.next_expiry() for state in (self.host, *(other.state for other in self._copy())))
         return min((expiry for expiry in expiries if expiry is not None), default=None)
 
     def _copy(self) -> Sequence[_Other]:
@@ -185,14 +189,14 @@ class Namespaces:
 
     def repair(self, *, verify: bool = False) -> None:
         """Rebuild the nftables tables of the host, and with `verify` of all namespaces, where they were changed."""
-        self.host.repair(verify=verify)
+        self.host.repairs.repair_tables(verify=verify)
         if verify:
-            self._everywhere(lambda state: state.repair(verify=True))
+            self._everywhere(lambda state: state.repairs.repair_tables(verify=True))
 
     def remove_orphaned_taps(self) -> None:
         """Delete the taps without an attached lease, in all namespaces."""
-        self.host.remove_orphaned_taps()
-        self._everywhere(NetworkState.remove_orphaned_taps)
+        self.host.repairs.remove_orphaned_taps()
+        self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
 
     def _everywhere(self, repair: Callable[[NetworkState], None]) -> None:
         for other in self._copy():
@@ -204,20 +208,20 @@ class Namespaces:
 
         def restore(state: NetworkState) -> None:
             with suppress(HostError):
-                state.repair()
-            state.repair_links(None)
+                state.repairs.repair_tables()
+            state.repairs.repair_changed(None)
 
         self._everywhere(restore)
 
     @property
     def has_repairs(self) -> bool:
         """Whether `pop_repairs` has something to return; safe to read in any thread."""
-        return bool(self._repairs) or self.host.has_repairs
+        return bool(self._repairs) or self.host.repairs.any
 
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
-        return [*self.host.pop_repairs(), *repairs]
+        return [*self.host.repairs.pop(), *repairs]
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -228,9 +232,9 @@ class Namespaces:
         try:
             with other.namespace.entered():
                 yield other
-                self._repairs += other.state.pop_repairs()
+                self._repairs += other.state.repairs.pop()
         finally:
-            if not other.state.records and path in self._others:
+            if not other.state.leases.records and path in self._others:
                 del self._others[path]
                 other.state.close()
                 other.namespace.close()

@@ -23,8 +23,9 @@ from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.network.port_conflicts import host_ports
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
+from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
-from solo5_systemd.networkd.state import Remains, now
+from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
 
 IDLE_TIMEOUT_S = 10
@@ -147,7 +148,7 @@ class Networkd:
             address_watch = stack.enter_context(closing(AddressWatch()))
             loop.add_reader(address_watch.fileno(), self._on_addresses, address_watch)
             stack.callback(loop.remove_reader, address_watch.fileno())
-            if not self._state.host.owns_tables:
+            if not self._state.host.repairs.owns_tables:
                 ruleset_watch = stack.enter_context(closing(RulesetWatch()))
                 loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
                 stack.callback(loop.remove_reader, ruleset_watch.fileno())
@@ -388,7 +389,7 @@ class Networkd:
 
     def _on_links(self, watch: LinkWatch) -> None:
         changed = watch.changed()
-        if changed is not None and not any(map(self._state.host.is_expected, changed)):
+        if changed is not None and not any(map(self._state.host.repairs.is_expected, changed)):
             return  # taps of released tasks, or links of other programs
         if changed is None or self._links_changed is None:
             self._links_changed = None
@@ -398,7 +399,7 @@ class Networkd:
 
     def _on_addresses(self, watch: AddressWatch) -> None:
         removed = watch.removed()
-        if removed is None or any(map(self._state.host.is_gateway, removed)):
+        if removed is None or any(map(self._state.host.bridges.is_gateway, removed)):
             self._gateway_removed = True
             self._wake.set()
 
@@ -424,7 +425,7 @@ class Networkd:
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
-        if self._state.host.awaits_bridge:
+        if self._state.host.repairs.awaits_bridge:
             return BRIDGE_CHECK_INTERVAL_S
         expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
         return max(1, (check if expiry is None else min(expiry, check)) - now())
@@ -434,15 +435,15 @@ class Networkd:
             if self._rules_changed:
                 self._rules_changed = False
                 await self._work(self._state.repair)
-            if self._state.host.awaits_bridge:
-                await self._work(self._state.host.repair_joined)
+            if self._state.host.repairs.awaits_bridge:
+                await self._work(self._state.host.repairs.repair_joined)
             if self._gateway_removed:
                 self._gateway_removed = False
-                await self._work(self._state.host.repair_gateways)
+                await self._work(self._state.host.repairs.repair_gateways)
             if self._links_changed != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, self._links_changed = self._links_changed, frozenset()
-                await self._work(self._state.host.repair_links, changed)
+                await self._work(self._state.host.repairs.repair_changed, changed)
         except Solo5Error as error:
             _log.error("network repair failed: %s", error)
 
@@ -464,7 +465,7 @@ class Networkd:
         await self._work(self._state.host.bind_missing_ports)
         await self._work(self._state.repair_others)
         try:
-            await self._work(self._state.host.repair_sysctls)
+            await self._work(self._state.host.repairs.repair_sysctls)
         except Solo5Error as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         for task in self._due_without_run():

@@ -1,0 +1,257 @@
+"""The networks in use: their bridges, their part of the packet filter, and forwarding on the host."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.names import NetworkName
+from solo5_systemd.network import ipv6_sysctls, links, nft_rules, sysctls
+from solo5_systemd.network.ipam import segment_link, segments
+from solo5_systemd.network.joined import BridgeFacts, usable_bridge
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import Lease, Network, Reservation
+from solo5_systemd.network.nft_rules import Element, Ruleset
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.ipv6 import Ipv6
+from solo5_systemd.networkd.leases import Leases
+
+
+class Bridges:
+    """The networks with a lease, and what they need in the kernel besides taps. Not thread-safe.
+
+    Attributes:
+        networks: those in use, by name.
+        up: the names of networks that have their bridge, rules and forwarding.
+        segments: the further bridges of networks with more guests than one bridge has ports, with their network.
+    """
+
+    def __init__(self, store: LeaseStore, links: Links, tables: Tables, leases: Leases) -> None:
+        self._store = store
+        self._links = links
+        self._tables = tables
+        self._leases = leases
+        self.ipv6 = Ipv6(store, links)
+        self.networks: dict[NetworkName, Network] = {}
+        self.up: set[NetworkName] = set()
+        self.segments: dict[str, NetworkName] = {}
+        self._is_router = sysctls.is_configured_to_forward()
+        self._neighbours = 0
+        self._neighbours6 = 0
+
+    # -- networks ------------------------------------------------------------------------------------------------
+
+    def add(self, network: Network) -> None:
+        """Write a network to its file, then keep it."""
+        self._store.save_network(network)
+        self.networks[network.name] = network
+
+    def bring_up(self, lease: Lease) -> None:
+        """Make the bridge, rules and forwarding of a lease's network, and the lease's own segment; idempotent.
+
+        Raises:
+            HostError: the kernel refused, or another link has the bridge's name.
+        """
+        network = self.networks[lease.network]
+        self._bring_up(network)
+        if lease.bridge != network.bridge and lease.bridge not in self.segments:
+            self._bring_up_segment(network, lease.bridge)
+
+    def _bring_up(self, network: Network) -> None:
+        if self.is_up(network.name):
+            return
+        before = self.ruleset()
+        if network.join is None:
+            self._save_sysctls()
+        if network.ipv6 is not None:
+            self.ipv6.save_sysctls()
+        self.up.add(network.name)
+        try:
+            self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
+            if network.join is None:
+                sysctls.enable_forwarding()
+                if network.ipv6 is not None:
+                    ipv6_sysctls.enable_forwarding()
+                self._links.make_bridge(network)
+        except Solo5Error:
+            self.up.discard(network.name)
+            raise
+
+    def _bring_up_segment(self, network: Network, segment: str) -> None:
+        before = self.ruleset()
+        self.segments[segment] = network.name
+        try:
+            self._tables.change(before, self.ruleset())
+            self._links.make_segment(network, segment)
+        except Solo5Error:
+            del self.segments[segment]
+            raise
+
+    def remove_idle(self) -> None:
+        """Remove the networks without a lease, from the kernel and from the files."""
+        idle = [network for name, network in self.networks.items() if not self._leases.allocations.leases.get(name)]
+        if not idle:
+            return
+        for network in idle:
+            if network.join is None:
+                links.delete_links(self._own_bridges(network))
+        before = self.ruleset()
+        self.up -= {network.name for network in idle}
+        self.segments = {segment: name for segment, name in self.segments.items() if name in self.up}
+        if not self.forwarding6:
+            self.ipv6.restore_sysctls()  # first: without rules, nothing may be forwarded
+        if not self.forwarding:
+            self._restore_sysctls()  # first: without rules, nothing may be forwarded
+            self._store.remove_sysctls()
+        if self.up:
+            self._tables.change(before, self.ruleset())
+        else:
+            self._tables.remove()
+        for network in idle:
+            self._store.remove_network(network.name)
+            del self.networks[network.name]
+
+    def _own_bridges(self, network: Network) -> Sequence[str]:
+        """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
+        if not self._links.has_bridge(network):
+            return ()
+        found = self.found_segments(network)
+        return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
+
+    def found_segments(self, network: Network) -> Sequence[str]:
+        """Return the segments of a network that exist; none of one that joins a bridge of others."""
+        if network.join:
+            return ()
+        return [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
+
+    def make_room_for_neighbours(self, reservation: Reservation) -> None:
+        """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""
+        guests = self._leases.allocations.guests
+        self._neighbours = sysctls.make_room_for_neighbours(guests, self._neighbours)
+        if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
+            self._neighbours6 = sysctls.make_room_for_neighbours(2 * guests, self._neighbours6, "ipv6")
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def is_up(self, network: NetworkName) -> bool:
+        """Return whether a network has its bridge, rules and forwarding."""
+        return network in self.up
+
+    @property
+    def own(self) -> Sequence[Network]:
+        """The networks that are up, but for those that join a bridge of others."""
+        return [network for network in self.networks.values() if self.is_up(network.name) and not network.join]
+
+    @property
+    def joined(self) -> Sequence[Network]:
+        """The networks that are up and join a bridge of others."""
+        return [network for network in self.networks.values() if self.is_up(network.name) and network.join]
+
+    def joins(self, lease: Lease) -> bool:
+        """Return whether a lease is of a network that joins a bridge of others."""
+        network = self.networks.get(lease.network)
+        return network is not None and network.join is not None
+
+    def joined_bridge(self, network: Network) -> BridgeFacts:
+        """Return the bridge that a network joins.
+
+        Raises:
+            HostError: taps cannot become ports of it.
+        """
+        return usable_bridge(network, self._links.bridge(network.bridge))
+
+    def is_usable(self, network: Network) -> bool:
+        """Return whether taps can become ports of the bridge that a network joins."""
+        try:
+            self.joined_bridge(network)
+        except Solo5Error:
+            return False
+        return True
+
+    def is_own(self, link: str) -> bool:
+        """Return whether a link is a bridge of a network, or part of a segment; safe in any thread."""
+        if any(network.bridge == link for network in list(self.networks.values())):
+            return True
+        return any(link in (segment, *segment_link(segment)) for segment in list(self.segments))
+
+    def is_gateway(self, link: int) -> bool:
+        """Return whether a link, by its index, is a bridge with an IPv6 address; safe in any thread."""
+        networks = list(self.networks.values())
+        return any(network.ipv6 is not None and links.index(network.bridge) == link for network in networks)
+
+    @property
+    def forwarding(self) -> bool:
+        """Whether a network with a bridge of this service is up: the host forwards packets for it."""
+        return any(network.join is None for name, network in self.networks.items() if self.is_up(name))
+
+    @property
+    def forwarding6(self) -> bool:
+        """Whether a network with IPv6 is up: the host forwards IPv6 packets for it."""
+        return any(network.ipv6 is not None for name, network in self.networks.items() if self.is_up(name))
+
+    # -- sysctls -------------------------------------------------------------------------------------------------
+
+    def _save_sysctls(self) -> None:
+        if not self._store.sysctls():  # saved once, before the first change: later values are this service's
+            self._store.save_sysctls(sysctls.values_to_restore())
+
+    def _restore_sysctls(self) -> None:
+        if not self._is_router:
+            sysctls.restore(self._store.sysctls())
+
+    def restore_unused_sysctls(self) -> None:
+        """Restore what a start that was killed between the sysctls and its bridge has changed."""
+        if not self.forwarding6:
+            self.ipv6.restore_sysctls()
+        if not self.forwarding:
+            self._restore_sysctls()
+
+    # -- packet filter -------------------------------------------------------------------------------------------
+
+    def ruleset(self) -> Ruleset:
+        """Return the rules of the networks that are up, and of the tasks attached to them."""
+        return Ruleset(
+            networks=[network for network in self.networks.values() if self.is_up(network.name)],
+            reservations=[held.reservation for held in self._leases.attached()],
+            segments=tuple(self.segments.items()),
+            forwards=not self.forwarding or self._is_router or sysctls.was_forwarding(self._store.sysctls()),
+            forwards6=self.forwarding6 and self.ipv6.was_forwarding(),
+        )
+
+    def elements(self) -> Sequence[Element]:
+        """Return the nftables elements of all attached tasks."""
+        return nft_rules.elements(self.ruleset())
+
+    def replace_tables(self) -> None:
+        """Make the nftables tables anew."""
+        self._tables.replace(self.ruleset())
+
+    def add_to_tables(self, reservation: Reservation) -> None:
+        """Add the nftables elements of a task that is being attached.
+
+        Raises:
+            HostError: nftables refused them.
+        """
+        try:
+            self._tables.add(self._task_elements(reservation))
+        except HostError:  # another program may have removed the tables since they were looked at
+            ruleset = self.ruleset()
+            self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
+
+    def delete_task_from_tables(self, reservation: Reservation) -> None:
+        """Delete the nftables elements of a task that is being released."""
+        self.delete_from_tables(self._task_elements(reservation))
+
+    def delete_from_tables(self, elements: Sequence[Element]) -> None:
+        """Delete nftables elements.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        try:
+            self._tables.delete(elements)
+        except HostError:  # as above
+            self._tables.replace(self.ruleset())
+
+    def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
+        return nft_rules.task_elements(reservation, tuple(self.networks.values()))

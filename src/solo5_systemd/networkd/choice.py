@@ -1,0 +1,123 @@
+"""The choice of a task's addresses, MACs, taps and ports, and of the ranges of new networks."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from ipaddress import IPv4Network
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import links
+from solo5_systemd.network.guest_limits import check_limits
+from solo5_systemd.network.ipam import assign_leases, choose_network
+from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import Network, NicRequest, PortRequest, Reservation, limits_of
+from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.settings.model import Settings
+
+
+class Choice:
+    """Chooses what a task asks for without a value, and checks what it names. Changes nothing; not thread-safe.
+
+    Args:
+        links: of the network namespace.
+        bridges: the networks in use.
+        leases: the lease records.
+        settings: returns the settings of the networks.
+        reserved: returns ranges that a chosen one must not overlap, besides those of the namespace's routes.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        bridges: Bridges,
+        leases: Leases,
+        settings: Callable[[], Settings],
+        reserved: Callable[[], Iterable[IPv4Network]],
+    ) -> None:
+        self._links = links
+        self._bridges = bridges
+        self._leases = leases
+        self._settings = settings
+        self._reserved = reserved
+
+    def choose(
+        self,
+        task: TaskName,
+        nics: Sequence[NicRequest],
+        ports: Sequence[PortRequest],
+        bound: Collection[BoundPort],
+    ) -> tuple[Reservation, Sequence[Network]]:
+        """Return a reservation for a task without one, and the networks that it creates.
+
+        Args:
+            task: its name.
+            nics: the requested NICs.
+            ports: the requested published ports.
+            bound: ports of other processes, that a published one must not be.
+
+        Raises:
+            InvalidRequestError: the request can never succeed.
+            TakenError: an address, MAC or port is in use.
+            HostError: the host lacks a resource, such as a free range.
+        """
+        names = [nic.nic for nic in nics]
+        check_reserved(ports, self._settings() if ports else Settings())
+        local = self._links.local_addresses({port.host_ip.version for port in ports if port.host_ip})
+        check_ports(ports, names, self._leases.allocations, bound, local)
+        new = self._new_networks(nics)
+        networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
+        check_unpublished(networks, nics, ports)
+        check_limits(nics, networks)
+        # In the range of a joined network, the host has addresses as well.
+        joined = {network.name for network in networks if network.join}
+        own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
+        leases = assign_leases(
+            task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own
+        )
+        reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
+        check_families(reservation)
+        return reservation, networks[len(self._bridges.networks) :]
+
+    def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
+        """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
+
+        Raises:
+            HostError: taps cannot become ports of the bridge.
+            TakenError: the bridge is full, or has a requested MAC address.
+        """
+        wanted = [nic for nic in nics if nic.network == network.name]
+        if network.join is None or not wanted:
+            return network
+        facts = self._bridges.joined_bridge(network)
+        joining = [other.name for other in self._bridges.networks.values() if other.bridge == network.bridge]
+        leases = sum(self._leases.allocations.leases.get(name, 0) for name in joining)
+        check_room(network, self._links.ports(network.bridge), self._leases.allocations.taps, leases, len(wanted))
+        if any(nic.mac for nic in wanted):
+            check_macs(network, self._links.macs(network.bridge), wanted)
+        return with_mtu(network, facts)
+
+    def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
+        names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._bridges.networks)
+        if not names:
+            return ()
+        settings = self._settings()
+        new: list[Network] = []
+        own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
+        routed = (*self._links.routed_ranges(ours=own), *self._reserved())
+        for name in names:
+            known = settings.network(name)
+            if known is None:
+                raise InvalidRequestError(
+                    f"network {name} does not exist: expected one of "
+                    f"{', '.join(network.name for network in settings.networks)}.",
+                    f"Define it as [network.{name}] in a *.toml file in /etc/solo5.",
+                )
+            reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
+            new.append(choose_network(known, (*self._bridges.networks.values(), *new), (*routed, *reserved)))
+        return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings)
+
+
+def _exists(link: str) -> bool:
+    return bool(links.index(link))

@@ -1,0 +1,101 @@
+"""The lease records of tasks: in memory, and in files that a restarted service reads."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.ipam import Allocations
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, PortRequest
+from solo5_systemd.network.port_conflicts import host_ports
+
+
+class Leases:
+    """The lease records of one network namespace. Not thread-safe, but for what is said to be."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._records: dict[TaskName, LeaseRecord] = {}
+        self._reserved: dict[TaskName, LeaseRecord] = {}
+        self.allocations = Allocations()
+
+    @property
+    def records(self) -> Collection[LeaseRecord]:
+        """The lease records of all tasks, as a copy: safe to read in any thread."""
+        return tuple(self._records.values())
+
+    def get(self, task: TaskName) -> LeaseRecord | None:
+        """Return the record of a task; safe in any thread."""
+        return self._records.get(task)
+
+    def save(self, record: LeaseRecord) -> None:
+        """Write a record to its file, then keep it."""
+        self._store.save_lease_record(record)
+        self.remember(record)
+
+    def remember(self, record: LeaseRecord) -> None:
+        """Keep a record that is in its file already."""
+        task = record.reservation.task
+        if task not in self._records:
+            self.allocations.add(record.reservation)
+        self._records[task] = record
+        if record.state is LeaseState.RESERVED:
+            self._reserved[task] = record
+        else:
+            self._reserved.pop(task, None)
+
+    def forget(self, task: TaskName) -> None:
+        """Drop a record, whose file the caller removes as the last step of a release."""
+        self._reserved.pop(task, None)
+        record = self._records.pop(task, None)
+        if record is not None:
+            self.allocations.remove(record.reservation)
+
+    def attached(self) -> Sequence[LeaseRecord]:
+        """Return the records of tasks with an attached network."""
+        return [record for record in self.records if record.state is LeaseState.ATTACHED]
+
+    def attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
+        """Return each attached lease with its task."""
+        return [(held.reservation.task, lease) for held in self.attached() for lease in held.reservation.leases]
+
+    def tasks(self, of: Callable[[Lease], bool]) -> Sequence[TaskName]:
+        """Return the tasks with an attached lease for which `of` returns true, sorted."""
+        return sorted({task for task, lease in self.attached_leases() if of(lease)})
+
+    def held(self) -> Sequence[TaskName]:
+        """Return the tasks with an attached network, or one whose release has not ended."""
+        return [task for task, record in list(self._records.items()) if record.state is not LeaseState.RESERVED]
+
+    def is_held(self, task: TaskName) -> bool:
+        """Return whether the task has an attached network, or one whose release has not ended."""
+        record = self._records.get(task)
+        return record is not None and record.state is not LeaseState.RESERVED
+
+    def is_releasing(self, task: TaskName) -> bool:
+        """Return whether a release of the task was begun and has not ended."""
+        record = self._records.get(task)
+        return record is not None and record.state is LeaseState.RELEASING
+
+    def expired(self) -> Sequence[TaskName]:
+        """Return the tasks whose reservation has expired."""
+        return tuple(task for task, record in list(self._reserved.items()) if record.expires <= now())
+
+    def is_due(self, task: TaskName) -> bool:
+        """Return whether the time of the last reservation or attach of a task is over."""
+        record = self._records.get(task)
+        return record is not None and record.expires <= now()
+
+    def next_expiry(self) -> int | None:
+        """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
+        return min((record.expires for record in list(self._reserved.values())), default=None)
+
+    def published_ports(self) -> Sequence[PortRequest]:
+        """Return the host's ports of all tasks that are not being released."""
+        live = (held for held in self.records if held.state is not LeaseState.RELEASING)
+        return [port for held in live for port in host_ports(held.reservation)]
+
+
+def now() -> int:
+    """Return the seconds since boot, suspend included (CLOCK_BOOTTIME)."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -1,0 +1,158 @@
+"""Repairs of what other programs change under running guests: bridges, taps, sysctls, nftables tables."""
+
+import logging
+from collections.abc import Collection, Sequence
+
+from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.network import links, sysctls
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import LeaseState, Repair
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
+
+_log = logging.getLogger(__name__)
+
+
+class Repairs:
+    """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
+
+    def __init__(self, store: LeaseStore, links: Links, tables: Tables, bridges: Bridges, leases: Leases) -> None:
+        self._store = store
+        self._links = links
+        self._tables = tables
+        self._bridges = bridges
+        self._leases = leases
+        self._done: list[Repair] = []
+        self._missing: frozenset[NetworkName] = frozenset()
+
+    # -- results -------------------------------------------------------------------------------------------------
+
+    @property
+    def any(self) -> bool:
+        """Whether `pop` has something to return; safe to read in any thread."""
+        return bool(self._done)
+
+    def pop(self) -> Sequence[Repair]:
+        """Return the repairs since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def _add(self, tasks: Sequence[TaskName], what: str) -> None:
+        _log.warning("network repaired: %s", what)
+        self._done.append(Repair(tasks=tasks, what=what))
+        self._store.record_repair(self._done[-1])
+
+    # -- tables and sysctls --------------------------------------------------------------------------------------
+
+    def repair_tables(self, *, verify: bool = False) -> None:
+        """Rebuild the nftables tables if another program has changed them; with `verify` they are listed for that."""
+        if self._bridges.up and not self._tables.are_intact(self._bridges.elements, verify=verify):
+            self._bridges.replace_tables()
+            tasks = [record.reservation.task for record in self._leases.attached()]
+            self._add(tasks, "another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt")
+
+    @property
+    def owns_tables(self) -> bool:
+        """Whether no other program can change the nftables tables."""
+        return self._tables.owned
+
+    def repair_sysctls(self) -> None:
+        """Restore the sysctls of bridges, of whose changes there is no message."""
+        if self._bridges.up:
+            self._repair_bridges()
+
+    def is_expected(self, link: str) -> bool:
+        """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
+
+        Also for the sysctl IP_FORWARD, while it is needed.
+        """
+        if link == sysctls.IP_FORWARD:
+            return self._bridges.forwarding
+        record = self._leases.get(self._leases.allocations.taps.get(link, TaskName("")))
+        if record is not None:
+            return record.state is not LeaseState.RELEASING
+        return self._bridges.is_own(link)
+
+    # -- links ---------------------------------------------------------------------------------------------------
+
+    def repair_changed(self, changed: frozenset[str] | None) -> None:
+        """Restore the bridges and taps among these changed links, and forwarding; None checks all."""
+        if self._bridges.forwarding and sysctls.enable_forwarding():
+            tasks = self._leases.tasks(lambda lease: not self._bridges.joins(lease))
+            self._add(tasks, "net.ipv4.ip_forward was not 1: it is set again")
+        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD})):
+            self.repair_links()
+
+    def repair_links(self, only: Collection[TaskName] | None = None) -> None:
+        """Recreate bridges, then taps, of all tasks or of some.
+
+        A running tender keeps the file descriptor of its deleted tap: no repair.
+        """
+        bridges = self._bridges
+        self._missing = frozenset(network.name for network in bridges.joined if not bridges.is_usable(network))
+        self._repair_bridges()
+        self.repair_gateways()
+        for segment, name in bridges.segments.items():
+            if not self._links.has_segment(bridges.networks[name], segment):
+                self._links.make_segment(bridges.networks[name], segment)
+                tasks = self._leases.tasks(lambda lease, segment=segment: lease.bridge == segment)  # type: ignore[misc]
+                self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
+        for task, lease in self._leases.attached_leases():
+            wanted = lease.network not in self._missing and (only is None or task in only)
+            if wanted and not self._links.has_tap(lease):
+                self._links.make_tap(task, lease, bridges.networks[lease.network])
+                what = (
+                    f"tap {lease.tap} was missing, down or not on its bridge: it is restored; if it was deleted, task "
+                    f"{task} has no NIC {lease.nic} until its next start"
+                )
+                self._add([task], what)
+
+    def _repair_bridges(self) -> None:
+        for network in self._bridges.own:
+            if not self._links.is_whole(network):
+                state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
+                self._links.make_bridge(network)
+                what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
+                self._add(self._tasks_of(network.name), what)
+
+    def repair_gateways(self) -> None:
+        """Restore the IPv6 addresses of bridges that have lost them, such as by a change of disable_ipv6."""
+        for network in (*self._bridges.own, *self._bridges.joined):
+            if not self._links.has_gateway6(network):
+                self._links.make_bridge(network)
+                what = f"bridge {network.bridge} of network {network.name} had lost {network.gateway6}: it is restored"
+                self._add(self._tasks_of(network.name), what)
+
+    def _tasks_of(self, network: NetworkName) -> Sequence[TaskName]:
+        return self._leases.tasks(lambda lease: lease.network == network)
+
+    def set_ports(self) -> None:
+        """Set the bridge port of each tap anew: its settings have changed with the version or the configuration."""
+        for _, lease in self._leases.attached_leases():
+            if lease.network not in self._missing:
+                self._links.set_port(lease, self._bridges.networks[lease.network])
+
+    # -- bridges of others ---------------------------------------------------------------------------------------
+
+    @property
+    def awaits_bridge(self) -> bool:
+        """Whether a bridge of others is missing under a running guest; safe to read in any thread."""
+        return bool(self._missing)
+
+    def repair_joined(self) -> None:
+        """Put taps back on bridges that were missing, and have been made again."""
+        networks = self._bridges.networks
+        if any(self._bridges.is_usable(networks[name]) for name in self._missing if name in networks):
+            self.repair_links()
+        self._missing &= networks.keys()
+
+    # -- taps without a lease ------------------------------------------------------------------------------------
+
+    def remove_orphaned_taps(self) -> None:
+        """Delete the taps without an attached lease, such as after a deletion that failed."""
+        orphans = self._links.taps().keys() - {lease.tap for _, lease in self._leases.attached_leases()}
+        if orphans:
+            _log.info("removing orphaned taps: %s", ", ".join(sorted(orphans)))
+            links.delete_links(orphans)
