@@ -31,6 +31,7 @@ class UnitKind(StrEnum):
 
 TASK_PREFIX = "solo5-task-"
 SLICE = "solo5.slice"
+NETWORK_NAMESPACES = "/run/netns"
 
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 # These are compiled at their first use, for startup time.
@@ -99,6 +100,11 @@ def log_namespace(text: str) -> str:
             "the first a letter or digit."
         )
     return text
+
+
+def task_namespace(task: TaskName) -> str:
+    """Return the path of a task's own network namespace, which `ip netns` knows as `solo5-TASK`."""
+    return f"{NETWORK_NAMESPACES}/solo5-{task}"
 
 
 def journald_of(namespace: str) -> str:

@@ -9,10 +9,12 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from ipaddress import IPv4Address
 from typing import Self
 
 from solo5_systemd.network.model import Lease
+from solo5_systemd.network.namespaces import NetworkNamespace
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP_NO_PI = 0x1002
@@ -26,7 +28,7 @@ BROADCAST = b"\xff" * 6
 
 
 class Guest:
-    def __init__(self, lease: Lease, greeting: bytes = b"") -> None:
+    def __init__(self, lease: Lease, greeting: bytes = b"", namespace: str = "") -> None:
         self.mac = bytes.fromhex(lease.mac.replace(":", ""))
         self.ip = lease.address or IPv4Address(0)  # without a leased one, set by the test
         self.gateway = lease.gateway4 or IPv4Address(0)
@@ -34,8 +36,9 @@ class Guest:
         self.greeting = greeting
         self.frames: list[bytes] = []
         self._arrived = asyncio.Event()
-        self._fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-        fcntl.ioctl(self._fd, _TUNSETIFF, struct.pack("16sH22x", lease.tap.encode(), _IFF_TAP_NO_PI))
+        with closing(NetworkNamespace(namespace or "/proc/thread-self/ns/net")) as there, there.entered():
+            self._fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+            fcntl.ioctl(self._fd, _TUNSETIFF, struct.pack("16sH22x", lease.tap.encode(), _IFF_TAP_NO_PI))
         asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
 
     async def __aenter__(self) -> Self:

@@ -222,7 +222,7 @@ class Client(Networkd):
 
     async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
         reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
-        await self.attach(TaskName(task))
+        await self.attach(TaskName(task), reservation.namespace)
         return reservation
 
     async def lease(self, task: str, *ports: PortRequest) -> Lease:

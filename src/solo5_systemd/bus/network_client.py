@@ -1,6 +1,7 @@
 """The client of solo5-networkd: org.solo5.Network1, and the lease records on disk."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
@@ -13,7 +14,7 @@ from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.names import DeviceName, TaskName, task_name
+from solo5_systemd.names import DeviceName, TaskName, task_name, task_namespace
 from solo5_systemd.network.guest_limits import limits_to_wire
 from solo5_systemd.network.lease_files import (
     STATE,
@@ -73,24 +74,32 @@ class Networkd:
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
-        return _reservation(task, leases, nics, ports)
+        leases, own = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
+        return _reservation(task, leases, nics, ports, own)
 
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
-        return Preview(reservation=_reservation(task, leases, nics, ports), nft=nft)
+        leases, own, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
+        return Preview(reservation=_reservation(task, leases, nics, ports, own), nft=nft)
 
-    async def attach(self, task: TaskName) -> None:
-        """Make the taps and firewall elements of a task's reservation.
+    async def attach(self, task: TaskName, namespace: str = "") -> None:
+        """Make the taps and firewall elements of a task's reservation, and its own namespace if that has one.
+
+        Args:
+            task: of the reservation.
+            namespace: path of its own namespace; empty: it has none.
 
         Raises:
             NotFoundError: the task has no reservation.
             TakenError: a link of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
+        if namespace:
+            from solo5_systemd.network import task_namespaces
+
+            await asyncio.to_thread(task_namespaces.make, namespace)
         await self._call("Attach", task)
 
     async def release(self, task: TaskName) -> None:
@@ -102,11 +111,16 @@ class Networkd:
         return start_mark(task, self._state)
 
     async def forget(self, task: TaskName) -> None:
-        """Remove the request of a task, which no start by systemd can attach then. Idempotent.
+        """Remove the request of a task, which no start by systemd can attach then, and its own namespace. Idempotent.
 
         Raises:
             HostError: it cannot be removed.
         """
+        if os.path.lexists(namespace := task_namespace(task)):
+            from solo5_systemd.network import task_namespaces
+
+            await self.release(task)  # of a start that was killed: its tap would seem to need a repair
+            await asyncio.to_thread(task_namespaces.remove, namespace)
         remove_request(task, self._state)
 
     async def reservation(self, task: TaskName) -> Reservation | None:
@@ -175,8 +189,12 @@ def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortReq
 
 
 def _reservation(
-    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
 ) -> Reservation:
     return Reservation(
-        task=task, leases=tuple(map(Lease.from_wire, leases)), ports=tuple(ports), limits=limits_of(nics)
+        task=task,
+        leases=tuple(map(Lease.from_wire, leases)),
+        ports=tuple(ports),
+        limits=limits_of(nics),
+        namespace=namespace,
     )

@@ -17,9 +17,13 @@ INTERFACE = Interface(
     path="/org/solo5/Network1",
     methods={
         "Reserve": Method(
-            f"{_REQUEST}{NAMES_SIGNATURE}s", f"a{LEASE_SIGNATURE}", "task nics ports limits names namespace leases"
+            f"{_REQUEST}{NAMES_SIGNATURE}s",
+            f"a{LEASE_SIGNATURE}s",
+            "task nics ports limits names namespace leases task_namespace",
         ),
-        "Preview": Method(f"{_REQUEST}s", f"a{LEASE_SIGNATURE}s", "task nics ports limits namespace leases nft"),
+        "Preview": Method(
+            f"{_REQUEST}s", f"a{LEASE_SIGNATURE}ss", "task nics ports limits namespace leases task_namespace nft"
+        ),
         "Attach": Method("s", "", "task"),
         "Release": Method("s", "", "task"),
         "Leases": Method("", f"a(sa{LEASE_SIGNATURE}a{PORT_SIGNATURE}s)", "leases"),

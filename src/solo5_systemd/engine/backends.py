@@ -188,8 +188,13 @@ class Networks(NetworkQueries, Protocol):
     ) -> Preview:
         """Return what `reserve` would return now, and the firewall elements of `attach`."""
 
-    async def attach(self, task: TaskName) -> None:
-        """Make taps and firewall elements of a reservation, which expires if the task's unit does not start."""
+    async def attach(self, task: TaskName, namespace: str = "") -> None:
+        """Make taps and firewall elements of a reservation, which expires if the task's unit does not start.
+
+        Args:
+            task: of the reservation.
+            namespace: path of the task's own network namespace, which is made first; empty: it has none.
+        """
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""

@@ -44,6 +44,7 @@ def lease_record_document(record: LeaseRecord) -> dict[str, object]:
         "leases": [lease.to_wire() for lease in record.reservation.leases],
         "ports": [port.to_wire() for port in record.reservation.ports],
         **({"namespace": record.namespace} if record.namespace else {}),
+        **({"task_namespace": own} if (own := record.reservation.namespace) else {}),
         **({} if record.names == UNNAMED else {"names": record.names.to_wire()}),
         **({"limits": limits_to_wire(limits)} if (limits := record.reservation.limits) else {}),
     }
@@ -73,7 +74,11 @@ def parse_lease_record(document: object) -> LeaseRecord:
         nics = with_limits(nics, cast("Sequence[Sequence[str]]", _tuples(fields, document, "limits", LIMITS_SIGNATURE)))
     return LeaseRecord(
         reservation=Reservation(
-            task=fields.parsed("task", task_name), leases=leases, ports=ports, limits=limits_of(nics)
+            task=fields.parsed("task", task_name),
+            leases=leases,
+            ports=ports,
+            limits=limits_of(nics),
+            namespace=fields.text("task_namespace") if fields.has("task_namespace") else "",
         ),
         nics=nics,
         state=fields.parsed("state", LeaseState),

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any
 
@@ -32,6 +33,7 @@ from solo5_systemd.network.raw_netlink import (
 )
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
+from solo5_systemd.network.veth_taps import make_veth_tap
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
@@ -247,33 +249,42 @@ class Links:
             if number in (entry["ifindex"], entry.get_attr("NDA_MASTER")) and entry["ifindex"] not in ours
         )
 
-    def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
+    def make_tap(self, task: TaskName, lease: Lease, network: Network, namespace: str = "") -> None:
         """Create a NIC's tap, or repair an existing one without setting it down; idempotent.
 
         Args:
             task: the task of the NIC.
             lease: the lease of the NIC.
             network: the network of the NIC.
+            namespace: path of the task's own network namespace; empty: it has none.
 
         Raises:
-            HostError: the kernel refused.
+            HostError: the kernel refused, or the namespace does not exist.
         """
         joined = network.name if network.join else None
         with _kernel_errors(f"tap {lease.tap}"):
             owner, tap = self._owner(task), self._link(lease.tap)
             # An earlier start of the task had another user, which cannot be changed on an existing tap. A link that
             # another program has given this name may be open to every user.
-            if tap is not None and tap.owner != owner:
+            foreign = tap is not None and (tap.kind != "veth" if namespace else tap.owner != owner)
+            if foreign:
                 delete_links([lease.tap])
                 tap = None
+            # Another MTU than its own could change that of a bridge of others: it is the lowest of the ports.
+            mtu = self._mtu(lease.bridge) if joined else lease.mtu
+            make = None
+            if namespace:
+                make = partial(
+                    make_veth_tap, name=lease.tap, uid=owner, mtu=mtu, namespace=namespace, exists=tap is not None
+                )
             self._taps.make(
                 lease.tap,
                 uid=owner if tap is None else None,
                 bridge=lease.bridge,
-                # Another MTU than its own could change that of a bridge of others: it is the lowest of the ports.
-                mtu=self._mtu(lease.bridge) if joined else lease.mtu,
+                mtu=mtu,
                 alias=tap_alias(task, lease.nic, joined),
                 port=_port(lease, network),
+                make=make,
             )
 
     def set_port(self, lease: Lease, network: Network) -> None:
@@ -290,9 +301,9 @@ class Links:
         return self._is_port(lease.tap, lease.bridge)
 
     def taps(self) -> dict[str, Link]:
-        """Return all taps with the prefix `s5-`, by name."""
+        """Return all taps with the prefix `s5-`, by name; of those in a task's own namespace, the host's end."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
-        return {name: link for name in names if (link := self._link(name)) and link.kind == "tun"}
+        return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "veth")}
 
     def _is_port(self, name: str, bridge: str) -> bool:
         """Return whether a link exists, is up and is a port of a bridge."""

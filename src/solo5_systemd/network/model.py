@@ -271,12 +271,14 @@ class Reservation:
 
     Attributes:
         limits: of the NICs that request any, whatever the network's policy.
+        namespace: path of the task's own network namespace, which has its taps; empty: it has none.
     """
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
     limits: Mapping[DeviceName, Limits] = field(default_factory=dict)
+    namespace: str = ""
 
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
@@ -348,7 +350,7 @@ class LeaseRecord:
         state: RESERVED, ATTACHED or RELEASING.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
-        namespace: path of the network namespace that has the taps; empty: the host's own.
+        namespace: path of the network namespace that has taps and bridges; empty: the host's own.
         names: what its guest gets by DHCP.
     """
 
@@ -456,7 +458,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssb))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -465,7 +467,7 @@ _More = Sequence[Any]
 _Ipv6 = Sequence[Any]
 _Usage = tuple[str, str, str, str, int, bool, bool, int, int]
 Wire = tuple[
-    *_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, _Counts, _Counts, _Join, _More, DropsWire, _Ipv6
+    *_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, bool, _Counts, _Counts, _Join, _More, DropsWire, _Ipv6
 ]
 
 
@@ -551,7 +553,8 @@ class NetworkOverview:
         policy = self.policy
         opened = (policy.routed, [*map(str, policy.reach)], policy.isolated, [str(port) for port in policy.host])
         counts = (_to_wire(self.dropped.refused), _to_wire(self.dropped.fragments))
-        more = (*opened, policy.metadata, policy.connections, policy.fragments, policy.dhcp, *counts)
+        given = (policy.fragments, policy.dhcp, policy.task_namespace)
+        more = (*opened, policy.metadata, policy.connections, *given, *counts)
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]

@@ -51,6 +51,11 @@ class NetworkNamespace:
         """Open the namespace of the calling thread."""
         return cls(_OWN)
 
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor."""
+        return self._fd
+
     def close(self) -> None:
         """Close the file descriptor."""
         os.close(self._fd)

@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.network.raw_netlink import (
@@ -88,7 +88,17 @@ class Taps:
         """Close the socket."""
         self._route.close()
 
-    def make(self, name: str, *, uid: int | None, bridge: str, mtu: int, alias: str, port: BridgePort) -> None:
+    def make(
+        self,
+        name: str,
+        *,
+        uid: int | None,
+        bridge: str,
+        mtu: int,
+        alias: str,
+        port: BridgePort,
+        make: Callable[[NetlinkSocket], None] | None = None,
+    ) -> None:
         """Make a tap that is up and a port of a bridge, or set up an existing one; idempotent.
 
         Args:
@@ -98,16 +108,19 @@ class Taps:
             mtu: in bytes.
             alias: its description (ifalias).
             port: its settings as a port; see `set_port`.
+            make: makes the link of that name instead of a tap, with an rtnetlink socket.
 
         Raises:
             OSError: the kernel refused.
         """
         with _RTNL:
-            if uid is not None:
-                _create(name, uid)
+            if make is not None:
+                make(self._route)
+            elif uid is not None:
+                create_tap(name, uid)
             set_for_link("ipv6", name, "disable_ipv6", "1")
             set_for_link("ipv6", name, "addr_gen_mode", "1")  # none: no link-local address
-            _without_offload(name)
+            without_offload(name)
             tap = socket.if_nametoindex(name)
             link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
             link += attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
@@ -160,8 +173,12 @@ def delete(indexes: Collection[int]) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def _create(name: str, uid: int) -> None:
-    """Create a tap that stays when its descriptor is closed."""
+def create_tap(name: str, uid: int) -> None:
+    """Create a tap in the calling thread's namespace, or take an existing one, that stays when it is closed.
+
+    Raises:
+        OSError: the kernel refused; EBUSY: a tender has it.
+    """
     descriptor = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
@@ -217,8 +234,8 @@ def _port(tap: int, port: BridgePort) -> Sequence[Request]:
     )
 
 
-def _without_offload(link: str) -> None:
-    # A guest has no segmentation offload. The tender's own ioctl fails for lack of CAP_NET_ADMIN.
+def without_offload(link: str) -> None:
+    """Switch off GRO and GSO: a guest has no segmentation offload. A tender lacks CAP_NET_ADMIN for it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
             value = array.array("I", [command, 0])

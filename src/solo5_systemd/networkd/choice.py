@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from ipaddress import IPv4Network
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
 from solo5_systemd.network.ipam import assign_leases, choose_network
@@ -76,7 +76,15 @@ class Choice:
         leases = assign_leases(
             task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own
         )
-        reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
+        wanted = {nic.network for nic in nics}
+        apart = any(network.policy.task_namespace for network in networks if network.name in wanted)
+        reservation = Reservation(
+            task=task,
+            leases=leases,
+            ports=tuple(ports),
+            limits=limits_of(nics),
+            namespace=task_namespace(task) if apart else "",
+        )
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 

@@ -102,12 +102,16 @@ class Repairs:
         for task, lease in self._leases.attached_leases():
             wanted = lease.network not in self._missing and (only is None or task in only)
             if wanted and not self._links.has_tap(lease):
-                self._links.make_tap(task, lease, bridges.networks[lease.network])
-                what = (
-                    f"tap {lease.tap} was missing, down or not on its bridge: it is restored; if it was deleted, task "
-                    f"{task} has no NIC {lease.nic} until its next start"
-                )
+                namespace = self._namespace_of(task)
+                self._links.make_tap(task, lease, bridges.networks[lease.network], namespace)
+                what = f"tap {lease.tap} was missing, down or not on its bridge: it is restored"
+                if not namespace:  # of a tap in a namespace, the pair alone was deleted
+                    what += f"; if it was deleted, task {task} has no NIC {lease.nic} until its next start"
                 self._add([task], what)
+
+    def _namespace_of(self, task: TaskName) -> str:
+        record = self._leases.get(task)
+        return record.reservation.namespace if record is not None else ""
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:

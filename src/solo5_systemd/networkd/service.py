@@ -321,7 +321,7 @@ class Networkd:
             reservation = await self._work(
                 self._state.reserve, task, nic_requests, port_requests, guest_names, namespace=namespace
             )
-        return [[list(lease.to_wire()) for lease in reservation.leases]]
+        return [[list(lease.to_wire()) for lease in reservation.leases], reservation.namespace]
 
     async def _preview(
         self, name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire], namespace: str
@@ -329,7 +329,7 @@ class Networkd:
         request = _request(name, nics, ports, limits)
         reservation, elements = await self._work(self._state.preview, *request, namespace)
         leases = [list(lease.to_wire()) for lease in reservation.leases]
-        return [leases, nft_rules.add(elements)]
+        return [leases, reservation.namespace, nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)

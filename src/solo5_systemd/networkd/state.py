@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 
 from solo5_systemd.errors import NotFoundError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
@@ -245,6 +245,9 @@ class NetworkState:
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
+            if record.reservation.namespace:  # of changes in it there is no message
+                for lease in record.reservation.leases:
+                    self._make_tap(record.reservation, lease)
             self.leases.save(replace(record, expires=now() + ATTACH_TIMEOUT_S))
         return self._redirected([record.reservation])
 
@@ -406,10 +409,14 @@ class NetworkState:
             self.bridges.bring_up(lease)
         self.dhcp.add(record, self.bridges.networks)
         for lease in reservation.leases:
-            self._links.make_tap(reservation.task, lease, self.bridges.networks[lease.network])
+            self._make_tap(reservation, lease)
         self.bridges.add_to_tables(reservation)
         self.leases.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
         self.bridges.make_room_for_neighbours(reservation)
+
+    def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
+        network = self.bridges.networks[lease.network]
+        self._links.make_tap(reservation.task, lease, network, reservation.namespace)
 
     def _undo_attach(self, reservation: Reservation) -> None:
         if self.bridges.up:
@@ -428,7 +435,8 @@ class NetworkState:
             for network in self.networks()
             for segment in self.bridges.found_segments(network)
         }
-        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in self._links.taps().items()}
+        links_found = self._links.taps()
+        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in links_found.items()}
         taps = {
             name: (alias, self.bridges.networks[network])
             for name, (alias, bridge) in found.items()
@@ -441,6 +449,8 @@ class NetworkState:
                 _log.warning("removing damaged lease record of task %s: the kernel has no tap of this task", task)
                 self._store.remove_lease_record(task)
             else:
+                if any(links_found[lease.tap].kind == "veth" for lease in record.reservation.leases):
+                    record = replace(record, reservation=replace(record.reservation, namespace=task_namespace(task)))
                 _log.warning("rebuilt damaged lease record of task %s from the kernel's state", task)
                 self.leases.save(record)
 

@@ -101,6 +101,7 @@ class NetworkPolicy:
         dhcp: guests get what they are leased by DHCP, from a server of this host.
         egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
         rate: the rate limits of each NIC, which a job can lower.
+        task_namespace: each task has its taps in a network namespace of its own.
     """
 
     routed: bool = False
@@ -111,6 +112,7 @@ class NetworkPolicy:
     connections: int = CONNECTIONS
     fragments: bool = False
     dhcp: bool = False
+    task_namespace: bool = False
     egress: Egress = None
     rate: Rate = UNLIMITED
 
@@ -276,7 +278,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
+POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp", "task_namespace")
 LIMIT_KEYS = ("egress", "rate")
 
 
@@ -295,6 +297,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
         fragments=fields.boolean("fragments", default=False),
         dhcp=fields.boolean("dhcp", default=False),
+        task_namespace=fields.boolean("task_namespace", default=False),
         egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
         rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
     )
@@ -311,6 +314,7 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "connections": policy.connections,
         "fragments": policy.fragments,
         "dhcp": policy.dhcp,
+        "task_namespace": policy.task_namespace,
         **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
         **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
     }
@@ -334,7 +338,7 @@ RESOLVER_KEYS = ("dns", "search")
 _POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
 NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 JOIN_KEYS = ("join", "vlan", "pool")
-_WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate")
+_WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
@@ -445,7 +449,7 @@ def of_namespace(settings: Settings, mtu: int | None) -> Settings:
         ipv4=base.ipv4,
         gateway4=base.gateway4,
         mtu=base.mtu if mtu is None else min(mtu, base.mtu),
-        policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),
+        policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False, task_namespace=False),
         shared=True,
     )
     return Settings(networks=(own,))

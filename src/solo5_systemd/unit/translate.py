@@ -205,6 +205,8 @@ def _namespace(parts: Parts) -> Iterator[Property]:
     """Yield the namespace of the taps. A task without NICs has an empty one of its own."""
     if _shares_namespace(parts):
         yield unit_property("NetworkNamespacePath", parts.workload.namespace)
+    elif parts.reservation.namespace:
+        yield unit_property("NetworkNamespacePath", parts.reservation.namespace)
 
 
 def _shares_namespace(parts: Parts) -> bool:

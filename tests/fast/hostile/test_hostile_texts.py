@@ -120,6 +120,7 @@ POLICY = (
     NUMBERS,
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 COUNTS = st.lists(st.tuples(TEXTS, NUMBERS), max_size=2)
 JOIN = st.just((False, 0, "", False))

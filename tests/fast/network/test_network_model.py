@@ -27,7 +27,6 @@ NIC = NicRequest(
     ipv4=IPv4Address("10.77.0.5"),
     mac=MacAddress("02:00:00:00:00:09"),
 )
-POLICY: tuple[bool, list[str], bool, list[str], bool, int, bool] = (False, [], False, [], False, 4096, False)
 NO_JOIN = [False, 0, "", False]
 NO_IPV6 = ["", "", False]
 UNUSED = NetworkOverview(
@@ -91,6 +90,7 @@ def test_a_range_that_is_none() -> None:
                 [],
                 False,
                 16,
+                False,
                 False,
                 False,
                 [],

@@ -41,6 +41,7 @@ SHOWN: Mapping[str, str] = {
     "network.connections": NETWORK,
     "network.fragments": NETWORK,
     "network.dhcp": DHCP,
+    "network.task_namespace": "machine/nomad/test_task_namespaces.py::test_a_job_is_ready_and_survives_its_agent",
     "network.egress": NETWORK,
     "network.rate": NETWORK,
     "network.dns": NAME_SERVERS,

@@ -293,6 +293,8 @@ class FakeNetworks:
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
+        self.own_namespace = ""
+        self.attached_in: dict[TaskName, str] = {}
         self.released: list[TaskName] = []
         self.recorded: Sequence[RecordedRepair] = ()
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
@@ -323,11 +325,14 @@ class FakeNetworks:
             replace(LEASE, nic=nic.nic, network=nic.network, tap=f"tap{i}", ipv4=IPv4Interface(f"10.89.0.{i}/24"))
             for i, nic in enumerate(nics, 2)
         )
-        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics))
+        return Reservation(
+            task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics), namespace=self.own_namespace
+        )
 
-    async def attach(self, task: TaskName) -> None:
+    async def attach(self, task: TaskName, namespace: str = "") -> None:
         async with self._steps.step("attach"):
             assert task in self.held
+            self.attached_in[task] = namespace
 
     async def release(self, task: TaskName) -> None:
         async with self._steps.step("release"):

@@ -73,6 +73,7 @@ NETWORK = table(
     attribute("connections", NUMBER),
     attribute("fragments", BOOLEAN),
     attribute("dhcp", BOOLEAN),
+    attribute("task_namespace", BOOLEAN),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
     attribute("dns", TEXTS),

@@ -1,0 +1,194 @@
+"""Tasks with a network namespace of their own: the tap is in it, its rules and its bridge port are the host's."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from tests.contract.guest import Guest
+from tests.contract.netns import Outside, link, run
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.test_network_paths import ask_tcp, ask_udp
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import task_namespaces
+from solo5_systemd.network.model import PortRequest, Reservation
+from solo5_systemd.network.veth_taps import peer_name
+
+SETTINGS = "[network.default]\ntask_namespace = true\n[network.plain]\n"
+
+
+@pytest.fixture
+def apart(service: Service) -> Iterator[Service]:
+    """A service whose network `default` has namespaces, and `plain` has none."""
+    (service.settings / "apart.toml").write_text(SETTINGS)
+    before = host_state()
+    yield service
+    assert host_state() == before, "nothing of the service is left"
+    assert not [*Path("/run/netns").glob("solo5-*")]
+
+
+@asynccontextmanager
+async def held(client: Client, task: str, *ports: PortRequest) -> AsyncIterator[Reservation]:
+    reservation = await client.have(task, *ports)
+    assert reservation.namespace == f"/run/netns/solo5-{task}"
+    try:
+        yield reservation
+    finally:
+        await client.drop(task)
+        await client.forget(TaskName(task))
+
+
+@asynccontextmanager
+async def guest(client: Client, task: str, *ports: PortRequest) -> AsyncIterator[Guest]:
+    async with (
+        held(client, task, *ports) as reservation,
+        Guest(reservation.leases[0], namespace=reservation.namespace) as opened,
+    ):
+        yield opened
+
+
+def inside(task: str, *words: str) -> str:
+    return run("ip", "netns", "exec", f"solo5-{task}", *words)
+
+
+async def test_a_guest_is_reached_as_any_other(apart: Service, outside: Outside) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", udp(5353), tcp(8080)) as web:
+        for address in ("127.0.0.1", str(web.gateway), outside.host):
+            assert await ask_udp(address, 5353) == b"HELLO"
+            assert await ask_tcp(address, 8080) == b"HELLO"
+        with outside.entered():
+            stream = socket.socket()
+        assert await ask_tcp(outside.host, 8080, sock=stream) == b"HELLO"
+        async with guest(client, "neighbour") as neighbour:
+            assert await neighbour.resolve(web.ip)
+
+
+async def test_its_rules_are_those_of_any_other(apart: Service) -> None:
+    """A frame with another source address or MAC reaches neither the host nor a neighbour, and is counted."""
+    await apart.restart()
+    async with (
+        apart.client() as client,
+        guest(client, "liar") as liar,
+        guest(client, "victim") as victim,
+    ):
+        await liar.resolve(liar.gateway)
+        liar.send(liar.arp(1, b"\xff" * 6, liar.gateway, ip=victim.ip))
+        liar.send(liar.arp(1, b"\xff" * 6, liar.gateway, mac=victim.mac))
+
+        async def dropped() -> int:
+            [network] = [each for each in await client.networks() if each.name == "default"]
+            return sum(network.dropped.rules.values())
+
+        async with asyncio.timeout(10):
+            while await dropped() < 2:
+                pass
+        assert liar.mac.hex(":") not in run("ip", "neigh", "show", str(victim.ip))
+        assert await victim.resolve(victim.gateway)
+
+
+async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:
+    await apart.restart()
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind("\0solo5-secret")
+        listener.listen()
+        async with apart.client() as client, held(client, "web") as reservation:
+            tap = reservation.leases[0].tap
+            names = {line.split(": ")[1].split("@")[0] for line in inside("web", "ip", "-o", "link").splitlines()}
+            assert names == {"lo", tap, peer_name(tap)}
+            assert inside("web", "ip", "-o", "address").strip() == ""
+            assert inside("web", "ip", "route", "show", "table", "all").strip() == ""
+            assert "solo5-secret" in Path("/proc/net/unix").read_text()
+            assert "solo5-secret" not in inside("web", "cat", "/proc/net/unix")
+
+
+async def test_a_deleted_pair_is_restored_under_a_running_guest(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        run("ip", "link", "del", web.tap)
+        await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        assert await client.recent_repairs()
+
+
+async def test_it_survives_the_service(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)):
+        before = host_state()
+        apart.kill()
+        await apart.restart()
+        assert host_state() == before
+        async with apart.client() as again:
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+            assert [record.reservation.namespace for record in await again.expired()] == []
+
+
+async def test_a_damaged_record_is_rebuilt(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
+        apart.kill()
+        (record,) = (apart.state / "tasks").glob("*.json")
+        record.write_text("{")
+        await apart.restart()
+        run("ip", "link", "del", web.tap)  # restored by the path in the record
+        await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+
+
+async def test_a_task_is_attached_again(apart: Service) -> None:
+    """As at a start by systemd, after a release: with the namespace that the unit names."""
+    await apart.restart()
+    async with apart.client() as client, held(client, "web", tcp(8080)) as reservation:
+        async with Guest(reservation.leases[0], namespace=reservation.namespace):
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        await client.drop("web")
+        assert not link(reservation.leases[0].tap)
+        for _ in range(2):  # the second finds all of it
+            await client.attach(TaskName("web"))
+            async with Guest(reservation.leases[0], namespace=reservation.namespace):
+                assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+
+
+async def test_one_that_is_gone_is_an_error(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client:
+        reservation = await client.reserve(TaskName("web"), (nic("service"),), ())
+        with pytest.raises(HostError, match="solo5-web is no network namespace"):
+            await client.attach(TaskName("web"))
+        assert not link(reservation.leases[0].tap)
+        await client.drop("web")
+
+
+async def test_every_nic_of_a_task_is_in_it(apart: Service) -> None:
+    """Of a task with a second NIC in a network without the option."""
+    await apart.restart()
+    async with apart.client() as client:
+        nics = (nic("service"), nic("second", "plain"))
+        reservation = await client.have("web", nics=nics)
+        for lease in reservation.leases:
+            async with Guest(lease, namespace=reservation.namespace) as opened:
+                assert await opened.resolve(IPv4Address(opened.gateway))
+        await client.drop("web")
+        await client.forget(TaskName("web"))
+
+
+def test_make_and_remove_are_idempotent() -> None:
+    path = "/run/netns/solo5-made"
+    for _ in range(2):
+        task_namespaces.make(path)
+    assert inside("made", "ip", "-o", "link").count("\n") == 1
+    for _ in range(2):
+        task_namespaces.remove(path)
+        assert not Path(path).exists()
+
+
+def test_a_namespace_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match=r"cannot be made: .*Set task_namespace = false"):
+        task_namespaces.make(str(tmp_path / "file" / "solo5-web"))
