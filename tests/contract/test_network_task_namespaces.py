@@ -49,6 +49,7 @@ async def guest(client: Client, task: str, *ports: PortRequest) -> AsyncIterator
         held(client, task, *ports) as reservation,
         Guest(reservation.leases[0], namespace=reservation.namespace) as opened,
     ):
+        await opened.resolve(opened.gateway)  # the kernel sends to a tap a moment after it is opened
         yield opened
 
 
@@ -145,13 +146,15 @@ async def test_a_task_is_attached_again(apart: Service) -> None:
     """As at a start by systemd, after a release: with the namespace that the unit names."""
     await apart.restart()
     async with apart.client() as client, held(client, "web", tcp(8080)) as reservation:
-        async with Guest(reservation.leases[0], namespace=reservation.namespace):
+        async with Guest(reservation.leases[0], namespace=reservation.namespace) as web:
+            await web.resolve(web.gateway)
             assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         await client.drop("web")
         assert not link(reservation.leases[0].tap)
         for _ in range(2):  # the second finds all of it
             await client.attach(TaskName("web"))
-            async with Guest(reservation.leases[0], namespace=reservation.namespace):
+            async with Guest(reservation.leases[0], namespace=reservation.namespace) as web:
+                await web.resolve(web.gateway)
                 assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
 
 

@@ -31,7 +31,7 @@ from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
@@ -604,13 +604,13 @@ def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[Ni
             "Run it as a service, or without a network namespace.",
         )
     for nic in nics:
-        if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK):
+        if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK):
             raise InvalidRequestError(
                 f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
                 "expected none.",
                 "Remove the NIC's network, or run the task without a network namespace.",
             )
-    return tuple(replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
+    return tuple(nic if nic.network == REDIRECT_NETWORK else replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
 
 
 def _check_kind(workload: Workload, reservation: Reservation) -> None:

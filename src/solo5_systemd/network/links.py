@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 from typing import Any
 
 from solo5_systemd.dependencies import without_init
@@ -19,7 +19,7 @@ from solo5_systemd.network import ipv6_sysctls, taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
-from solo5_systemd.network.model import IpAddress, Lease, Network
+from solo5_systemd.network.model import IpAddress, Lease, Network, mac_address
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_DUMP,
@@ -31,6 +31,7 @@ from solo5_systemd.network.raw_netlink import (
     has_bits,
     is_type,
 )
+from solo5_systemd.network.redirect import Uplink
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
 from solo5_systemd.network.veth_taps import make_veth_tap
@@ -52,6 +53,7 @@ _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK = 2, 0xFFFFFFFF
 _IFF_UP = 1
 _AF_BRIDGE = 7
+_RT_SCOPE_UNIVERSE = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,39 @@ class Links:
         routes = self._route.get_default_routes(family=socket.AF_INET)
         numbers = [route.get_attr("RTA_OIF") for route in routes]
         return next((found.get_attr("IFLA_MTU") for number in numbers if (found := self._message(number))), None)
+
+    def uplink(self) -> Uplink | None:
+        """Return the link of the default route, of IPv4 or else of IPv6; None without one."""
+        four = self._default_route(socket.AF_INET)
+        six = self._default_route(socket.AF_INET6)
+        number = (four or six or (0, ""))[0]
+        message = self._message(number)
+        if message is None:
+            return None
+        gateway6 = six[1] if six and six[0] == number else ""
+        ipv4, ipv6 = (self._global_address(family, number) for family in (socket.AF_INET, socket.AF_INET6))
+        return Uplink(
+            name=message.get_attr("IFLA_IFNAME"),
+            mac=mac_address(message.get_attr("IFLA_ADDRESS") or ""),
+            mtu=message.get_attr("IFLA_MTU"),
+            ipv4=IPv4Interface(ipv4) if ipv4 else None,
+            gateway4=IPv4Address(four[1]) if four and four[1] else None,
+            ipv6=IPv6Interface(ipv6) if ipv6 else None,
+            gateway6=IPv6Address(gateway6) if gateway6 else None,
+        )
+
+    def _default_route(self, family: int) -> tuple[int, str] | None:
+        for route in self._route.get_default_routes(family=family):
+            if route.get_attr("RTA_OIF"):
+                return route.get_attr("RTA_OIF"), route.get_attr("RTA_GATEWAY") or ""
+        return None
+
+    def _global_address(self, family: int, number: int) -> str:
+        for address in self._route.get_addr(family=family, index=number):
+            if address["scope"] == _RT_SCOPE_UNIVERSE:
+                text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
+                return f"{text}/{address['prefixlen']}"
+        return ""
 
     def close(self) -> None:
         """Close the netlink sockets."""
@@ -286,6 +321,12 @@ class Links:
                 port=_port(lease, network),
                 make=make,
             )
+
+    def make_unbridged_tap(self, task: TaskName, lease: Lease) -> None:
+        """Create a tap that is no bridge's port, or repair an existing one; idempotent. Raises as `make_tap`."""
+        with _kernel_errors(f"tap {lease.tap}"):
+            alias = tap_alias(task, lease.nic)
+            self._taps.make_alone(lease.tap, uid=self._owner(task), mtu=min(TAP_MTU_MAX, lease.mtu), alias=alias)
 
     def set_port(self, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""

@@ -132,6 +132,20 @@ class Taps:
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
             self._run([(_SETLINK, 0, first + link), *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
 
+    def make_alone(self, name: str, *, uid: int, mtu: int, alias: str) -> None:
+        """Make a tap that is up and no bridge's port, or set up an existing one; idempotent. Raises as `make`."""
+        with _RTNL:
+            try:
+                create_tap(name, uid)
+            except OSError as error:
+                if error.errno != errno.EBUSY:  # a running tender has it
+                    raise
+            set_for_link("ipv6", name, "disable_ipv6", "1")
+            without_offload(name)
+            link = attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(name), _IFF_UP, _IFF_UP)
+            self._run([(_SETLINK, 0, up + link)])
+
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
 

@@ -14,11 +14,12 @@ from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
-from solo5_systemd.settings.model import of_namespace
+from solo5_systemd.settings.model import of_namespace, permits_redirect
 from solo5_systemd.users.registry import uid_of
 
 
@@ -70,8 +71,15 @@ async def _serve(options: argparse.Namespace) -> bool:
             dhcp=DhcpFiles(options.state / DIRECTORY),
         )
 
-        def make_other(namespace: str) -> NetworkState:
+        def make_other(namespace: str, redirected: bool) -> NetworkState | RedirectState:
             others = Links(owner_of)
+            if redirected:
+                return RedirectState(
+                    store=LeaseStore(options.state, namespace),
+                    links=others,
+                    permitted=lambda: permits_redirect(settings()),
+                    namespace=namespace,
+                )
             return NetworkState(
                 store=LeaseStore(options.state, namespace),
                 links=others,

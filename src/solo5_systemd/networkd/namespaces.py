@@ -1,11 +1,11 @@
 """The networks of all network namespaces: the host's own, and those of other programs, such as Nomad's groups."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
@@ -20,16 +20,22 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.state import NetworkState, Remains
+from solo5_systemd.settings.model import REDIRECT_NETWORK
 
 _log = logging.getLogger(__name__)
+
+
+MakeState = Callable[[str, bool], NetworkState | RedirectState]
+"""Makes the state of the namespace with this path; with True, for a guest that has its interface."""
 
 
 @dataclass(frozen=True)
 class _Other:
     path: str
     namespace: NetworkNamespace
-    state: NetworkState
+    state: NetworkState | RedirectState
 
 
 class Namespaces:
@@ -42,10 +48,10 @@ class Namespaces:
     Args:
         host: the state of the host's own namespace.
         store: the files of the host's own namespace.
-        make_state: makes the state of the namespace with this path, in a thread that has entered it.
+        make_state: makes the state of a namespace, in a thread that has entered it.
     """
 
-    def __init__(self, host: NetworkState, store: LeaseStore, make_state: Callable[[str], NetworkState]) -> None:
+    def __init__(self, host: NetworkState, store: LeaseStore, make_state: MakeState) -> None:
         self.host = host
         self._store = store
         self._make_state = make_state
@@ -68,7 +74,7 @@ class Namespaces:
             found.setdefault(record.namespace, []).append(record)
         for path, records in found.items():
             try:
-                with self._entered(path) as other:
+                with self._entered(path, redirected=_is_redirected(records)) as other:
                     unfinished += other.state.recover()
                 self._tasks |= {record.reservation.task: other for record in records}
             except Solo5Error as error:  # deleted, with its taps
@@ -92,7 +98,8 @@ class Namespaces:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
         if not namespace:
             return self.host.reserve(task, nics, ports, names)
-        with self._entered(namespace) as other:
+        with self._entered(namespace, redirected=_wants_interface(nics)) as other:
+            _check_kind(other, nics)
             reservation = other.state.reserve(task, nics, ports)
             self._tasks[task] = other
             return reservation
@@ -103,26 +110,27 @@ class Namespaces:
         """Return as `NetworkState.preview`, for a namespace."""
         if not namespace:
             return self.host.preview(task, nics, ports)
-        with self._entered(namespace) as other:
+        with self._entered(namespace, redirected=_wants_interface(nics)) as other:
+            _check_kind(other, nics)
             return other.state.preview(task, nics, ports)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`; stale flows of another namespace are deleted here."""
         other = self._tasks.get(task)
-        path = other.path if other else self._requested(task)
+        request = None if other else self._requested(task)
+        path = other.path if other else request.namespace if request else ""
         if not path:
             return self.host.attach(task)
-        with self._entered(path) as other:
+        with self._entered(path, redirected=request is not None and _is_redirected([request])) as other:
             redirected = other.state.attach(task)
             self._tasks[task] = other
             if redirected:
                 _delete_flows(lambda: delete_udp_flows(redirected))
             return frozenset()
 
-    def _requested(self, task: TaskName) -> str:
-        """Return the namespace of a released task, by its request."""
-        request = None if self.host.leases.get(task) else self._store.request(task)
-        return request.namespace if request else ""
+    def _requested(self, task: TaskName) -> LeaseRecord | None:
+        """Return the request of a released task."""
+        return None if self.host.leases.get(task) else self._store.request(task)
 
     def begin_release(self, task: TaskName) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
@@ -167,7 +175,7 @@ class Namespaces:
         """Return whether the time of the last reservation or attach of a task is over."""
         return task in self._lost or self._of(task).leases.is_due(task)
 
-    def _of(self, task: TaskName) -> NetworkState:
+    def _of(self, task: TaskName) -> NetworkState | RedirectState:
         other = self._tasks.get(task)
         return other.state if other else self.host
 
@@ -198,7 +206,7 @@ class Namespaces:
         self.host.repairs.remove_orphaned_taps()
         self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
 
-    def _everywhere(self, repair: Callable[[NetworkState], None]) -> None:
+    def _everywhere(self, repair: Callable[[NetworkState | RedirectState], None]) -> None:
         for other in self._copy():
             with suppress(HostError), self._entered(other.path):
                 repair(other.state)
@@ -206,7 +214,7 @@ class Namespaces:
     def repair_others(self) -> None:
         """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
 
-        def restore(state: NetworkState) -> None:
+        def restore(state: NetworkState | RedirectState) -> None:
             with suppress(HostError):
                 state.repairs.repair_tables()
             state.repairs.repair_changed(None)
@@ -226,9 +234,14 @@ class Namespaces:
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _entered(self, path: str) -> Iterator[_Other]:
-        """Have this thread in a namespace, with its state; close that after the block unless it has a task."""
-        other = self._others.get(path) or self._open(path)
+    def _entered(self, path: str, *, redirected: bool = False) -> Iterator[_Other]:
+        """Have this thread in a namespace, with its state; close that after the block unless it has a task.
+
+        Args:
+            path: of the namespace.
+            redirected: a state that is made here is for a guest that has the interface of the namespace.
+        """
+        other = self._others.get(path) or self._open(path, redirected=redirected)
         try:
             with other.namespace.entered():
                 yield other
@@ -239,16 +252,35 @@ class Namespaces:
                 other.state.close()
                 other.namespace.close()
 
-    def _open(self, path: str) -> _Other:
+    def _open(self, path: str, *, redirected: bool) -> _Other:
         namespace = NetworkNamespace(path)
         try:
             with namespace.entered():
-                state = self._make_state(path)
+                state = self._make_state(path, redirected)
         except BaseException:
             namespace.close()
             raise
         self._others[path] = _Other(path, namespace, state)
         return self._others[path]
+
+
+def _wants_interface(nics: Sequence[NicRequest]) -> bool:
+    return any(nic.network == REDIRECT_NETWORK for nic in nics)
+
+
+def _is_redirected(records: Iterable[LeaseRecord]) -> bool:
+    return any(_wants_interface(record.nics) for record in records)
+
+
+def _check_kind(other: _Other, nics: Sequence[NicRequest]) -> None:
+    """Refuse a task beside one that has the namespace's interface, and one that wants it beside others."""
+    if _wants_interface(nics) == isinstance(other.state, RedirectState):
+        return
+    has = ", ".join(sorted(record.reservation.task for record in other.state.leases.records))
+    raise TakenError(
+        f"network namespace {other.path} has task {has}: expected a task on network redirect to be alone in it, since "
+        "it has the interface of the namespace."
+    )
 
 
 def delete_remains(remains: Remains, namespace: NetworkNamespace) -> None:

@@ -52,6 +52,8 @@ from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
 DEFAULT_NETWORK = NetworkName("default")
 NAMESPACE_NETWORK = NetworkName("namespace")
+REDIRECT_NETWORK = NetworkName("redirect")
+"""The network of a NIC that has the interface of the namespace in which its task runs."""
 """The only network of a namespace that guests share with other programs."""
 
 TASK_UIDS = range(61184, 65520)
@@ -153,6 +155,7 @@ class NetworkSettings:
         ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits.
         resolver: name servers and search domains of its guests; empty: the host's.
         shared: it is in the network namespace of other programs (`of_namespace`).
+        redirect: (of the network `namespace`) a guest may have the interface of its namespace.
     """
 
     name: NetworkName
@@ -166,6 +169,7 @@ class NetworkSettings:
     ipv6: Ipv6 | None = None
     resolver: Resolver = UNSET
     shared: bool = False
+    redirect: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,12 +341,18 @@ def _network_key(key: str) -> NetworkName:
 RESOLVER_KEYS = ("dns", "search")
 _POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
 NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
+REDIRECT_KEY = "redirect"
 JOIN_KEYS = ("join", "vlan", "pool")
 _WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
-    fields.allow(*NETWORK_KEYS, *JOIN_KEYS)
+    fields.allow(*NETWORK_KEYS, *JOIN_KEYS, *([REDIRECT_KEY] if name == NAMESPACE_NETWORK else ()))
+    if name == REDIRECT_NETWORK:
+        raise SettingsError(
+            f"network.{name} cannot be defined: expected another name, since a NIC on it has the interface of the "
+            f"namespace of its task. {REDIRECT_KEY} = true in network.{NAMESPACE_NETWORK} permits it."
+        )
     if fields.has("join"):
         return _joining(name, fields)
     for key in JOIN_KEYS:
@@ -366,6 +376,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         masquerade=fields.boolean("masquerade", default=True),
         policy=network_policy(fields),
         ipv6=ipv6_settings(fields, mtu),
+        redirect=fields.boolean(REDIRECT_KEY, default=False),
         resolver=resolver_of(fields),
     )
 
@@ -453,6 +464,12 @@ def of_namespace(settings: Settings, mtu: int | None) -> Settings:
         shared=True,
     )
     return Settings(networks=(own,))
+
+
+def permits_redirect(settings: Settings) -> bool:
+    """Return whether a guest may have the interface of the namespace of other programs in which it runs."""
+    found = settings.network(NAMESPACE_NETWORK)
+    return found is not None and found.redirect
 
 
 def default_bridge(name: NetworkName) -> str:

@@ -13,6 +13,7 @@ DEFAULTS = f"{CONFIGURATION}::test_defaults_hold_where_the_job_leaves_an_option_
 REFUSALS = f"{CONFIGURATION}::test_ceilings_networks_and_allowed_properties_refuse"
 NETWORK = f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks"
 NAME_SERVERS = f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests"
+REDIRECT = "machine/nomad/test_group_networks.py::test_a_guest_has_its_groups_address_where_the_node_permits_it"
 DHCP = "machine/nomad/test_dhcp.py::test_a_job_without_arguments_gets_its_address_by_dhcp"
 JOINED = "machine/nomad/test_joined.py::test_a_job_joins_the_lan_of_its_node"
 DIRECTORIES = f"{CONFIGURATION}::test_images_and_disks_lie_below_the_operators_directories"
@@ -41,6 +42,7 @@ SHOWN: Mapping[str, str] = {
     "network.connections": NETWORK,
     "network.fragments": NETWORK,
     "network.dhcp": DHCP,
+    "network.redirect": REDIRECT,
     "network.task_namespace": "machine/nomad/test_task_namespaces.py::test_a_job_is_ready_and_survives_its_agent",
     "network.egress": NETWORK,
     "network.rate": NETWORK,

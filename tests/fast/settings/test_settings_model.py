@@ -272,3 +272,13 @@ def test_the_operator_sets_the_network_of_namespaces() -> None:
     assert (network.ipv4, network.mtu, network.shared) == (IPv4Network("10.0.0.0/24"), 1400, True)
     assert network.policy == NetworkPolicy(isolated=True)
     assert list(host.ranges) == [IPv4Network("10.1.0.0/24")]
+
+
+def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
+    assert model.permits_redirect(parse("[network.namespace]\nredirect = true\n"))
+    assert not model.permits_redirect(parse("[network.namespace]\n"))
+    assert not model.permits_redirect(parse(""))
+    with pytest.raises(SettingsError, match="network.redirect cannot be defined"):
+        parse("[network.redirect]\n")
+    with pytest.raises(SettingsError, match="redirect"):
+        parse("[network.default]\nredirect = true\n")

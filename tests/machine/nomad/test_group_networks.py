@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import CNI, NODE_ADDRESS, Agent
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, USUAL, Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
@@ -21,6 +21,7 @@ from tests.machine.nomad.jobs import (
     task_hcl,
     unit,
 )
+from tests.machine.nomad.test_joined import restart_with
 
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
@@ -236,3 +237,30 @@ def test_what_a_namespace_has_not_is_refused(group: Jobs, case: str) -> None:
     config, words = REFUSED[case]
     alloc = ended(group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE)))
     assert words in refusal(alloc)
+
+
+OWN = f"""{SERVER}
+nic "service" {{
+  network = "redirect"
+}}
+ready {{
+  tcp = "web"
+}}
+"""
+
+
+def test_a_guest_has_its_groups_address_where_the_node_permits_it(group: Jobs, agent: Agent, outside: Outside) -> None:
+    """The guest is ready by its address, which is the group's, and has the interface to itself."""
+    refused = refusal(ended(group.submit(group_hcl("refused", task_hcl("guest", OWN), group=BRIDGE))))
+    assert "which this host does not permit" in refused
+    restart_with(agent, USUAL + 'network "namespace" {\n  redirect = true\n}\n')
+    try:
+        [alloc] = group.run(group_hcl("own", task_hcl("guest", OWN), group=BRIDGE))
+        number = port(alloc, "web")
+        [nic] = inspect(name(alloc))["nics"]
+        address = ok("ip", "netns", "exec", alloc, "ip", "-4", "-o", "address", "show", "eth0").split()[3]
+        assert nic["ipv4"] == address
+        eventually(lambda: f"--ipv4={address}" in outside.tcp(NODE_ADDRESS, number), "it answers outside")
+        group.purge()
+    finally:
+        restart_with(agent, USUAL)

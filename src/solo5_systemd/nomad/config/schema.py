@@ -74,6 +74,7 @@ NETWORK = table(
     attribute("fragments", BOOLEAN),
     attribute("dhcp", BOOLEAN),
     attribute("task_namespace", BOOLEAN),
+    attribute("redirect", BOOLEAN),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
     attribute("dns", TEXTS),

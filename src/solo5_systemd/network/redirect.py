@@ -1,0 +1,136 @@
+"""The rules of a namespace whose interface is a guest's: every frame is forwarded between the interface and a tap.
+
+The guest has the interface's addresses and MAC. Frames with others do not leave its tap, and neither do router
+advertisements, redirects and tagged frames. The stack of the namespace receives none of what arrives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+
+from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.guest_limits import NO_LIMITS
+from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
+
+TABLE = "netdev solo5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uplink:
+    """The link of a namespace's default route.
+
+    Attributes:
+        name: its name, such as `eth0`.
+        mac: its address.
+        mtu: in bytes.
+        ipv4: its first global address; None without one.
+        gateway4: the default route's.
+        ipv6: as `ipv4`.
+        gateway6: the default route's.
+    """
+
+    name: str
+    mac: MacAddress
+    mtu: int
+    ipv4: IPv4Interface | None = None
+    gateway4: IPv4Address | None = None
+    ipv6: IPv6Interface | None = None
+    gateway6: IPv6Address | None = None
+
+
+def redirected_lease(nic: NicRequest, tap: str, uplink: Uplink | None, namespace: str) -> Lease:
+    """Return the lease of a guest that has the interface of a namespace.
+
+    Args:
+        nic: its NIC.
+        tap: the name of its tap.
+        uplink: of the namespace.
+        namespace: its path.
+
+    Raises:
+        HostError: the namespace has no interface with an address.
+    """
+    if uplink is None or (uplink.ipv4 is None and uplink.ipv6 is None):
+        raise HostError(
+            f"network namespace {namespace} has no interface with a default route and an address, which the guest of "
+            f"NIC {nic.nic} would have: expected one, as CNI makes it.",
+            "`ip -n NAME address` and `ip -n NAME route` show them.",
+        )
+    return Lease(
+        nic=nic.nic,
+        network=nic.network,
+        bridge=uplink.name,
+        tap=tap,
+        ipv4=uplink.ipv4,
+        gateway4=uplink.gateway4,
+        mac=uplink.mac,
+        mtu=uplink.mtu,
+        ipv6=uplink.ipv6,
+        gateway6=uplink.gateway6,
+    )
+
+
+def check_redirected(task: TaskName, nics: tuple[NicRequest, ...], ports: tuple[PortRequest, ...]) -> None:
+    """Check a request for the interface of a namespace.
+
+    Raises:
+        InvalidRequestError: a second NIC, or a value that the interface has already.
+    """
+    if len(nics) > 1:
+        names = ", ".join(nic.nic for nic in nics)
+        raise InvalidRequestError(
+            f"task {task} has NICs {names}, and one is on network redirect: expected that one alone, which has the "
+            "interface of the namespace."
+        )
+    [nic] = nics
+    if nic.ipv4 or nic.ipv6 or nic.mac:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} requests {nic.ipv4 or nic.ipv6 or nic.mac} on network redirect: expected neither an "
+            "address nor a MAC, since it has those of the namespace's interface."
+        )
+    if nic.limits != NO_LIMITS:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} has egress or rate limits on network redirect: expected none, since frames are forwarded "
+            "past the packet filter that has them."
+        )
+    for port in ports:
+        if port.host_ip is not None or port.host_port != port.port:
+            raise InvalidRequestError(
+                f"port {port.host_port} is published to port {port.port} on network redirect: expected the same port "
+                "at every address, since the guest has the namespace's address itself."
+            )
+
+
+def redirect_rules(lease: Lease) -> str:
+    """Return the nft commands that replace the table with the rules of a lease."""
+    return f"add table {TABLE}\ndelete table {TABLE}\n{add_redirect_rules(lease)}"
+
+
+def add_redirect_rules(lease: Lease) -> str:
+    """Return the table of a lease, in the syntax of nft(8)."""
+    return "\n".join(
+        (
+            f"table {TABLE} {{",
+            "\tchain sent {",
+            f'\t\ttype filter hook ingress device "{lease.tap}" priority 0; policy drop;',
+            f"\t\tether saddr != {lease.mac} drop",
+            *(f"\t\t{rule}" for rule in _allowed(lease)),
+            "\t}",
+            "\tchain received {",
+            f'\t\ttype filter hook ingress device "{lease.bridge}" priority 0; policy accept;',
+            f'\t\tfwd to "{lease.tap}"',
+            "\t}",
+            "}",
+        )
+    )
+
+
+def _allowed(lease: Lease) -> Iterator[str]:
+    forward = f'fwd to "{lease.bridge}"'
+    if lease.address is not None:
+        yield f"arp saddr ether {lease.mac} arp saddr ip {{ 0.0.0.0, {lease.address} }} {forward}"
+        yield f"ip saddr {lease.address} {forward}"
+    if lease.address6 is not None:
+        yield "icmpv6 type { nd-router-advert, nd-redirect } drop"
+        yield f"ip6 saddr {{ ::, fe80::/10, {lease.address6} }} {forward}"

@@ -1,0 +1,243 @@
+"""The state of a namespace whose interface is a guest's: reserve, attach, release, repair, as `NetworkState`."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import nftables
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import links
+from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.ipam import tap_name
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import (
+    UNNAMED,
+    GuestNames,
+    LeaseRecord,
+    LeaseState,
+    NicRequest,
+    PortRequest,
+    Repair,
+    Reservation,
+)
+from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.network.redirect import TABLE, check_redirected, redirect_rules, redirected_lease
+from solo5_systemd.networkd.leases import Leases, now
+from solo5_systemd.networkd.state import ATTACH_TIMEOUT_S, RESERVATION_TIMEOUT_S, Remains
+
+_log = logging.getLogger(__name__)
+
+
+class RedirectState:
+    """The one task of a namespace that has its interface, in memory, in files and in the kernel. Not thread-safe.
+
+    Attributes:
+        leases: the lease record.
+        repairs: this object.
+    """
+
+    def __init__(self, *, store: LeaseStore, links: Links, permitted: Callable[[], bool], namespace: str) -> None:
+        """Take the parts of one network namespace.
+
+        Args:
+            store: its files.
+            links: its links.
+            permitted: returns whether the settings permit it.
+            namespace: its path.
+        """
+        self._store = store
+        self._links = links
+        self._nft = _Nft()
+        self._permitted = permitted
+        self._namespace = namespace
+        self._listed = ""
+        self._done: list[Repair] = []
+        self.leases = Leases(store)
+
+    @property
+    def repairs(self) -> "RedirectState":
+        """This object: there is one link and one table to repair."""
+        return self
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], names: GuestNames = UNNAMED
+    ) -> Reservation:
+        """Reserve as `NetworkState.reserve`; raises also where the namespace has another task."""
+        held = self.leases.get(task)
+        reservation = self._chosen(task, nics, ports)
+        if held is None or held.state is LeaseState.RESERVED:
+            self._hold(reservation, nics, names)
+            self._store.keep_request(task)
+        return reservation
+
+    def preview(
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> tuple[Reservation, Sequence[Element]]:
+        """Return the result of `reserve`; its rules are no elements of a set."""
+        return self._chosen(task, nics, ports), ()
+
+    def _chosen(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+        if not self._permitted():
+            raise InvalidRequestError(
+                f"task {task} is on network redirect, which this host does not permit: expected another network.",
+                "Set redirect = true in [network.namespace] below /etc/solo5: such a guest has no packet filter.",
+            )
+        for other in self.leases.records:
+            if other.reservation.task != task:
+                raise TakenError(
+                    f"network namespace {self._namespace} has task {other.reservation.task}, to which its interface "
+                    f"belongs: expected task {task} to be alone in it."
+                )
+        held = self.leases.get(task)
+        if held is not None:
+            if held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
+                return held.reservation
+            raise TakenError(
+                f"task {task} holds another reservation: expected the same request or another name.",
+                f"`solo5ctl rm {task}` releases it.",
+            )
+        check_redirected(task, tuple(nics), tuple(ports))
+        lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.uplink(), self._namespace)
+        return Reservation(task=task, leases=(lease,), ports=tuple(ports))
+
+    def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
+        record = LeaseRecord(
+            reservation=reservation,
+            nics=tuple(nics),
+            state=LeaseState.RESERVED,
+            expires=now() + RESERVATION_TIMEOUT_S,
+            namespace=self._namespace,
+            names=names,
+        )
+        self._store.make_namespace()
+        self.leases.save(record)
+        return record
+
+    def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
+        """Make the tap and the rules; idempotent. Raises as `NetworkState.attach`."""
+        record = self.leases.get(task) or self._reserve_again(task)
+        try:
+            self._make(record)
+        except Solo5Error:
+            self._delete_table()
+            links.delete_links(lease.tap for lease in record.reservation.leases)
+            raise
+        self.leases.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
+        return frozenset()
+
+    def _reserve_again(self, task: TaskName) -> LeaseRecord:
+        kept = self._store.request(task)
+        if kept is None:
+            raise NotFoundError(
+                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
+                "Start the task again.",
+            )
+        if self._chosen(task, kept.nics, kept.reservation.ports) != kept.reservation:
+            raise TakenError(
+                f"task {task} cannot have its network again: the interface of {self._namespace} has changed.",
+                f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
+            )
+        return self._hold(kept.reservation, kept.nics, kept.names)
+
+    def _make(self, record: LeaseRecord) -> None:
+        [lease] = record.reservation.leases
+        self._links.make_unbridged_tap(record.reservation.task, lease)
+        self._nft.run(redirect_rules(lease))
+        self._listed = self._nft.listed()
+
+    def _delete_table(self) -> None:
+        self._nft.run(f"add table {TABLE}\ndelete table {TABLE}")
+
+    def begin_release(self, task: TaskName) -> Remains:
+        """Remove the rules; the caller deletes the tap, and then calls `end_release`."""
+        record = self.leases.get(task)
+        if record is None:
+            return Remains(reservation=Reservation(task=task))
+        if record.state is LeaseState.RESERVED:  # no unit has had it
+            self._store.remove_request(task)
+        self.leases.save(replace(record, state=LeaseState.RELEASING))
+        self._delete_table()
+        return Remains(reservation=record.reservation)
+
+    def end_release(self, task: TaskName) -> None:
+        """Remove the lease record of a task whose tap is deleted."""
+        self.leases.forget(task)
+        self._store.remove_lease_record(task)
+
+    def recover(self) -> Sequence[TaskName]:
+        """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
+        for record in self._store.lease_records().values():
+            self.leases.remember(record)
+        for record in self.leases.attached():
+            self._make(record)
+        return tuple(each.reservation.task for each in self.leases.records if each.state is LeaseState.RELEASING)
+
+    def close(self) -> None:
+        """Close the sockets. No task has a record any more."""
+        self._links.close()
+        self._store.remove_namespace()
+
+    # -- repair --------------------------------------------------------------------------------------------------
+
+    @property
+    def any(self) -> bool:
+        """Whether `pop` has something to return."""
+        return bool(self._done)
+
+    def pop(self) -> Sequence[Repair]:
+        """Return the repairs since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def repair_tables(self, *, verify: bool = True) -> None:
+        """Restore the rules if another program has changed them; they are listed for that."""
+        for record in self.leases.attached() if verify else ():
+            if self._nft.listed() != self._listed:
+                self._make(record)
+                what = f"another program changed nftables in {self._namespace}: table {TABLE} is rebuilt"
+                self._repaired(record.reservation.task, what)
+
+    def repair_changed(self, changed: frozenset[str] | None) -> None:
+        """Make a tap that is missing; its tender keeps the descriptor of the deleted one."""
+        for record in self.leases.attached():
+            [lease] = record.reservation.leases
+            if (changed is None or lease.tap in changed) and not links.index(lease.tap):
+                self._make(record)
+                what = f"tap {lease.tap} was missing: it is restored; task {record.reservation.task} has no NIC "
+                self._repaired(record.reservation.task, f"{what}{lease.nic} until its next start")
+
+    def _repaired(self, task: TaskName, what: str) -> None:
+        _log.warning("network repaired: %s", what)
+        self._done.append(Repair(tasks=[task], what=what))
+        self._store.record_repair(self._done[-1])
+
+    def remove_orphaned_taps(self) -> None:
+        """Delete the taps without an attached lease."""
+        orphans = self._links.taps().keys() - {lease.tap for _, lease in self.leases.attached_leases()}
+        if orphans:
+            links.delete_links(orphans)
+
+
+class _Nft:
+    """A context of libnftables, of the network namespace in which it is made."""
+
+    def __init__(self) -> None:
+        self._nft = nftables.Nftables()
+        self._nft.set_stateless_output(True)
+
+    def run(self, commands: str) -> None:
+        """Execute commands as one transaction; raises HostError."""
+        code, _, error = self._nft.cmd(commands)
+        if code:
+            reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows the present rules.")
+
+    def listed(self) -> str:
+        """Return the table, without counters; empty where it does not exist."""
+        code, output, _ = self._nft.cmd(f"list table {TABLE}")
+        return "" if code else str(output)

@@ -1,0 +1,166 @@
+"""Guests that have the interface of the network namespace in which they run, with its address and MAC."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
+
+import pytest
+from tests.contract.guest import BROADCAST, Guest
+from tests.contract.netns import Outside, link, run
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
+from tests.contract.test_network_paths import ask_tcp, ask_udp
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import NicRequest, PortRequest
+
+NIC = (nic("service", "redirect"),)
+PERMITTED = "[network.namespace]\nredirect = true\n"
+
+
+@pytest.fixture
+def group(outside: Outside, service: Service) -> Iterator[Outside]:
+    """The namespace of a group, whose address is 192.0.2.2; its gateway 192.0.2.1 is the host."""
+    (service.settings / "redirect.toml").write_text(PERMITTED)
+    outside.ip("link", "set", "lo", "up")
+    outside.ip("route", "add", "default", "via", outside.host)
+    with outside.entered():
+        before = host_state()
+    yield outside
+    with outside.entered():
+        assert host_state() == before, "nothing of the service is left"
+
+
+@asynccontextmanager
+async def guest(client: Client, group: Outside, *ports: PortRequest, task: str = "web") -> AsyncIterator[Guest]:
+    reservation = await client.reserve(TaskName(task), NIC, ports, namespace=group.path)
+    await client.attach(TaskName(task))
+    async with Guest(reservation.leases[0], namespace=group.path) as opened:
+        await opened.resolve(opened.gateway)  # the kernel sends to a tap a moment after it is opened
+        yield opened
+    await client.drop(task)
+    await client.forget(TaskName(task))
+
+
+async def test_a_guest_has_the_interface_itself(service: Service, group: Outside) -> None:
+    with group.entered():
+        mac = link("veth-out")["address"]
+    await service.restart()
+    before = host_state()
+    async with service.client() as client, guest(client, group, tcp(80, 80)) as web:
+        assert host_state() == before, "the host has none of it"
+        assert (str(web.ip), str(web.gateway), web.mac.hex(":")) == (group.address, group.host, mac)
+        assert await ask_tcp(group.address, 80) == b"HELLO"
+        assert await ask_udp(group.address, 5353) == b"HELLO", "every port is the guest's"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+            listener.bind((group.host, 0))
+            listener.setblocking(False)
+            await web.send_udp(IPv4Address(group.host), listener.getsockname()[1], b"out")
+            data, (source, _) = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+            assert (data, source) == (b"out", group.address)
+        [counted] = (await client.traffic())[TaskName("web")].values()
+        assert counted.sent.packets > 0
+
+
+async def test_frames_of_another_source_do_not_leave_its_tap(service: Service, group: Outside) -> None:
+    await service.restart()
+    other = IPv4Address("192.0.2.99")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind((group.host, 0))
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        async with service.client() as client, guest(client, group) as web:
+            host = await web.resolve(web.gateway)
+            header = (40000).to_bytes(2) + port.to_bytes(2) + (8 + 6).to_bytes(2) + b"\0\0"
+            forged = web.ipv4(host, web.gateway, 17, header + b"forged", source=other)
+            web.send(forged)
+            web.send(web.frame(host, 0x0800, forged[14:], source=b"\2\0\0\0\0\7"))
+            web.send(web.arp(1, BROADCAST, web.gateway, ip=other))
+            web.send(web.arp(1, BROADCAST, web.gateway, mac=b"\2\0\0\0\0\7"))
+            web.send(host + web.mac + b"\x81\0\0\5" + forged[12:])  # in VLAN 5
+            await web.send_udp(web.gateway, port, b"honest")  # behind the others, in their order
+            assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"honest"
+            assert str(other) not in run("ip", "neigh")
+            assert "02:00:00:00:00:07" not in run("ip", "neigh")
+
+
+async def test_it_survives_the_service_and_is_attached_again(service: Service, group: Outside) -> None:
+    await service.restart()
+    async with service.client() as client:
+        async with guest(client, group, tcp(80, 80)):
+            service.kill()
+            await service.restart()
+            assert await ask_tcp(group.address, 80) == b"HELLO"
+            await client.attach(TaskName("web"))
+            assert await ask_tcp(group.address, 80) == b"HELLO"
+        reservation = await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
+        await client.attach(TaskName("web"))
+        await client.drop("web")
+        await client.attach(TaskName("web"))  # by its request, as a start by systemd does
+        async with Guest(reservation.leases[0], namespace=group.path) as web:
+            await web.resolve(web.gateway)
+            assert await ask_udp(group.address, 5353) == b"HELLO"
+        await client.drop("web")
+
+
+async def test_rules_that_another_program_changes_are_restored(service: Service, group: Outside) -> None:
+    await service.restart()
+    async with service.client() as client, guest(client, group):
+        with group.entered():
+            run("nft", "flush", "chain", "netdev", "solo5", "received")
+        service.kill()
+        await service.restart()
+        assert await ask_udp(group.address, 5353) == b"HELLO"
+
+
+async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) -> None:
+    await service.restart()
+    async with service.client() as client:
+        async with guest(client, group):
+            for nics in (NIC, (nic("service", "namespace"),)):
+                with pytest.raises(TakenError, match=r"has task web.*alone in it"):
+                    await client.reserve(TaskName("other"), nics, (), namespace=group.path)
+        await client.reserve(TaskName("first"), (nic("service", "namespace"),), (), namespace=group.path)
+        with pytest.raises(TakenError, match=r"has task first.*alone in it"):
+            await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
+        await client.drop("first")
+
+
+@pytest.mark.parametrize(
+    ("nics", "ports", "words"),
+    [
+        ((*NIC, nic("second", "redirect")), (), "expected that one alone"),
+        ((nic("service", "redirect", ip="192.0.2.2"),), (), "requests 192.0.2.2 on network redirect"),
+        ((nic("service", "redirect", mac="02:00:00:00:00:09"),), (), "requests 02:00:00:00:00:09"),
+        (NIC, (udp(5353, 53),), "port 5353 is published to port 53 on network redirect"),
+    ],
+)
+async def test_what_the_interface_has_already_is_refused(
+    service: Service, group: Outside, nics: tuple[NicRequest, ...], ports: tuple[PortRequest, ...], words: str
+) -> None:
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(InvalidRequestError, match=words):
+            await client.reserve(TaskName("web"), nics, ports, namespace=group.path)
+
+
+async def test_a_host_permits_it_first(service: Service, group: Outside) -> None:
+    """Such a guest has no packet filter: by default no job can choose it."""
+    (service.settings / "redirect.toml").unlink()
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(InvalidRequestError, match="which this host does not permit"):
+            await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
+        with pytest.raises(InvalidRequestError, match="network redirect does not exist"):
+            await client.reserve(TaskName("web"), NIC, ())
+
+
+async def test_a_namespace_without_an_interface_is_one_sentence(service: Service, group: Outside) -> None:
+    group.ip("route", "del", "default")
+    await service.restart()
+    async with service.client() as client:
+        with pytest.raises(HostError, match="has no interface with a default route and an address"):
+            await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
+    group.ip("route", "add", "default", "via", group.host)
