@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import paths, processes, sampling, scale
+from tests.bench import attachments, groups, paths, processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.figures import Figure, Report, times
@@ -23,6 +23,7 @@ from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
+APART = Path("/etc/solo5/bench-apart.toml")
 RECOVERED = 1000
 TURNS = 4
 """Turns of floor and ours beside each crowd; each turn of ours has a new plugin process."""
@@ -81,6 +82,7 @@ class Bench:
         for crowd in self.crowds:
             await scale.started(self.driver, self.report, crowd)
             await self.driver.do("watch")
+            await attachments.attached(self.report, crowd)
             await self.beside(crowd)
         most = self.crowds[-1]
         await asyncio.to_thread(scale.services_killed, self.report, most)
@@ -219,10 +221,13 @@ def main() -> int:
         report.more["peers"] = asdict(found)
         report.write()
     if not arguments.only_peers:
+        APART.write_text(attachments.SETTINGS)
         for figure in paths.figures():
             report.add(figure)
         asyncio.run(measure(rounds, arguments.tasks, report))
+        asyncio.run(attachments.namespaces(report, rounds))
         consoles(report, rounds)
+        groups.measure(report)
     return 0
 
 

@@ -67,18 +67,23 @@ def figures() -> Iterator[Figure]:
         stack.callback(outside.close)
         outside.ip("route", "add", "default", "via", outside.host)
         stack.enter_context(_by_hand())
-        ours = stack.enter_context(_task())
-        for name, entered, address in (
-            ("host to guest", None, (ours, PORT)),
-            ("outside to published port", outside, (outside.host, PUBLISHED)),
-        ):
-            path = Channel(stack.enter_context(_socket(entered)), address)
-            floor = Channel(stack.enter_context(_socket(entered)), (f"{HAND}.2", PORT))
-            for each in (path, floor):
-                each.round_trip()  # not measured: ARP, caches
-            pairs = [(path.round_trip(), floor.round_trip()) for _ in range(TURNS)]
-            yield _figure(f"{name}, round trip", "µs", pairs)
-            yield _figure(f"{name}, 1400 bytes", "1/s", [(path.rate(), floor.rate()) for _ in range(TURNS)])
+        for where, network in (("", "default"), (" in a namespace of its own", "apart")):
+            with _task(network) as ours:
+                for name, entered, address in (
+                    (f"host to guest{where}", None, (ours, PORT)),
+                    (f"outside to published port{where}", outside, (outside.host, PUBLISHED)),
+                ):
+                    yield from _path(name, entered, address)
+
+
+def _path(name: str, entered: Outside | None, address: tuple[str, int]) -> Iterator[Figure]:
+    with _socket(entered) as near, _socket(entered) as far:
+        path, floor = Channel(near, address), Channel(far, (f"{HAND}.2", PORT))
+        for each in (path, floor):
+            each.round_trip()  # not measured: ARP, caches
+        pairs = [(path.round_trip(), floor.round_trip()) for _ in range(TURNS)]
+        yield _figure(f"{name}, round trip", "µs", pairs)
+        yield _figure(f"{name}, 1400 bytes", "1/s", [(path.rate(), floor.rate()) for _ in range(TURNS)])
 
 
 def _figure(name: str, unit: str, pairs: list[tuple[float, float]]) -> Figure:
@@ -98,10 +103,11 @@ def _socket(outside: Outside | None) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _task() -> Iterator[str]:
-    """Start a task, and yield its address."""
+def _task(network: str) -> Iterator[str]:
+    """Start a task in a network, and yield its address."""
+    net = ("--net", f"service={network}")
     words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
-    run("solo5ctl", "run", "--detach", "--name=path", "-p", f"{PUBLISHED}:{PORT}/udp", str(GUEST), *words)
+    run("solo5ctl", "run", "--detach", "--name=path", "-p", f"{PUBLISHED}:{PORT}/udp", *net, str(GUEST), *words)
     try:
         text = run("solo5ctl", "inspect", "--json", "path")
         [nic] = json.loads(text)[0]["nics"]
