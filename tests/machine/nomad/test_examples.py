@@ -1,13 +1,16 @@
 """The example jobs run."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok
-from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, Agent
-from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, running, status, unit
+from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent
+from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, registered, running, status, unit
+from tests.machine.nomad.test_joined import restart_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
 
@@ -90,3 +93,65 @@ def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outsi
     address = f"--ipv4={nic['ipv4']} --ipv4-gateway={nic['gateway4']}"
     line = f"{address} --dns-servers=udp:9.9.9.9,udp:149.112.112.112 --public-port={web}"
     eventually(lambda: line in outside.tcp(NODE_ADDRESS, web), "the guest has its arguments")
+
+
+@pytest.fixture
+def configured(agent: Agent, jobs: Jobs) -> Iterator[Callable[[str], None]]:
+    """Restart the agent with the plugin configuration that the comment of an example has."""
+
+    def restart(example: str) -> None:
+        lines = (EXAMPLES / f"{example}.nomad.hcl").read_text().splitlines()
+        restart_with(agent, USUAL + "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   ")))
+
+    yield restart
+    jobs.purge()
+    restart_with(agent, USUAL)
+
+
+@pytest.mark.vm  # the kernel of a container's host may have bridges without VLANs
+def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, configured: Callable[[str], None]) -> None:
+    ok("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
+    try:
+        ok("ip", "link", "set", "br0", "up")
+        ok("bridge", "vlan", "add", "vid", "20", "dev", "br0", "self")
+        ok("ip", "link", "add", "link", "br0", "name", "br0.20", "type", "vlan", "id", "20")
+        ok("ip", "address", "add", "10.66.0.1/24", "dev", "br0.20")
+        ok("ip", "link", "set", "br0.20", "up")
+        configured("lan")
+        submit(jobs, "lan", "lan")
+        running("lan")
+        address = about(allocations("lan")[0]["ID"])["ipv4"].partition("/")[0]
+        eventually(partial(answers, address), "it answers in its VLAN")
+        assert registered("lan") == [(address, 80)]
+        jobs.purge()
+    finally:
+        ok("ip", "link", "delete", "br0")
+
+
+def test_dual_stack_has_both_addresses(jobs: Jobs, outside: Outside, configured: Callable[[str], None]) -> None:
+    configured("dual-stack")
+    submit(jobs, "dual-stack", "dual-stack")
+    running("dual-stack")
+    alloc = allocations("dual-stack")[0]["ID"]
+    for family in ("ipv4", "ipv6"):
+        eventually(partial(answers, about(alloc)[family].partition("/")[0]), f"it answers at its {family} address")
+    eventually(lambda: "--ipv6=" in outside.tcp(NODE_ADDRESS, port(alloc, "http")), "its port answers outside")
+
+
+def test_worker_reaches_what_it_lists(jobs: Jobs, outside: Outside) -> None:
+    submit(jobs, "worker", "worker")
+    running("worker")
+    limits = about(allocations("worker")[0]["ID"])
+    assert (limits["egress"], limits["rate"]) == (["192.0.2.2:9/udp", "192.0.2.2:53"], ["sent=1M", "received=1M"])
+    listener = f"import socket; s = socket.socket(2, 2); s.bind(({outside.there!r}, 9)); print(s.recv(100))"
+    assert "datagram" in outside.ok("python3", "-I", "-c", listener)
+
+
+def answers(address: str) -> bool:
+    return sh("ping", "-c1", "-W1", address).returncode == 0
+
+
+def about(alloc: str) -> dict[str, Any]:
+    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    assert isinstance(nic, dict)
+    return nic
