@@ -180,7 +180,7 @@ DEPENDENCIES = (
 DHCP_SERVER = Dependency(
     kind=Kind.PROGRAM, name="/usr/sbin/dnsmasq", debian="dnsmasq-base", needed_by=("solo5-dhcp@.service",)
 )
-"""Missing only where a network has `dhcp = true`."""
+"""Missing only where a network has `dhcp = true` or `ra = true`."""
 
 
 def advice(name: str) -> str:

@@ -91,14 +91,18 @@ class Pid1WithServers(Pid1):
 
 
 def _listens(pid: int) -> bool:
-    """Return whether a process of this namespace has a socket at port 67."""
+    """Return whether a process of this namespace has a socket at port 67, or one of ICMPv6."""
     held = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             held.add(str(each.readlink()))
-    lines = Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]
-    sockets = {f"socket:[{line.split()[9]}]" for line in lines if line.split()[1].endswith(":0043")}
-    return bool(sockets & held)
+    lines = [
+        line.split()
+        for kind, port in (("udp", ":0043"), ("raw6", ":003A"))
+        for line in Path(f"/proc/thread-self/net/{kind}").read_text().splitlines()[1:]
+        if line.split()[1].endswith(port)
+    ]
+    return bool({f"socket:[{line[9]}]" for line in lines} & held)
 
 
 @asynccontextmanager

@@ -58,16 +58,23 @@ class Outside:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Enter the namespace: sockets made inside belong to the neighbour."""
-        with _HERE.open() as home, Path(f"/proc/{self._holder.pid}/ns/net").open() as there:
-            _call("setns", there.fileno(), _CLONE_NEWNET)
-            try:
-                yield
-            finally:
-                _call("setns", home.fileno(), _CLONE_NEWNET)
+        with entered(self.path):
+            yield
 
     def close(self) -> None:
         run("ip", "link", "del", f"{self.link}-in")
         self._holder.communicate()
+
+
+@contextmanager
+def entered(path: str) -> Iterator[None]:
+    """Run this thread in another network namespace."""
+    with _HERE.open() as home, Path(path).open() as there:
+        _call("setns", there.fileno(), _CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            _call("setns", home.fileno(), _CLONE_NEWNET)
 
 
 def _call(function: str, *arguments: int) -> None:

@@ -374,7 +374,9 @@ async def test_a_missing_program_is_named_with_its_package(service: Service, pid
     service.start(program=("-c", WITHOUT_DNSMASQ))
     await service.ready()
     async with service.client() as client:
-        with pytest.raises(HostError, match="network default has dhcp = true, but /no is missing") as error:
+        with pytest.raises(
+            HostError, match="network default has dhcp = true or ra = true, but /no is missing"
+        ) as error:
             await attached(client, "web")
-        assert error.value.hint.startswith("Install dnsmasq-base (Debian), or set network.default.dhcp = false")
+        assert error.value.hint.startswith("Install dnsmasq-base (Debian), or leave out both of network.default")
     assert (pid1.asked, files(service)) == ([], [])

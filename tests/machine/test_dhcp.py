@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from ipaddress import IPv6Address, IPv6Interface
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_the_server_is_confined(served: None, run: Runner) -> None:
     run("netdhcp.spt", name="one")
     status = Path(f"/proc/{pid()}/status").read_text()
     caps = {int(each, 16) for each in re.findall(r"Cap(?:Prm|Eff|Bnd|Amb):\s*([0-9a-f]+)", status)}
-    assert caps == {1 << 12 | 1 << 10}, "CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
+    assert caps == {1 << 13 | 1 << 12 | 1 << 10}, "CAP_NET_RAW, CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
     uid = re.search(r"Uid:\s+(\d+)", status)
     assert uid is not None
     assert 61184 <= int(uid[1]) <= 65519, "a user of its own"
@@ -129,7 +130,7 @@ def test_a_missing_server_is_named_with_its_package(machine: Machine, served: No
     finally:
         Path("/usr/sbin/dnsmasq.away").rename(program)
     assert refused.returncode == 125
-    assert "network default has dhcp = true, but /usr/sbin/dnsmasq is missing" in refused.stderr
+    assert "network default has dhcp = true or ra = true, but /usr/sbin/dnsmasq is missing" in refused.stderr
     assert "Install dnsmasq-base (Debian)" in refused.stderr
     [fact] = [each for each in facts if each["name"] == "program /usr/sbin/dnsmasq"]
     assert (fact["verdict"], fact["advice"]) == ("broken", "Install dnsmasq-base (Debian).")
@@ -138,3 +139,23 @@ def test_a_missing_server_is_named_with_its_package(machine: Machine, served: No
 def test_without_dhcp_no_server_runs(machine: Machine, run: Runner) -> None:
     run("net.spt", "--ipv4={net.service.ipv4_cidr}", name="one")
     assert unit_property(UNIT, "ActiveState") == "inactive"
+
+
+ADVERTISED = "[network.default]\nipv6 = true\nra = true\n"
+
+
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_a_guest_gives_itself_its_leased_ipv6_address(machine: Machine, run: Runner, target: str) -> None:
+    with settings(ADVERTISED):
+        one = run(f"net.{target}", "--ipv4={net.service.ipv4_cidr}", "--ipv6=slaac", name="one")
+        eventually(lambda: "service: slaac ipv6 " in console(one), "it has an advertisement")
+        [line] = [line for line in console(one).splitlines() if "slaac" in line]
+        address = IPv6Interface(nic(one)["ipv6"]).ip
+        assert IPv6Address(line.rpartition(" ")[2]) == address
+        eventually(lambda: sh("ping", "-6", "-c1", "-W1", str(address)).returncode == 0, "it answers at its address")
+        assert "Advertised: yes" in ok("solo5ctl", "network", "inspect", "default")
+        assert "default opens router advertisements" in sh("solo5ctl", "doctor").stdout
+        refused = run.fail("--name", "two", "--net", "service=default,ip6=fd00::7", f"{GUESTS}/net.{target}")
+        assert "is not a guest's in network default" in refused.stderr
+        ok("solo5ctl", "rm", "--force", one)
+        eventually(lambda: unit_property(UNIT, "ActiveState") == "inactive", "no server is left")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
-from solo5_systemd.settings.model import Join, NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.model import Join, NetworkSettings
 from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
@@ -263,7 +263,7 @@ def _journal(host: Host) -> Fact:
 
 
 def _networks(host: Host) -> Fact:
-    opened = {network.name: ways for network in host.networks if (ways := _opened(network.policy))}
+    opened = {network.name: ways for network in host.networks if (ways := _opened(network))}
     joined = [_joined(network, network.join) for network in host.networks if network.join]
     shown = "; ".join([*(f"{name} opens {', '.join(ways)}" for name, ways in opened.items()), *joined])
     return Fact(name="networks", value=shown or "closed except published ports and outgoing connections")
@@ -276,7 +276,8 @@ def _joined(network: NetworkSettings, join: Join) -> str:
     return f"{network.name} joins {network.bridge}{vlan}, {leased if network.ipv4 else 'addresses by DHCP'}"
 
 
-def _opened(policy: NetworkPolicy) -> list[str]:
+def _opened(network: NetworkSettings) -> list[str]:
+    policy = network.policy
     return [
         *([f"{', '.join(map(str, policy.host))} of this host"] if policy.host else ()),
         *(["the metadata service"] if policy.metadata else ()),
@@ -284,6 +285,7 @@ def _opened(policy: NetworkPolicy) -> list[str]:
         *(["unpublished ports"] if policy.routed else ()),
         *(["fragments"] if policy.fragments else ()),
         *(["DHCP"] if policy.dhcp else ()),
+        *(["router advertisements"] if network.ipv6 and network.ipv6.ra else ()),
     ]
 
 

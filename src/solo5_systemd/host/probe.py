@@ -171,8 +171,8 @@ def missing_dependencies(root: Path = Path("/"), *, program: str | None = None) 
 
 
 def _missing_server(root: Path, settings: Settings) -> tuple[Dependency, ...]:
-    """Return the DHCP server if it is missing and a network has one."""
-    wanted = any(network.policy.dhcp for network in settings.networks)
+    """Return the server of DHCP and router advertisements if it is missing and a network has one."""
+    wanted = any(network.policy.dhcp or (network.ipv6 and network.ipv6.ra) for network in settings.networks)
     return () if not wanted or _is_present(DHCP_SERVER, root) else (DHCP_SERVER,)
 
 

@@ -1,5 +1,6 @@
-"""The files that the DHCP server of a network reads: dnsmasq(8)."""
+"""The files that the server of a network reads, which answers DHCP and sends router advertisements: dnsmasq(8)."""
 
+from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from solo5_systemd.names import TaskName
@@ -10,6 +11,17 @@ SERVER_PORT = 67
 LEASE_TIME = "24h"
 """After half of it a guest renews its lease; while it lasts, a guest needs no server."""
 
+PREFIX_LIFETIME_S = 10 * 365 * 86400
+"""The lifetime of the prefix in router advertisements. MirageOS takes no prefix with an infinite lifetime, and does not
+extend that of an address that it has: it would remove the address for a moment at the end.
+"""
+
+RA_INTERVAL_S, ROUTER_LIFETIME_S = 60, 9000
+"""The interval of unsolicited router advertisements, and the time for which a guest then has its default route. A guest
+that solicits has an advertisement at once, but MirageOS solicits once only, and that may be lost. The lifetime is the
+longest one of RFC 4861.
+"""
+
 HOSTS, OPTIONS = "hosts", "options"
 """The directories of dnsmasq's entries and options, one file for each tap."""
 
@@ -17,8 +29,8 @@ _HOST_NAME = 12
 
 
 def is_served(network: Network) -> bool:
-    """Return whether the guests of a network have a DHCP server of this host."""
-    return network.policy.dhcp and network.join is None
+    """Return whether the guests of a network have a server of this host, for DHCP or router advertisements."""
+    return (network.policy.dhcp or network.ra) and network.join is None
 
 
 def server_config(network: Network, directory: str) -> str:
@@ -31,7 +43,6 @@ def server_config(network: Network, directory: str) -> str:
         network: with a range and a gateway.
         directory: that of its entries and options, as the server sees it.
     """
-    ipv4 = network.ipv4 or IPv4Network(0)  # of this service: it has one
     lines = (
         f"# Network {network.name}: written by solo5-networkd, and removed with the last guest.",
         "port=0",
@@ -41,19 +52,37 @@ def server_config(network: Network, directory: str) -> str:
         f"interface={network.bridge}",
         "except-interface=lo",
         "bind-dynamic",
+        "quiet-dhcp",
+        *(_dhcp(network, directory) if network.policy.dhcp else ()),
+        *(_advertisements(network) if network.ra else ()),
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _dhcp(network: Network, directory: str) -> tuple[str, ...]:
+    ipv4 = network.ipv4 or IPv4Network(0)  # of this service: it has one
+    return (
         f"dhcp-range={ipv4.network_address},static,{ipv4.netmask},{LEASE_TIME}",
         "dhcp-authoritative",
         "dhcp-ignore-clid",
         "dhcp-ignore-names",
         "leasefile-ro",
         "no-ping",
-        "quiet-dhcp",
         f"dhcp-option=option:router,{network.gateway4}",
         f"dhcp-option=option:mtu,{network.mtu}",
         f"dhcp-hostsdir={directory}/{HOSTS}",
         f"dhcp-optsdir={directory}/{OPTIONS}",
     )
-    return "".join(f"{line}\n" for line in lines)
+
+
+def _advertisements(network: Network) -> Iterator[str]:
+    """Yield the lines for router advertisements: prefix, default route, MTU, name servers; no DHCPv6."""
+    assert network.ipv6 is not None, "a network with ra has IPv6"  # noqa: S101 - for mypy
+    yield f"dhcp-range={network.ipv6.network_address},ra-only,{network.ipv6.prefixlen},{PREFIX_LIFETIME_S}"
+    yield f"ra-param={network.bridge},mtu:{network.mtu},{RA_INTERVAL_S},{ROUTER_LIFETIME_S}"
+    yield "quiet-ra"
+    if network.dns6:
+        yield f"dhcp-option=option6:dns-server,{','.join(f'[{server}]' for server in network.dns6)}"
 
 
 def entry(lease: Lease) -> str:

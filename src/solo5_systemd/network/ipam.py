@@ -8,12 +8,12 @@ import hashlib
 from base64 import b32encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.ipam6 import free_address
+from solo5_systemd.network.ipam6 import free_address, slaac_address
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -250,6 +250,7 @@ def assign_leases(
     leases = []
     for nic in nics:
         network = named[nic.network]
+        mac = nic.mac or choice.mac(nic.nic, network)
         leases.append(
             Lease(
                 nic=nic.nic,
@@ -258,9 +259,9 @@ def assign_leases(
                 tap=choice.tap(nic.nic, exists),
                 ipv4=choice.interface(nic, network),
                 gateway4=network.gateway4,
-                mac=nic.mac or choice.mac(nic.nic),
+                mac=mac,
                 mtu=network.mtu,
-                ipv6=choice.interface6(nic, network),
+                ipv6=choice.interface6(nic, network, mac),
                 gateway6=network.gateway6,
             )
         )
@@ -335,10 +336,12 @@ class _Choice:
             return None
         return IPv4Interface((nic.ipv4 or self._address(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
 
-    def interface6(self, nic: NicRequest, network: Network) -> IPv6Interface | None:
+    def interface6(self, nic: NicRequest, network: Network, mac: MacAddress) -> IPv6Interface | None:
         """Return the requested IPv6 address or a chosen one; None where the network has no IPv6."""
         if network.ipv6 is None:
             return None
+        if network.ra:
+            return self._slaac(nic, network, network.ipv6, mac)
         used = self._allocations.addresses
         address = nic.ipv6 or free_address(
             network.ipv6, (self._task, nic.nic), lambda each: bool(self._owner(each, self._addresses, used))
@@ -350,6 +353,19 @@ class _Choice:
             )
         self._addresses[address] = f"task {self._task}"
         return IPv6Interface((address, network.ipv6.prefixlen))
+
+    def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
+        """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
+        address = slaac_address(prefix, mac)
+        if nic.ipv6 is None:
+            self._claim(address, "address", self._addresses, self._allocations.addresses, nic.nic)
+        elif nic.ipv6 != address:
+            raise InvalidRequestError(
+                f"address {nic.ipv6} for NIC {nic.nic} is not that of its MAC address {mac} in network {network.name}, "
+                f"which has ra = true: expected {address}, or a request without an address.",
+                "Request a MAC address instead: the guest's address is derived from it.",
+            )
+        return IPv6Interface((address, prefix.prefixlen))
 
     def _address(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
         """Return the first free address of a network, from the one derived from task and NIC on."""
@@ -386,10 +402,14 @@ class _Choice:
             "End a task, or use another network: [network.NAME] below /etc/solo5.",
         )
 
-    def mac(self, nic: DeviceName) -> MacAddress:
-        """Return the first free MAC, from the one derived from task and NIC on."""
+    def mac(self, nic: DeviceName, network: Network) -> MacAddress:
+        """Return the first free MAC, from the one derived from task and NIC on; with `ra`, its address is free, too."""
         number = _number("mac", self._task, nic)
-        while self._owner(mac := _mac(number), self._macs, self._allocations.macs):
+        while self._owner(mac := _mac(number), self._macs, self._allocations.macs) or (
+            network.ra
+            and network.ipv6 is not None
+            and self._owner(slaac_address(network.ipv6, mac), self._addresses, self._allocations.addresses)
+        ):
             number += 1
         self._macs[mac] = f"task {self._task}"
         return mac

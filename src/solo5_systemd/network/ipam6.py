@@ -64,7 +64,8 @@ def with_ipv6(
                 f"network {network.name} cannot use {prefix}: it overlaps {other} of {owner}.",
                 f"Set another prefix as network.{network.name}.ipv6 below /etc/solo5.",
             )
-    return replace(network, ipv6=prefix, gateway6=ipv6.gateway or prefix[1], nat66=ipv6.nat66)
+    gateway = ipv6.gateway or prefix[1]
+    return replace(network, ipv6=prefix, gateway6=gateway, nat66=ipv6.nat66, ra=ipv6.ra, dns6=ipv6.dns6)
 
 
 _WIDE = 16
@@ -94,9 +95,17 @@ def free_address(prefix: IPv6Network, words: Iterable[str], taken: Callable[[IPv
 
 def link_local(mac: str) -> IPv6Address:
     """Return the link-local address that a guest derives from its MAC (RFC 4291, appendix A), as MirageOS does."""
+    return IPv6Address(_LINK_LOCAL | _interface_identifier(mac))
+
+
+def slaac_address(prefix: IPv6Network, mac: str) -> IPv6Address:
+    """Return the address of a prefix of 64 bits that a guest derives from its MAC, as MirageOS and Linux do."""
+    return IPv6Address(int(prefix.network_address) | _interface_identifier(mac))
+
+
+def _interface_identifier(mac: str) -> int:
     octets = bytes.fromhex(mac.replace(":", ""))
-    identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
-    return IPv6Address(_LINK_LOCAL | int.from_bytes(identifier))
+    return int.from_bytes(bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:])
 
 
 def _number(*words: str) -> int:

@@ -115,7 +115,12 @@ def network_document(network: Network) -> dict[str, object]:
 
 
 def _ipv6_document(network: Network) -> dict[str, object]:
-    return {"prefix": str(network.ipv6), "gateway": str(network.gateway6), "nat66": network.nat66}
+    return {
+        "prefix": str(network.ipv6),
+        "gateway": str(network.gateway6),
+        "nat66": network.nat66,
+        **({"ra": True, "dns6": [*map(str, network.dns6)]} if network.ra else {}),
+    }
 
 
 def _join_document(join: Join) -> dict[str, object]:
@@ -146,6 +151,8 @@ def parse_network(document: object) -> Network:
         ipv6=ipv6.parsed("prefix", IPv6Network) if ipv6 else None,
         gateway6=ipv6.parsed("gateway", ipv6_address) if ipv6 else None,
         nat66=ipv6 is not None and ipv6.boolean("nat66"),
+        ra=ipv6 is not None and ipv6.boolean("ra", default=False),
+        dns6=tuple(ipv6.each("dns6", ipv6_address)) if ipv6 is not None else (),
     )
 
 

@@ -91,6 +91,8 @@ class Network:
         ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
         gateway6: the bridge's address; None without a prefix.
         nat66: IPv6 packets that leave the host get the host's address as their source.
+        ra: the host sends router advertisements, and the leased IPv6 addresses are those of SLAAC.
+        dns6: the name servers in these.
     """
 
     name: NetworkName
@@ -105,6 +107,8 @@ class Network:
     ipv6: IPv6Network | None = None
     gateway6: IPv6Address | None = None
     nat66: bool = False
+    ra: bool = False
+    dns6: tuple[IPv6Address, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,7 +462,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssb))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbbas))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -492,6 +496,8 @@ class NetworkOverview:
         ipv6: its prefix; None where it has none, or is not in use and the settings have none.
         gateway6: the bridge's address; None as above.
         nat66: IPv6 packets that leave the host get the host's address as their source.
+        ra: the host sends router advertisements.
+        dns6: the name servers in these.
     """
 
     name: NetworkName
@@ -510,6 +516,8 @@ class NetworkOverview:
     ipv6: IPv6Network | None = None
     gateway6: IPv6Address | None = None
     nat66: bool = False
+    ra: bool = False
+    dns6: tuple[IPv6Address, ...] = ()
 
     @property
     def has_pool(self) -> bool:
@@ -544,6 +552,8 @@ class NetworkOverview:
             ipv6=ipv6.prefix,
             gateway6=ipv6.gateway,
             nat66=ipv6.nat66,
+            ra=ipv6.ra,
+            dns6=ipv6.dns6,
         )
 
     def to_wire(self) -> Wire:
@@ -559,7 +569,7 @@ class NetworkOverview:
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
-        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66]
+        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, [*map(str, self.dns6)]]
         last = (joined, others, self.dropped.more_to_wire(), ipv6)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
@@ -575,7 +585,7 @@ class NetworkOverview:
         egress, rate, servers, search = others
         limits = Limits.from_wire(egress, rate)
         policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
-        ipv6, gateway6, nat66 = six
+        ipv6, gateway6, nat66, ra, dns6 = six
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -601,12 +611,16 @@ class NetworkOverview:
             ipv6=network6,
             gateway6=ipv6_address(gateway6) if gateway6 else None,
             nat66=nat66,
+            ra=ra,
+            dns6=tuple(map(ipv6_address, dns6)),
         )
 
 
 def _ipv6_of(network: Network | NetworkSettings) -> Ipv6:
     if isinstance(network, Network):
-        return Ipv6(prefix=network.ipv6, gateway=network.gateway6, nat66=network.nat66)
+        return Ipv6(
+            prefix=network.ipv6, gateway=network.gateway6, nat66=network.nat66, ra=network.ra, dns6=network.dns6
+        )
     return network.ipv6 or Ipv6()
 
 

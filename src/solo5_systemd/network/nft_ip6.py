@@ -65,12 +65,16 @@ numbers are too many for `typeof`.
 
 BRIDGE_CHAINS = """
     # From taps with a leased IPv6 address. Without an address (::) a guest only announces groups, looks for a router,
-    # and detects duplicates of its addresses. Egress lists are of IPv4: a guest with one must not go around it.
+    # and detects duplicates of its addresses. Egress lists are of IPv4: a guest with one must not go around it. Each
+    # solicitation of a router can have a reply to all guests of the network, so they are limited as messages to DHCP
+    # servers are. Their option is not checked: MirageOS has sent one with the type 0.
     chain proper6 {
         iifname @confined goto dropped_spoofed
         icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
+        icmpv6 type nd-router-solicit \\
+            update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ip6 saddr :: iifname . ether saddr @ipv6 \\
             icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept
         iifname . ether saddr . ip6 saddr @guests6 goto whole6

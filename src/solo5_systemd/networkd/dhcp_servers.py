@@ -55,8 +55,9 @@ class DhcpServers:
         """
         if not os.access(self._program, os.X_OK):
             raise HostError(
-                f"network {network} has dhcp = true, but {self._program} is missing: expected it to be installed.",
-                f"{DHCP_SERVER.advice.rstrip('.')}, or set network.{network}.dhcp = false below /etc/solo5.",
+                f"network {network} has dhcp = true or ra = true, but {self._program} is missing: expected it to be "
+                "installed.",
+                f"{DHCP_SERVER.advice.rstrip('.')}, or leave out both of network.{network} below /etc/solo5.",
             )
         unit = dhcp_service(network)
         # RestartUnit starts a unit that does not run.

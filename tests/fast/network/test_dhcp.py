@@ -1,7 +1,7 @@
 """The files of DHCP servers, their elements of nftables, and what records keep for them."""
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
@@ -57,18 +57,40 @@ def test_a_server_gives_out_addresses_of_entries_only_and_is_no_name_server() ->
         "interface=solo5-default",
         "except-interface=lo",
         "bind-dynamic",
+        "quiet-dhcp",
         "dhcp-range=10.9.0.0,static,255.255.240.0,24h",
         "dhcp-authoritative",
         "dhcp-ignore-clid",
         "dhcp-ignore-names",
         "leasefile-ro",
         "no-ping",
-        "quiet-dhcp",
         "dhcp-option=option:router,10.9.0.1",
         "dhcp-option=option:mtu,1400",
         "dhcp-hostsdir=/run/x/hosts",
         "dhcp-optsdir=/run/x/options",
     ]
+
+
+def test_a_server_advertises_itself_as_router_with_and_without_dhcp() -> None:
+    advertised = replace(
+        NETWORK,
+        ipv6=IPv6Network("fd00:1::/64"),
+        ra=True,
+        dns6=(IPv6Address("fd00::53"), IPv6Address("2001:db8::53")),
+    )
+    lines = [
+        "dhcp-range=fd00:1::,ra-only,64,315360000",
+        "ra-param=solo5-default,mtu:1400,60,9000",
+        "quiet-ra",
+        "dhcp-option=option6:dns-server,[fd00::53],[2001:db8::53]",
+    ]
+    both = dhcp.server_config(advertised, "/run/x")
+    assert both.startswith(dhcp.server_config(NETWORK, "/run/x"))
+    assert both.splitlines()[-4:] == lines
+    alone = dhcp.server_config(replace(advertised, policy=NetworkPolicy(), dns6=()), "/run/x").splitlines()
+    assert alone[-3:] == lines[:3]
+    assert not [line for line in alone if line.startswith("dhcp-") and "ra-only" not in line]
+    assert dhcp.is_served(replace(advertised, policy=NetworkPolicy()))
 
 
 def test_the_files_of_a_guest() -> None:

@@ -8,8 +8,8 @@ from tests.fast.network.test_ipam import leases, network, nic
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.ipam6 import link_local, unique_local_prefix, with_ipv6
-from solo5_systemd.network.model import Network, Reservation
+from solo5_systemd.network.ipam6 import link_local, slaac_address, unique_local_prefix, with_ipv6
+from solo5_systemd.network.model import MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import Join
 
@@ -112,3 +112,31 @@ def test_a_requested_address_is_leased_or_refused() -> None:
 )
 def test_a_link_local_address_is_that_of_the_mac(mac: str, address: str) -> None:
     assert link_local(mac) == IPv6Address(address)
+
+
+MAC = MacAddress("02:00:5e:10:00:01")
+
+
+def test_with_router_advertisements_an_address_is_that_of_the_mac() -> None:
+    network = replace(six(), ra=True)
+    (lease,) = leases("a", networks=(network,))
+    assert lease.address6 == slaac_address(PREFIX, lease.mac)
+    assert leases("a", networks=(network,)) == (lease,)
+    wanted = replace(nic(), mac=MAC)
+    address = IPv6Address("2001:db8:1::5eff:fe10:1")
+    for request in (wanted, replace(wanted, ipv6=address)):
+        assert leases("a", request, networks=(network,))[0].address6 == address
+    for request in (replace(wanted, ipv6=PREFIX[7]), replace(nic(), ipv6=PREFIX[7])):
+        with pytest.raises(InvalidRequestError, match="2001:db8:1::7 for NIC service is not that of its MAC address"):
+            leases("a", request, networks=(network,))
+
+
+def test_a_mac_whose_address_is_the_gateways_is_not_chosen_and_refused() -> None:
+    network = replace(six(), ra=True)
+    (lease,) = leases("a", networks=(network,))
+    gateway = replace(network, gateway6=lease.address6)
+    (other,) = leases("a", networks=(gateway,))
+    assert other.mac != lease.mac
+    assert other.address6 == slaac_address(PREFIX, other.mac)
+    with pytest.raises(TakenError, match="is taken by network default, as its gateway's"):
+        leases("a", replace(nic(), mac=lease.mac), networks=(gateway,))

@@ -85,6 +85,7 @@ def written(document: object) -> Any:
 
 
 SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
+ADVERTISED = replace(SIX, ra=True, dns6=(IPv6Address("fd00::53"),))
 
 
 def test_what_is_written_is_read() -> None:
@@ -94,7 +95,7 @@ def test_what_is_written_is_read() -> None:
     wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
     both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
     assert parse_lease_record(written(lease_record_document(both))) == both
-    for network in (NETWORK, JOINED, POOLED, SIX):
+    for network in (NETWORK, JOINED, POOLED, SIX, ADVERTISED):
         assert parse_network(written(network_document(network))) == network
     assert parse_texts({"a": "b"}) == {"a": "b"}
 

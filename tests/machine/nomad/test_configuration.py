@@ -30,6 +30,8 @@ network "closed" {
   ipv6       = "2001:db8:97::/64"
   gateway6   = "2001:db8:97::9"
   nat66      = true
+  ra         = true
+  dns6       = ["2001:db8::53"]
   bridge     = "closed0"
   mtu        = 1400
   masquerade = false

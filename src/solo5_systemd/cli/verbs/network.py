@@ -176,6 +176,9 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
         yield "IPv6 prefix", str(network.ipv6)
         yield "IPv6 gateway", str(network.gateway6 or "")
         yield "NAT66", _yes(network.nat66)
+        yield "Advertised", _yes(network.ra)
+        if network.dns6:
+            yield "Advertised name servers", ", ".join(map(str, network.dns6))
     yield "MTU", str(network.mtu)
     yield "Masquerade", _yes(network.masquerade)
     yield "Isolated", _yes(network.policy.isolated)
@@ -271,6 +274,7 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"pool": network.join.pool_text} if network.join.pool else {}
     if network.ipv6 is not None:
         document |= {"ipv6": str(network.ipv6), "gateway6": str(network.gateway6), "nat66": network.nat66}
+        document |= {"ra": network.ra, "dns6": [*map(str, network.dns6)]}
     if network.ipv4 is not None:
         document["ipv4"] = str(network.ipv4)
     if network.has_pool:

@@ -222,9 +222,9 @@ def _network(fields: Fields) -> dict[str, object]:
     texts = {key: fields.text(key) for key in keys if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
-    flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "redirect") if fields.has(key)}
+    flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "ra", "redirect") if fields.has(key)}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
-    resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
+    resolver = {key: list(fields.texts(key)) for key in ("dns", "dns6", "search") if fields.has(key)}
     return {**texts, **mtu, **vlan, **flags, **_ipv6(fields), **policy, **resolver}
 
 

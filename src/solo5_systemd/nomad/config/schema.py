@@ -62,6 +62,8 @@ NETWORK = table(
     attribute("ipv6", TEXT),
     attribute("gateway6", TEXT),
     attribute("nat66", BOOLEAN),
+    attribute("ra", BOOLEAN),
+    attribute("dns6", TEXTS),
     attribute("bridge", TEXT),
     attribute("mtu", NUMBER),
     attribute("masquerade", BOOLEAN),

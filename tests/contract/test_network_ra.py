@@ -1,0 +1,316 @@
+"""Router advertisements, by dnsmasq: guests give themselves the leased address, and no other one, nor one of others."""
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+from tests.contract.dhcp import Pid1WithServers, leased, pid1_with_servers
+from tests.contract.guest import UDP, Guest
+from tests.contract.guest6 import (
+    ALL_NODES,
+    NOWHERE,
+    ROUTER_ADVERT,
+    ROUTER_SOLICIT,
+    Guest6,
+    datagram,
+    kind_of,
+    multicast,
+)
+from tests.contract.kernel_guest import KernelGuest
+from tests.contract.netservice import Client, Service, nic, until
+from tests.contract.test_network_ipv6 import sniffer
+from tests.contract.test_network_policy import arrived
+from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
+
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.network.ipam6 import slaac_address
+from solo5_systemd.network.model import Lease, mac_address
+
+__all__ = ["bridge_nf"]
+
+PREFIX = IPv6Network("2001:db8:1::/64")
+RA = '[network.default]\nipv6 = "2001:db8:1::/64"\nmtu = 1400\nra = true\ndns6 = ["2001:db8::53", "fd00::53"]\n'
+ROUTERS = IPv6Address("ff02::2")
+SERVER = "solo5-dhcp@default.service"
+
+
+@pytest.fixture
+async def pid1(service: Service) -> AsyncIterator[Pid1WithServers]:
+    async with pid1_with_servers(service) as manager:
+        yield manager
+
+
+@pytest.fixture
+async def client(service: Service, pid1: Pid1WithServers) -> AsyncIterator[Client]:
+    (service.settings / "solo5.toml").write_text(RA)
+    await service.restart()
+    async with service.client() as client:
+        yield client
+
+
+def solicitation(guest: Guest6, source: IPv6Address = NOWHERE) -> bytes:
+    """Return a router solicitation; without an address, as MirageOS sends it."""
+    option = b"" if source == NOWHERE else b"\1\1" + guest.mac
+    return guest.icmp6(multicast(ROUTERS), ROUTERS, ROUTER_SOLICIT, bytes(4) + option, source=source)
+
+
+async def advertised(guest: Guest6, source: IPv6Address = NOWHERE) -> bytes:
+    """Return the advertisement that a guest solicits, once its bridge port is up."""
+    await guest.pinged6(guest.gateway6, b"up")
+    guest.frames.clear()
+    guest.send(solicitation(guest, source))
+    return await guest.heard(lambda frame: kind_of(frame) == ROUTER_ADVERT)
+
+
+def options(frame: bytes) -> dict[int, list[bytes]]:
+    """Return the options of a router advertisement, by type."""
+    found: dict[int, list[bytes]] = {}
+    at = 54 + 16
+    while at < len(frame):
+        end = at + 8 * frame[at + 1]
+        found.setdefault(frame[at], []).append(frame[at + 2 : end])
+        at = end
+    return found
+
+
+async def test_an_advertisement_has_all_that_a_guest_needs_and_no_more(client: Client, pid1: Pid1WithServers) -> None:
+    lease = await client.lease("a")
+    assert lease.address6 == slaac_address(PREFIX, lease.mac)
+    async with Guest6(lease) as guest:
+        for source in (NOWHERE, guest.link_local):
+            frame = await advertised(guest, source)
+            flags, lifetime = frame[59], int.from_bytes(frame[60:62])
+            assert (flags & 0xC0, lifetime) == (0, 9000), "no DHCPv6; a default route"
+            assert IPv6Address(frame[22:38]).is_link_local
+            found = options(frame)
+            [prefix] = found[3]
+            assert (prefix[0], prefix[1] & 0xC0) == (64, 0xC0), "on the link, and autonomous"
+            assert prefix[14:30] == PREFIX.network_address.packed
+            # MirageOS takes no prefix for ever.
+            lifetimes = {int.from_bytes(prefix[at : at + 4]) for at in (2, 6)}
+            assert lifetimes == {10 * 365 * 86400}
+            assert [int.from_bytes(each[-4:]) for each in found[5]] == [1400]
+            [servers] = found[25]
+            assert servers[6:] == IPv6Address("2001:db8::53").packed + IPv6Address("fd00::53").packed
+            assert found[1] == [frame[6:12]], "the router's MAC address"
+            assert found.keys() <= {1, 3, 5, 25}
+    await client.drop("a")
+    assert pid1.asked == ["RestartUnit", "StopUnit"]
+
+
+async def test_a_kernel_gets_the_leased_address_route_and_mtu(client: Client) -> None:
+    lease = await client.lease("a")
+    assert lease.gateway6 is not None
+    async with KernelGuest(lease) as guest:
+        await until(lambda: guest.addresses() != [], 20)
+        assert [each["local"] for each in guest.addresses()] == [str(lease.address6)]
+        await guest.until_pinged(lease.gateway6)
+        [router] = guest.routers()
+        assert router["protocol"] == "ra"
+        assert guest.run("cat", "/proc/sys/net/ipv6/conf/eth0/mtu").strip() == "1400"
+        assert "fe80::" in router["gateway"]
+    await client.drop("a")
+
+
+async def test_a_temporary_address_is_dropped_and_counted(client: Client) -> None:
+    """Privacy addresses (RFC 8981): the guest prefers one, and reaches nothing with it."""
+    lease = await client.lease("a")
+    assert lease.gateway6 is not None
+    async with KernelGuest(lease, privacy=True) as guest:
+        await until(lambda: len(guest.addresses()) == 2, 20)
+        await guest.until_pinged(lease.gateway6, "-I", str(lease.address6))
+        [temporary] = [each["local"] for each in guest.addresses() if each["local"] != str(lease.address6)]
+        before = (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"]
+        assert not guest.pings(lease.gateway6, "-I", temporary)
+        assert (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"] > before
+    await client.drop("a")
+
+
+async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
+    lease = await client.lease("a")
+    async with KernelGuest(lease, "02:00:00:00:00:99") as guest:
+
+        async def spoofed() -> int:
+            return (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"]
+
+        for _ in range(3):
+            guest.pings(lease.gateway6 or ALL_NODES)
+        assert await spoofed() > 0
+        assert not guest.pings(lease.gateway6 or ALL_NODES)
+    await client.drop("a")
+
+
+async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Client) -> None:
+    first, second = await client.lease("a"), await client.lease("b")
+    async with Guest6(first) as a, Guest6(second) as b:
+        await advertised(b)
+        body = bytes([64, 0]) + (9000).to_bytes(2) + bytes(8)
+        body += b"\3\4\x40\xc0" + (3600).to_bytes(4) * 2 + bytes(4) + IPv6Address("2001:db8:66::").packed
+        forged = [
+            b.icmp6(multicast(ALL_NODES), ALL_NODES, ROUTER_ADVERT, body, source=source)
+            for source in (b.link_local, b.ip6, IPv6Address(int(a.link_local) ^ 1))
+        ]
+        # In a Hop-by-Hop header, and as the host itself.
+        forged.append(b.ipv6(multicast(ALL_NODES), ALL_NODES, 0, bytes([58, 0, 1, 4, 0, 0, 0, 0]) + forged[0][54:]))
+        await advertised(a)
+        a.frames.clear()
+        with closing(sniffer(first.bridge)) as host:
+            for frame in forged:
+                b.send(frame)
+            await b.pinged6(b.gateway6, b"last")
+            await a.pinged6(a.gateway6, b"last")
+            seen = [frame for frame in (*arrived(host), *a.frames) if b"\x20\x01\x0d\xb8\0\x66" in frame]
+        assert seen == []
+        dropped = (await client.networks())[0].dropped.of_guest(second.address, second.tap)
+        assert dropped["unsafe"] >= 3
+        # From its link-local address a guest has a reply of its own.
+        b.frames.clear()
+        await advertised(a, a.link_local)
+        await b.pinged6(b.gateway6, b"after")
+        assert [frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT and frame[:6] == a.mac] == []
+    for task in "ab":
+        await client.drop(task)
+
+
+async def test_a_guest_that_solicits_without_end_is_limited_and_others_are_served(client: Client) -> None:
+    first, second = await client.lease("a"), await client.lease("b")
+    async with Guest6(first) as a, Guest6(second) as b:
+        await advertised(b)
+        await advertised(a)
+        b.frames.clear()
+        for _ in range(2000):
+            a.send(solicitation(a))
+        await advertised_to(b)
+        assert len([frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT]) <= 50
+    for task in "ab":
+        await client.drop(task)
+
+
+async def advertised_to(guest: Guest6) -> None:
+    """Have a reply to a solicitation of the guest itself."""
+    guest.send(solicitation(guest, guest.link_local))
+    await guest.heard(lambda frame: kind_of(frame) == ROUTER_ADVERT and frame[:6] == guest.mac)
+    await guest.pinged6(guest.gateway6, b"last")
+
+
+async def test_only_guests_of_that_network_have_advertisements(service: Service, pid1: Pid1WithServers) -> None:
+    (service.settings / "solo5.toml").write_text(RA + "[network.other]\nipv6 = true\n")
+    await service.restart()
+    async with service.client() as client:
+        first = await client.lease("a")
+        plain = (await client.have("b", nics=(nic("service", "other"),))).leases[0]
+        async with Guest6(first) as a, Guest6(plain) as b:
+            await b.pinged6(b.gateway6, b"up")
+            await advertised(a)
+            b.send(solicitation(b))
+            b.send(solicitation(b, b.link_local))
+            await advertised(a)
+            await b.pinged6(b.gateway6, b"last")
+            assert [frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT] == []
+        assert pid1.running() == [SERVER]
+        for task in "ab":
+            await client.drop(task)
+
+
+async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) -> None:
+    lease = await client.lease("a")
+    async with Guest6(lease) as guest:
+        await advertised(guest)
+        with pytest.raises(TimeoutError):
+            await leased(guest)
+        solicit = datagram(
+            guest.link_local, IPv6Address("ff02::1:2"), 546, 547, b"\1\0\0\1\0\1\0\x0a\0\3\0\1" + guest.mac
+        )
+        servers = IPv6Address("ff02::1:2")
+        guest.send(guest.ipv6(multicast(servers), servers, UDP, solicit, source=guest.link_local))
+        await advertised(guest)
+        assert [frame for frame in guest.frames if frame[12:14] == b"\x86\xdd" and frame[20] == UDP] == []
+    await client.drop("a")
+
+
+async def test_with_dhcp_one_server_does_both(service: Service, pid1: Pid1WithServers) -> None:
+    (service.settings / "solo5.toml").write_text(RA + "dhcp = true\n")
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        async with Guest6(lease) as guest:
+            await advertised(guest)
+            assert (await leased(guest)).address == lease.address
+        assert pid1.running() == [SERVER]
+        async with KernelGuest(lease) as kernel:
+            await until(lambda: kernel.addresses() != [], 20)
+            assert [each["local"] for each in kernel.addresses()] == [str(lease.address6)]
+        await client.drop("a")
+
+
+async def test_a_lease_is_the_same_after_each_restart(client: Client, service: Service, pid1: Pid1WithServers) -> None:
+    lease = await client.lease("a")
+    await client.drop("a")
+    assert await client.lease("a") == lease
+    service.kill()
+    await service.restart()
+    [held] = await client.reservations()
+    assert held.leases == (lease,)
+    async with Guest6(lease) as guest:
+        await advertised(guest)
+        pid1.die()
+        await advertised(guest)
+    await client.drop("a")
+
+
+async def test_a_requested_address_is_that_of_the_mac_or_refused(client: Client) -> None:
+    mac = "02:00:5e:10:00:01"
+    address = IPv6Address("2001:db8:1::5eff:fe10:1")
+    with_mac = replace(nic("service"), mac=mac_address(mac))
+    for request in (with_mac, replace(with_mac, ipv6=address)):
+        assert (await client.have("a", nics=(request,))).leases[0].address6 == address
+        await client.drop("a")
+    with pytest.raises(
+        InvalidRequestError, match=f"is not that of its MAC address {mac} in network default.*{address}"
+    ):
+        await client.have("a", nics=(replace(with_mac, ipv6=PREFIX[7]),))
+    with pytest.raises(InvalidRequestError, match="2001:db8:1::7 for NIC service is not that of its MAC address 02:"):
+        await client.have("a", nics=(replace(nic("service"), ipv6=PREFIX[7]),))
+    await client.have("a", nics=(with_mac,))
+    with pytest.raises(TakenError, match="MAC address 02:00:5e:10:00:01 for NIC service is taken by task a"):
+        await client.have("b", nics=(with_mac,))
+    await client.drop("a")
+
+
+async def test_a_guest_on_a_segment_has_advertisements(
+    service: Service, pid1: Pid1WithServers, bridge_nf: None
+) -> None:
+    (service.settings / "solo5.toml").write_text(RA)
+    await started(service)  # with one tap on each bridge
+    async with service.client() as client:
+        leases: list[Lease] = [await client.lease(task) for task in "abc"]
+        assert [lease.bridge for lease in leases] == [FIRST, SECOND, THIRD]
+        for lease in leases:
+            async with Guest6(lease) as guest:
+                await advertised(guest)
+                await advertised(guest, guest.link_local)
+        for task in "abc":
+            await client.drop(task)
+
+
+async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Service, pid1: Pid1WithServers) -> None:
+    """A guest with another address would have two, of which one is dropped."""
+    (service.settings / "solo5.toml").write_text(RA.replace("ra = true", "").replace("dns6", "# dns6"))
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        assert lease.address6 != slaac_address(PREFIX, lease.mac)
+        (service.settings / "solo5.toml").write_text(RA)
+        service.end()
+        await service.restart()
+        assert (pid1.running(), (await client.networks())[0].ra) == ([], False)
+        async with Guest6(lease) as guest, Guest(await client.lease("b")):
+            await guest.pinged6(guest.gateway6, b"up")
+        for task in "ab":
+            await client.drop(task)
+        lease = await client.lease("a")
+        assert lease.address6 == slaac_address(PREFIX, lease.mac)
+        assert pid1.running() == [SERVER]
+        await client.drop("a")
