@@ -102,6 +102,27 @@ async def test_with_ipv6_an_attach_sends_one_more_message_and_a_release_two(
             await client.drop(task)
 
 
+async def test_a_range_of_ports_sends_no_more_messages_than_one_port(service: Service, messages: Messages) -> None:
+    """But for a lookup of each UDP port, 32 in a system call. Of libnftables there is one transaction for all."""
+    service.start(program=messages.program)
+    await service.ready()
+    found = []
+    async with service.client() as client:
+        await client.lease("neighbour", udp(5301))
+        for task, count in (("one", 1), ("range", 128)):
+            messages.taken()
+            ports = [make(8000 + number) for make in (tcp, udp) for number in range(count)]
+            await client.lease(task, *ports)
+            attached = messages.taken()
+            await client.drop(task)
+            released = messages.taken()
+            assert attached.pop((NETFILTER, GET_ELEMENT)) == count
+            assert released.pop((NETFILTER, GET_ELEMENT)) == count + 1, "of the guest's own flows"
+            found.append((attached, released))
+        await client.drop("neighbour")
+    assert found[0] == found[1]
+
+
 async def test_only_for_a_port_that_had_a_flow_the_table_is_searched(service: Service, messages: Messages) -> None:
     service.start(program=messages.program)
     await service.ready()

@@ -135,3 +135,23 @@ def test_a_socket_that_holds_a_port_answers_nothing_and_keeps_nothing(
         with pytest.raises(OSError, match="") as nothing:
             held.recv(1)
         assert nothing.value.errno in (errno.EAGAIN, errno.ENOTCONN)
+
+
+async def test_of_a_range_all_ports_are_bound_or_none(service: Service) -> None:
+    ports = [make(8600 + number, 80 + number) for make in (tcp, udp) for number in range(100)]
+    await service.restart()
+    async with service.client() as client:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind(("0.0.0.0", 8650))
+            with pytest.raises(TakenError, match="port 8650/udp is taken by another process"):
+                await client.lease("a", *ports)
+            assert not any(refused(kind, port) for kind in KINDS for port in range(8600, 8700) if port != 8650)
+        await client.lease("b", tcp(8699))
+        with pytest.raises(TakenError, match="port 8699/tcp is taken by task b"):
+            await client.lease("a", *ports)
+        assert not refused("tcp", 8600)
+        await client.drop("b")
+        await client.lease("a", *ports)
+        assert all(refused(kind, port) for kind in KINDS for port in range(8600, 8700))
+        await client.drop("a")
+        assert not any(refused(kind, port) for kind in KINDS for port in range(8600, 8700))

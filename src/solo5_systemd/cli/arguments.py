@@ -164,11 +164,11 @@ def _without_brackets(text: str) -> str:
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
-def publish(text: str) -> "Publish":
-    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets.
+def publish(text: str) -> "tuple[Publish, ...]":
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
 
     Raises:
-        InvalidRequestError: malformed.
+        InvalidRequestError: malformed, or ranges that are not equally long.
     """
     from solo5_systemd.network.model import Protocol, host_address, port_protocol
     from solo5_systemd.workload import Publish
@@ -184,12 +184,22 @@ def publish(text: str) -> "Publish":
             "such as 8080:80 or 127.0.0.1:5353:53/udp."
         )
     address = host_address(_without_brackets(host_ip)) if host_ip is not None else None
-    return Publish(
-        nic=device_name(device) if device is not None else None,
-        host_ip=None if address is None or str(address) == _EVERY_IPV4 else address,
-        host_port=_port(host_port, text),
-        port=_port(port, text),
-        protocol=port_protocol(protocol) if slash else Protocol.TCP,
+    nic = device_name(device) if device is not None else None
+    ours, theirs = _ports(host_port, text), _ports(port, text)
+    if len(ours) != len(theirs):
+        raise InvalidRequestError(
+            f"--publish {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of the "
+            "host, such as 8000-8010:80-90."
+        )
+    return tuple(
+        Publish(
+            nic=nic,
+            host_ip=None if address is None or str(address) == _EVERY_IPV4 else address,
+            host_port=each,
+            port=other,
+            protocol=port_protocol(protocol) if slash else Protocol.TCP,
+        )
+        for each, other in zip(ours, theirs, strict=True)
     )
 
 
@@ -386,12 +396,13 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
     return values
 
 
-def _port(text: str, whole: str) -> int:
-    from solo5_systemd.network.model import port_number
+def _ports(text: str, whole: str) -> range:
+    from solo5_systemd.network.port_conflicts import port_range
 
-    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        raise InvalidRequestError(f"--publish {whole!r}: {text!r} is not a port: expected 1 to 65535.")
-    return port_number(int(text))
+    try:
+        return port_range(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"--publish {whole!r}: {error.sentence}", error.hint) from error
 
 
 def _integer(text: str, what: str, low: int, high: int) -> int:

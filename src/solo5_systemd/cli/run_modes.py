@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.cli.task_output import lease_text, port, reservation_json
+from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
 from solo5_systemd.engine.task import Task
 from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.host.exec import execute
@@ -154,7 +154,7 @@ def _plan_text(plan: "Plan") -> str:
         _section("command line", [shlex.join(plan.argv)]),
     ]
     sections.append(_section("leases", [f"{lease.nic} {lease_text(lease)}" for lease in plan.reservation.leases]))
-    sections.append(_section("ports", [f"{port(each)} ({each.nic})" for each in plan.reservation.ports]))
+    sections.append(_section("ports", [f"{line} ({each.nic})" for line, each in port_lines(plan.reservation.ports)]))
     sections.append(_section("nftables", plan.nft.splitlines()))
     return "\n".join(section for section in sections if section)
 

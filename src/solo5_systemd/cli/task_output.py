@@ -1,7 +1,7 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Endpoints, Phase, Task
@@ -62,7 +62,9 @@ def _ended(task: Task, now: int) -> str:
 
 def ports(endpoints: Endpoints | None) -> str:
     """Return the column PORTS, in podman's format."""
-    return ", ".join(_port(*each) for each in endpoints.ports) if endpoints else ""
+    if endpoints is None:
+        return ""
+    return ", ".join(_port(*endpoints.ports[first], count) for first, count in _ranges(endpoints.ports).items())
 
 
 def addresses(endpoints: Endpoints | None) -> str:
@@ -70,14 +72,37 @@ def addresses(endpoints: Endpoints | None) -> str:
     return ", ".join(nic.address or "-" for nic in endpoints.nics) if endpoints else ""
 
 
-def port(request: "PortRequest") -> str:
-    """Return a published port as `HOSTIP:HOSTPORT->PORT/PROTOCOL`."""
-    return _port(str(request.host_ip or ""), request.host_port, request.port, request.protocol)
+def port_lines(requests: "Sequence[PortRequest]") -> "Iterator[tuple[str, PortRequest]]":
+    """Yield published ports as `HOSTIP:HOSTPORT->PORT/PROTOCOL`, a range as one, each with its first port."""
+    ranges = _ranges([(*_ends(each), each.nic) for each in requests])
+    for first, count in ranges.items():
+        yield _port(*_ends(requests[first]), count), requests[first]
 
 
-def _port(host_ip: str, host_port: int, port: int, protocol: str) -> str:
+def _ends(request: "PortRequest") -> tuple[str, int, int, str]:
+    return str(request.host_ip or ""), request.host_port, request.port, request.protocol.value
+
+
+def _ranges(ports: "Iterable[tuple[Any, ...]]") -> dict[int, int]:
+    """Return the index of the first port of each range, and the number of its ports; 1 for a port alone.
+
+    Args:
+        ports: address of the host, port of the host, port of the guest; what follows is the same for all of a range.
+            Those of one range may have others in between, as with two protocols.
+    """
+    counts: dict[int, int] = {}
+    expected: dict[tuple[Any, ...], int] = {}
+    for index, (host_ip, host_port, port, *same) in enumerate(ports):
+        first = expected.pop((host_ip, host_port, port, *same), index)
+        expected[host_ip, host_port + 1, port + 1, *same] = first
+        counts[first] = counts.get(first, 0) + 1
+    return counts
+
+
+def _port(host_ip: str, host_port: int, port: int, protocol: str, count: int = 1) -> str:
     shown = f"[{host_ip}]" if ":" in host_ip else host_ip or "0.0.0.0"  # noqa: S104 - shown, never bound
-    return f"{shown}:{host_port}->{port}/{protocol}"
+    ours, theirs = (f"{first}-{first + count - 1}" if count > 1 else str(first) for first in (host_port, port))
+    return f"{shown}:{ours}->{theirs}/{protocol}"
 
 
 Drops = Mapping["DeviceName", Mapping[str, int]]
@@ -117,8 +142,8 @@ def task_fields(task: Task, now: int, drops: Drops | None = None) -> Iterator[tu
             yield "Rate", f"{nic} {rate}"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
-    for request in task.reservation.ports if task.reservation else ():
-        yield "Port", f"{port(request)} ({request.nic})"
+    for line, request in port_lines(task.reservation.ports if task.reservation else ()):
+        yield "Port", f"{line} ({request.nic})"
 
 
 def _name_service(task: Task) -> Iterator[tuple[str, str]]:

@@ -33,10 +33,12 @@ from solo5_systemd.network.nft_rules import (
     Element,
     Ruleset,
 )
-from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes, nested
+from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
 _NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
+_LOOKUPS_MAX = 32
+"""Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
@@ -218,7 +220,7 @@ class Tables:
         return self._has(FLOWS, address.packed, address.version)
 
     def contacted(self, ports: Collection[int], version: int = 4) -> Sequence[int]:
-        """Return those of the host's UDP ports that may have flows; costs one netlink message for each.
+        """Return those of the host's UDP ports that may have flows; costs one netlink message for each, many at once.
 
         All of them without tables, or where the conntrack table cannot be read. After a replacement of the tables the
         first call dumps the UDP flows of the conntrack table, once for each version of IP.
@@ -231,13 +233,14 @@ class Tables:
             except OSError:  # the deletion of the flows fails, too, and is logged
                 return tuple(ports)
         earlier = self._earlier[version]
-        return [port for port in ports if port in earlier or self._has(CONTACTED, port.to_bytes(2), version)]
+        recorded = self._recorded([port for port in ports if port not in earlier], version)
+        return [port for port in ports if port in earlier or port in recorded]
 
     def forget(self, ports: Collection[int], version: int = 4) -> Sequence[Element]:
         """Forget earlier flows of UDP ports; return the elements to delete, before the caller deletes the flows."""
         if version in self._earlier:
             self._earlier[version] -= frozenset(ports)
-        recorded = [port for port in ports if self._has(CONTACTED, port.to_bytes(2), version)]
+        recorded = self._recorded(ports, version)
         return [Element(family=_TABLE_OF[version], name=CONTACTED, key=(str(port),)) for port in recorded]
 
     def reread_flows(self) -> None:
@@ -246,13 +249,27 @@ class Tables:
 
     def _has(self, name: str, value: bytes, version: int) -> bool:
         """Return whether a set of table ip or ip6 has an element; True if the kernel fails to look it up."""
-        key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value)))
+        return self._look_up(name, [value], version)[0]
+
+    def _recorded(self, ports: Collection[int], version: int) -> Sequence[int]:
+        """Return those of the host's UDP ports that are in the set of contacted ones."""
+        found = self._look_up(CONTACTED, [port.to_bytes(2) for port in ports], version)
+        return [port for port, has in zip(ports, found, strict=True) if has]
+
+    def _look_up(self, name: str, values: Sequence[bytes], version: int) -> Sequence[bool]:
+        """Return for each of these elements whether a set has it; True if the kernel fails to look it up."""
         of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
-        request = _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nested(_SET_ELEMENTS, key)
-        try:
-            return bool(list(self._netfilter.request(_GETELEMENT, NLM_ACK, request)))
-        except OSError as error:
-            return error.errno != errno.ENOENT
+        head = _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of
+        keys = [nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value))) for value in values]
+        requests = [(_GETELEMENT, 0, head + nested(_SET_ELEMENTS, key)) for key in keys]
+        found: list[bool] = []
+        for first in range(0, len(requests), _LOOKUPS_MAX):
+            some = requests[first : first + _LOOKUPS_MAX]
+            try:
+                found += (code != errno.ENOENT for code in self._netfilter.run(some))
+            except OSError:
+                found += [True] * len(some)
+        return found
 
     def close(self) -> None:
         """Close the netlink socket."""

@@ -1,5 +1,7 @@
 """The rules by which a port may be published: limits, reserved ports, conflicts with tasks and processes."""
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -7,7 +9,15 @@ from typing import TYPE_CHECKING
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.network.dhcp import SERVER_PORT
-from solo5_systemd.network.model import EVERY_IPV6, IpAddress, PortRequest, Protocol, Reservation, destinations
+from solo5_systemd.network.model import (
+    EVERY_IPV6,
+    IpAddress,
+    PortRequest,
+    Protocol,
+    Reservation,
+    destinations,
+    port_number,
+)
 from solo5_systemd.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +34,30 @@ class BoundPort:
 
 
 PORTS_MAX = 256
-"""The most ports of one task: each is compared with each, and costs a port socket and a map element."""
+"""The most ports of one task, and of a range: each costs a port socket of each family, of which the host has some
+thousands (`networkd.held_ports.HELD_MAX`), and a map element.
+"""
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
+
+
+def port_range(text: str) -> range:
+    """Parse a port, or the first and last port of a range: `8080`, `8000-8010`.
+
+    Raises:
+        InvalidRequestError: malformed, reversed, outside 1–65535, or of more than PORTS_MAX ports.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise InvalidRequestError(f"{text!r} is not a port: expected 1 to 65535, or a range such as 8000-8010.")
+    first, last = port_number(int(match[1])), port_number(int(match[2] or match[1]))
+    if last < first:
+        raise InvalidRequestError(f"range {text} is reversed: expected {last}-{first}.")
+    if last - first >= PORTS_MAX:
+        raise InvalidRequestError(
+            f"range {text} has {last - first + 1} ports: expected {PORTS_MAX} or fewer, as many as a task can publish."
+        )
+    return range(first, last + 1)
 
 
 def check_ports(
@@ -52,8 +85,11 @@ def check_ports(
         raise InvalidRequestError(
             f"{len(ports)} ports are requested, TCP and UDP counted apart: expected {PORTS_MAX} or fewer for one task."
         )
-    for index, port in enumerate(ports):
-        _check_request(port, ports[:index], nics, local)
+    before: defaultdict[tuple[Protocol, int], list[PortRequest]] = defaultdict(list)
+    for port in ports:
+        same = before[port.protocol, port.host_port]
+        _check_request(port, same, nics, local)
+        same.append(port)
     for port in ports:
         for other, task in allocations.published(port.protocol, port.host_port):
             if _overlap(port, other):

@@ -47,21 +47,31 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
             mac=MacAddress("02:00:5e:00:00:01"),
         ),
     ),
-    (typed.publish, "8080:80", Publish(host_port=8080, port=80)),
-    (typed.publish, "8080:80/tcp", Publish(host_port=8080, port=80)),
-    (typed.publish, "53:53/udp", Publish(host_port=53, port=53, protocol=Protocol.UDP)),
-    (typed.publish, "127.0.0.1:8080:80", Publish(host_ip=LOCALHOST, host_port=8080, port=80)),
-    (typed.publish, "0.0.0.0:8080:80", Publish(host_port=8080, port=80)),
-    (typed.publish, "service:8080:80", Publish(nic=SERVICE, host_port=8080, port=80)),
-    (typed.publish, "0:8080:80", Publish(nic=DeviceName("0"), host_port=8080, port=80)),
+    (typed.publish, "8080:80", (Publish(host_port=8080, port=80),)),
+    (typed.publish, "8080:80/tcp", (Publish(host_port=8080, port=80),)),
+    (typed.publish, "53:53/udp", (Publish(host_port=53, port=53, protocol=Protocol.UDP),)),
+    (typed.publish, "127.0.0.1:8080:80", (Publish(host_ip=LOCALHOST, host_port=8080, port=80),)),
+    (typed.publish, "0.0.0.0:8080:80", (Publish(host_port=8080, port=80),)),
+    (typed.publish, "service:8080:80", (Publish(nic=SERVICE, host_port=8080, port=80),)),
+    (typed.publish, "0:8080:80", (Publish(nic=DeviceName("0"), host_port=8080, port=80),)),
     (
         typed.publish,
         "service:127.0.0.1:1:65535/udp",
-        Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),
+        (Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),),
     ),
-    (typed.publish, "[::1]:1:65535", Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535)),
-    (typed.publish, "service:[::]:1:2", Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2)),
-    (typed.publish, "0.0.0.0:1:2", Publish(host_port=1, port=2)),
+    (typed.publish, "[::1]:1:65535", (Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535),)),
+    (typed.publish, "service:[::]:1:2", (Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2),)),
+    (typed.publish, "0.0.0.0:1:2", (Publish(host_port=1, port=2),)),
+    (typed.publish, "8000-8001:80-81", (Publish(host_port=8000, port=80), Publish(host_port=8001, port=81))),
+    (typed.publish, "8000-8000:80", (Publish(host_port=8000, port=80),)),
+    (
+        typed.publish,
+        "service:[::]:1-2:3-4/udp",
+        tuple(
+            Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=one, port=one + 2, protocol=Protocol.UDP)
+            for one in (1, 2)
+        ),
+    ),
     (
         typed.nic,
         "service=lab,ip6=fd00::7",
@@ -98,6 +108,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
         *"80 8080: :80 0:80 80:0 65536:80 80:65536 x:80 80:x -1:80 8080-8090:80 8080:80/ 8080:80/sctp".split(),
         *"8080:80/TCP 8080:80/tcp/udp ::8080:80 [::1:8080:80 [x]:8080:80 ::1]:8080:80".split(),
         *"a:b:1.2.3.4:1:1 127.0.0.1:service:80:80".split(),
+        *"1-2:80-81- 2-1:80-81 1-2:81-80 1-2:80-82 1-257:1-257 65535-65536:1-2 0-1:1-2 1--2:1-2 -1-2:1-2".split(),
         *"1.2.3:80:80 host.example:80:80 ser-vice:80:80 1.2.3.4:1.2.3.4:1:1".split(),
         "",
     ],
@@ -157,7 +168,24 @@ def test_duplicates_are_refused_by_name() -> None:
 
 def test_one_port_of_two_protocols_is_two_ports() -> None:
     tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
-    assert typed.unique([tcp, udp], typed.host_endpoint, "published port") == (tcp, udp)
+    assert typed.unique([*tcp, *udp], typed.host_endpoint, "published port") == (*tcp, *udp)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("8010-8000:80-90", "--publish '8010-8000:80-90': range 8010-8000 is reversed: expected 8000-8010."),
+        ("8000-8010:80-89", "leads from 11 ports to 10: expected as many of the guest as of the host"),
+        ("8000-8010:80", "leads from 11 ports to 1: expected"),
+        ("8000-8256:8000-8256", "range 8000-8256 has 257 ports: expected 256 or fewer, as many as a task can publish."),
+        ("65000-65536:1-537", "port 65536 does not exist"),
+        ("a-b:1-2", "'a-b' is not a port: expected 1 to 65535, or a range such as 8000-8010."),
+    ],
+)
+def test_a_wrong_range_is_refused_with_its_reason(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        typed.publish(text)
+    assert words in refused.value.sentence
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, running
 
 from solo5_systemd.cli import task_output
-from solo5_systemd.engine.task import Phase
-from solo5_systemd.names import TaskName, UnitKind
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.engine.task import Endpoints, Phase
+from solo5_systemd.names import DeviceName, TaskName, UnitKind
+from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 MINUTE = 60_000_000
@@ -210,7 +210,40 @@ def test_both_addresses_of_a_lease_are_shown_and_ipv6_addresses_of_the_host_in_b
     assert ", gateway 10.89.0.1, fd00:1::7/64, gateway fd00:1::1, MAC " in task_output.lease_text(lease)
     [nic] = json.loads(json.dumps(task_output.reservation_json(held)))["nics"]
     assert (nic["ipv6"], nic["gateway6"]) == ("fd00:1::7/64", "fd00:1::1")
-    assert task_output.port(held.ports[0]) == "[2001:db8::1]:8080->80/tcp"
+    assert [line for line, _ in task_output.port_lines(held.ports)] == ["[2001:db8::1]:8080->80/tcp"]
+
+
+def test_ports_that_follow_each_other_are_one_range() -> None:
+    def published(host: int, port: int, nic: str = "service", protocol: Protocol = Protocol.TCP) -> PortRequest:
+        return PortRequest(nic=DeviceName(nic), host_port=host, port=port, protocol=protocol)
+
+    requests = [
+        *(published(8000 + number, 80 + number) for number in range(11)),
+        published(8011, 92),
+        published(8012, 93, "other"),
+        *(published(53 + number, 53 + number, protocol=Protocol.UDP) for number in range(2)),
+        replace(published(55, 55, protocol=Protocol.UDP), host_ip=IPv6Address("2001:db8::1")),
+    ]
+    shown = [
+        "0.0.0.0:8000-8010->80-90/tcp",
+        "0.0.0.0:8011->92/tcp",
+        "0.0.0.0:8012->93/tcp",
+        "0.0.0.0:53-54->53-54/udp",
+        "[2001:db8::1]:55->55/udp",
+    ]
+    assert [line for line, _ in task_output.port_lines(requests)] == shown
+    assert [each.nic for _, each in task_output.port_lines(requests)] == [
+        "service",
+        "service",
+        "other",
+        *["service"] * 2,
+    ]
+    both = [published(number, number, protocol=kind) for number in (5, 6, 7) for kind in Protocol]
+    assert [line for line, _ in task_output.port_lines(both)] == ["0.0.0.0:5-7->5-7/tcp", "0.0.0.0:5-7->5-7/udp"]
+    ports = tuple((str(each.host_ip or ""), each.host_port, each.port, each.protocol.value) for each in requests)
+    assert task_output.ports(Endpoints(ports=ports)) == ", ".join(
+        ("0.0.0.0:8000-8010->80-90/tcp", "0.0.0.0:8011-8012->92-93/tcp", *shown[3:])
+    )
 
 
 def test_a_lease_without_an_address_is_a_dash_and_null() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,12 +20,16 @@ def test_elements_that_the_kernel_adds_are_none_of_the_services() -> None:
     assert len(DYNAMIC) == tables((), forwards=False, owned=False).count("flags dynamic")
 
 
-@pytest.mark.parametrize(("code", "may"), [(errno.ENOENT, False), (errno.ENOBUFS, True), (errno.EPERM, True)])
-def test_a_failed_lookup_is_a_flow_that_may_exist(code: int, may: bool) -> None:
+@pytest.mark.parametrize(("code", "may"), [(errno.ENOENT, False), (0, True), (errno.EPERM, True)])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_failed_lookup_is_a_flow_that_may_exist(code: int, may: bool, lost: bool) -> None:
     class Netfilter:
-        def request(self, *_: object) -> None:
-            raise OSError(code, os.strerror(code))
+        def run(self, requests: Sequence[object]) -> Sequence[int]:
+            if lost:
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            return [code] * len(requests)
 
     tables = object.__new__(Tables)
     tables._netfilter = Netfilter()  # type: ignore[assignment]
-    assert tables._has(CONTACTED, b"\0\x35", 4) is may
+    assert tables._has(CONTACTED, b"\0\x35", 4) is (may or lost)
+    assert tables._recorded(range(1, 100), 6) == ([*range(1, 100)] if may or lost else [])

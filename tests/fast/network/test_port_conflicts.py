@@ -19,6 +19,7 @@ from solo5_systemd.network.port_conflicts import (
     check_ports,
     check_reserved,
     host_ports,
+    port_range,
     show_port,
 )
 from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings
@@ -152,3 +153,25 @@ def test_the_port_of_dhcp_servers() -> None:
         check_reserved([port(67, Protocol.UDP)], settings)
     assert refusal(check_reserved, [port(67), port(68, Protocol.UDP)], settings) == ""
     assert refusal(check_reserved, [port(67, Protocol.UDP)], Settings()) == ""
+
+
+def test_a_range_has_its_first_and_last_port() -> None:
+    assert port_range("8000-8010") == range(8000, 8011)
+    assert port_range("80") == port_range("80-80") == range(80, 81)
+    assert len(port_range(f"1-{PORTS_MAX}")) == PORTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("8010-8000", "range 8010-8000 is reversed: expected 8000-8010"),
+        (f"1-{PORTS_MAX + 1}", f"has {PORTS_MAX + 1} ports: expected {PORTS_MAX} or fewer"),
+        ("0-1", "port 0 does not exist"),
+        ("65535-65536", "port 65536 does not exist"),
+        ("1-2-3", "is not a port"),
+        ("\u0661", "is not a port"),
+    ],
+)
+def test_a_wrong_range_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        port_range(text)

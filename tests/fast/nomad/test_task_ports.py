@@ -229,6 +229,14 @@ def test_in_a_namespace_the_groups_ports_are_those_behind_the_hosts() -> None:
 
 def test_in_a_namespace_a_number_is_a_port_that_a_proxy_beside_finds() -> None:
     assert rows_of(in_group(HTTP, ports=["8080/tcp"])) == [(None, "", 8080, 8080, "tcp")]
+    rows = [(None, "", 8000 + number, 8000 + number, kind) for kind in ("tcp", "udp") for number in range(3)]
+    assert rows_of(in_group(HTTP, ports=["8000-8002"])) == rows
+    assert rows_of(in_group(port("8000-8002", 25002, 80), ports=["8000-8002/tcp"])) == [(None, "", 80, 80, "tcp")]
+    for wrong, words in (("9-8", "config.ports: range 9-8 is reversed"), ("1-257", "has 257 ports"), ("1-", "'1-'")):
+        with pytest.raises(InvalidRequestError, match=words):
+            rows_of(in_group(HTTP, ports=[wrong]))
+    with pytest.raises(InvalidRequestError, match="names '8000-8002'.*Nomad assigns single ports"):
+        rows_of(task_config(HTTP, ports=["8000-8002/tcp"]))
     with pytest.raises(InvalidRequestError, match="port 70000 does not exist"):
         rows_of(in_group(HTTP, ports=["70000/tcp"]))
     with pytest.raises(InvalidRequestError, match="config.ports names '8080'"):

@@ -25,6 +25,9 @@ NODE_ADDRESS = "192.0.2.1"
 SECOND_ADDRESS = "198.51.100.1"
 """Of the host network `second`."""
 
+SIX_ADDRESS = "2001:db8:5::1"
+"""Of the host network `six`."""
+
 DATA = Path("/var/lib/nomad")
 PLUGINS = Path("/usr/lib/nomad/plugins")
 UNIT = "nomad.service"
@@ -91,6 +94,9 @@ client {{
   }}
   host_network "loopback" {{
     cidr = "127.0.0.0/8"
+  }}
+  host_network "six" {{
+    cidr = "{six}/128"
   }}
   host_network "loopback6" {{
     cidr = "::1/128"
@@ -171,7 +177,7 @@ class Agent:
 
     def configure(self, config: str) -> None:
         """Write the client's configuration with this plugin configuration, for the next start."""
-        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, cni=CNI, config=config)
+        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, six=SIX_ADDRESS, cni=CNI, config=config)
         (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, ok, sh
-from tests.machine.nomad.agent import SECOND_ADDRESS, USUAL, WATCHFUL, Agent
+from tests.machine.nomad.agent import SECOND_ADDRESS, SIX_ADDRESS, USUAL, WATCHFUL, Agent
 from tests.machine.nomad.jobs import Jobs
 
 
@@ -20,10 +20,12 @@ def outside(booted: None) -> Iterator[Outside]:
     """The host outside, kept as long as the agent, whose node has an address on that link and one on `lo`."""
     with cable(Outside()) as other:
         ok("ip", "address", "add", f"{SECOND_ADDRESS}/32", "dev", "lo")
+        ok("ip", "address", "add", f"{SIX_ADDRESS}/128", "dev", "lo", "nodad")
         try:
             yield other
         finally:
             ok("ip", "address", "delete", f"{SECOND_ADDRESS}/32", "dev", "lo")
+            ok("ip", "address", "delete", f"{SIX_ADDRESS}/128", "dev", "lo")
 
 
 @pytest.fixture(scope="package")

@@ -2,10 +2,12 @@
 
 import json
 
-from tests.machine.conftest import GUESTS, Outside, eventually, ok
-from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS
+from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh
+from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS
 from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, logs, port, refusal, registered, says
 from tests.machine.nomad.test_services import nics, service
+from tests.machine.test_ipv6 import _UDP6, HERE, THERE
+from tests.machine.test_joined import settings
 
 MAC = "02:00:5e:10:00:4d"
 IP = "10.98.0.77"
@@ -110,6 +112,70 @@ def test_port_at_the_ipv6_loopback_is_refused_with_the_reason(jobs: Jobs) -> Non
     ports = 'network {\n  port "six" {\n    to = 80\n    host_network = "loopback6"\n  }\n}\n'
     alloc = ended(jobs.submit(hcl("six", server(), group=NEVER_AGAIN + ports)))
     assert "cannot be published: the kernel routes no reply of a guest to ::1: expected 127.0.0.1" in refusal(alloc)
+
+
+def test_port_of_a_host_network_of_ipv6_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
+    ports = """
+network {
+  port "six" {
+    to           = 7
+    host_network = "six"
+  }
+  port "second" {
+    to           = 7
+    host_network = "second"
+  }
+}
+"""
+    ok("ip", "address", "replace", f"{HERE}/64", "dev", "cable", "nodad")
+    outside.ok("ip", "address", "replace", f"{THERE}/64", "dev", "eth0", "nodad")
+    outside.ok("ip", "route", "replace", SIX_ADDRESS, "via", HERE)
+
+    def udp6(address: str, number: int) -> str:
+        return outside.sh("python3", "-I", "-c", _UDP6, address, str(number), "hello").stdout
+
+    try:
+        with settings("[network.default]\nipv6 = true\n"):
+            config = server("--ipv6={net.service.ipv6_cidr}", more='ports = ["six/udp", "second/udp"]')
+            [alloc] = jobs.run(hcl("six", config, group=NEVER_AGAIN + ports))
+            says(alloc, "serving")
+            six, second = port(alloc, "six"), port(alloc, "second")
+            eventually(lambda: udp6(SIX_ADDRESS, six) == "hello", "it answers at the address of the host network")
+            assert outside.udp(SECOND_ADDRESS, second, "hello") == "hello"
+            assert [udp6(HERE, six), udp6(SIX_ADDRESS, second)] == ["", ""]
+            assert [outside.udp(NODE_ADDRESS, number, "hello") for number in (six, second)] == ["", ""]
+            shown = ok("solo5ctl", "ps")
+            assert f"[{SIX_ADDRESS}]:{six}->7/udp" in shown
+            assert f"{SECOND_ADDRESS}:{second}->7/udp" in shown
+            assert "/tcp" not in shown, "of one protocol only"
+            jobs.purge()
+    finally:
+        outside.sh("ip", "route", "delete", SIX_ADDRESS)
+        sh("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
+
+
+def test_a_dynamic_block_publishes_a_range_of_ports(jobs: Jobs, outside: Outside) -> None:
+    ports = """
+network {
+  dynamic "port" {
+    for_each = range(8300, 8303)
+    labels   = ["p${port.value}"]
+    content {
+      static = port.value
+    }
+  }
+}
+"""
+    listens = [f"--tcp={number}" for number in range(8300, 8303)]
+    [alloc] = jobs.run(hcl("range", server(*listens), group=NEVER_AGAIN + ports))
+    says(alloc, "serving")
+    for number in range(8300, 8303):
+        assert "--tcp=8302" in outside.tcp(NODE_ADDRESS, number)
+    shown = ok("solo5ctl", "ps")
+    for protocol in ("tcp", "udp"):
+        assert f"{NODE_ADDRESS}:8300-8302->8300-8302/{protocol}" in shown
+    refused = ended(jobs.submit(hcl("unlisted", server(more='ports = ["8400-8402/tcp"]'), group=NEVER_AGAIN)))
+    assert "config.ports names '8400-8402': expected one of the group's ports (none)" in refusal(refused)
 
 
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:

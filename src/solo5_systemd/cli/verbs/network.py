@@ -120,7 +120,7 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
 def _fields(
     network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
 ) -> list[tuple[str, str]]:
-    from solo5_systemd.cli.task_output import port
+    from solo5_systemd.cli.task_output import port_lines
     from solo5_systemd.network.drops import DESCRIPTIONS
 
     refused, fragments = _sorted(network.dropped.refused), _sorted(network.dropped.fragments)
@@ -134,7 +134,11 @@ def _fields(
             ("Lease", f"{' '.join(map(str, lease.addresses)) or '-'} {lease.mac} {task}/{lease.nic}")
             for task, lease in _leases(network, tasks)
         ),
-        *(("Port", f"{port(request)} {task}/{request.nic}") for task, request in _ports(network, tasks)),
+        *(
+            ("Port", f"{line} {task.name}/{request.nic}")
+            for task in tasks
+            for line, request in port_lines([port for name, port in _ports(network, [task])])
+        ),
         *(("Refused", f"{address} {count} packets over the connection limit") for address, count in refused),
         *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
         *(

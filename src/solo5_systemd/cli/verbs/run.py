@@ -81,8 +81,8 @@ def _add_workload_options(parser: Parser) -> None:
         help="run in this network namespace, such as /run/netns/NAME, beside the programs that are in it",
     )  # fmt: skip
     parser.add_argument(
-        "-p", "--publish", metavar="[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]", type=typed.publish, action="append",
-        default=[], help="publish a port of the guest on the host",
+        "-p", "--publish", metavar="[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]", type=typed.publish, action="extend",
+        default=[], help="publish a port of the guest on the host, or a range of ports: 8000-8010:8000-8010",
     )  # fmt: skip
     parser.add_argument(
         "--egress", metavar="ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]", type=typed.egress_entry, action="append",

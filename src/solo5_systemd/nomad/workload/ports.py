@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, primary_nic
-from solo5_systemd.network.model import IpAddress, Lease, PortRequest, Reservation, host_address, port_number
+from solo5_systemd.network.model import IpAddress, Lease, PortRequest, Reservation, host_address
+from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.nomad.config.ready import Endpoint, GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -53,19 +54,20 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
         InvalidRequestError: neither the group nor the task has such a label.
     """
     implied = lists_none(options)
+    inside = bool(namespace(task))
     for nic, label in wanted(task, options):
-        port = _mapping(task, label.label)
-        # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
-        host_ip, host_port = (None, guest_port(port)) if namespace(task) else (_host_ip(port), port.value)
+        ports = _mappings(task, label.label)
         for protocol in label.protocols:
-            yield Publish(
-                nic=nic,
-                host_ip=host_ip,
-                host_port=host_port,
-                port=guest_port(port),
-                protocol=protocol,
-                implied=implied,
-            )
+            for port in ports:
+                yield Publish(
+                    nic=nic,
+                    # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
+                    host_ip=None if inside else _host_ip(port),
+                    host_port=guest_port(port) if inside else port.value,
+                    port=guest_port(port),
+                    protocol=protocol,
+                    implied=implied,
+                )
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
@@ -162,17 +164,32 @@ def taken_by_sibling(
     )
 
 
+def _mappings(task: wire.TaskConfig, label: str) -> Sequence[wire.PortMapping]:
+    """Return the port of a label, or those of a number or range in a namespace, which has no scheduler of ports."""
+    if not namespace(task) or not _is_number(label) or any(port.label == label for port in allocated(task)):
+        return [_mapping(task, label)]
+    try:
+        return [wire.PortMapping(label=label, value=number) for number in port_range(label)]
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"config.ports: {error.sentence}", error.hint) from error
+
+
+def _is_number(label: str) -> bool:
+    """Return whether a label is a number or a range of numbers."""
+    return label[:1].isdigit() and set(label) <= set("0123456789-")
+
+
 def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wire.PortMapping:
     ports = tuple(allocated(task))
     for port in ports:
         if port.label == label:
             return port
-    if namespace(task) and label.isascii() and label.isdigit():  # as a proxy beside the guest expects its service
-        return wire.PortMapping(label=label, value=port_number(int(label)))
     has = ", ".join(port.label for port in ports) or "none"
     raise InvalidRequestError(
         f"{key} names {label!r}: expected one of the group's ports ({has}).",
-        f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
+        "Nomad assigns single ports: add a label for each to the group, by a dynamic block."
+        if _is_number(label) and "-" in label
+        else f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
     )
 
 
