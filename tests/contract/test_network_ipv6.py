@@ -363,6 +363,30 @@ async def test_what_leaves_has_the_guests_address_or_the_hosts(service: Service,
             await client.drop("a")
 
 
+async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_uplink(
+    service: Service, wan: Outside
+) -> None:
+    configure(service, "ipv6 = true\nnat66 = true")
+    await service.restart()
+    later = "2001:db8:f::9"
+    with far_socket(wan, port=7) as listener:
+        listener.setblocking(False)
+        async with service.client() as client, Guest6(await client.lease("a", udp(5353))) as guest:
+            await guest.pinged6(guest.gateway6, b"up")
+            run("ip", "address", "add", f"{later}/64", "dev", f"{wan.link}-in", "nodad")
+            run("ip", "address", "delete", f"{HOST6}/64", "dev", f"{wan.link}-in")
+            run("ip", "link", "set", f"{wan.link}-in", "name", "uplink")
+            try:
+                await guest.send_udp6(IPv6Address(CLIENT6), 7, b"out")
+                async with asyncio.timeout(30):
+                    _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+                assert sender[0] == later
+                assert await ask6(later, 5353, sock=far_socket(wan)) == b"HELLO"
+            finally:
+                run("ip", "link", "set", "uplink", "name", f"{wan.link}-in")
+            await client.drop("a")
+
+
 async def test_the_host_keeps_its_default_route_and_its_sysctls(service: Service, outside: Outside) -> None:
     """With forwarding, a kernel drops the routes of router advertisements, unless accept_ra is 2."""
     link = CONF / f"{outside.link}-in"

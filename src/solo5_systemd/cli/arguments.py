@@ -188,8 +188,8 @@ def publish(text: str) -> "tuple[Publish, ...]":
     ours, theirs = _ports(host_port, text), _ports(port, text)
     if len(ours) != len(theirs):
         raise InvalidRequestError(
-            f"--publish {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of the "
-            "host, such as 8000-8010:80-90."
+            f"--publish {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of "
+            "the host, such as 8000-8010:80-90."
         )
     return tuple(
         Publish(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
+from solo5_systemd.network.overtaken import Overtaken, remedy
 from solo5_systemd.settings.model import Join, NetworkSettings
 from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
@@ -56,6 +57,7 @@ class Kernel:
             drops packets between other links.
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         run_free: free bytes in /run.
+        overtaken: the ranges of networks from which a route of another program takes packets.
     """
 
     mmap_min_addr: int | None = None
@@ -64,6 +66,7 @@ class Kernel:
     forwarding_tables: Sequence[str] = ()
     br_netfilter: bool = False
     run_free: int | None = None
+    overtaken: Sequence[Overtaken] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +312,13 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
             value=f"dropped between other links, for which there is table {', '.join(kernel.forwarding_tables)}",
             verdict=Verdict.LIMITED,
             advice=f"Have this host forward for other programs, too: {AS_ROUTER}",
+        )
+    for each in kernel.overtaken:
+        yield Fact(
+            name="routes",
+            value=f"{each.route} takes packets for guests of {each.inside}",
+            verdict=Verdict.LIMITED,
+            advice=f"Until the next boot, this gives them back: {remedy(each.route, each.bridge, each.inside)}",
         )
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")

@@ -19,6 +19,7 @@ from solo5_systemd.host.other_filters import (
     saved_listing,
     translating,
 )
+from solo5_systemd.network.overtaken import Overtaken, in_main_table
 from solo5_systemd.settings.model import NetworkSettings
 from solo5_systemd.unit.confinement import KVM
 
@@ -44,7 +45,13 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         forwarding_tables=forwarding,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
+        overtaken=overtaken([network.bridge for network in networks if network.join is None], root),
     )
+
+
+def overtaken(bridges: Sequence[str], root: Path = Path("/")) -> Sequence[Overtaken]:
+    """Return the ranges of networks, by their bridges, from which a route of the main table takes packets."""
+    return in_main_table(_text(root / "proc/net/route"), _text(root / "proc/net/ipv6_route"), bridges)
 
 
 def numa_nodes(root: Path = Path("/")) -> Mapping[int, str]:

@@ -437,6 +437,10 @@ def port_protocol(text: str) -> Protocol:
         raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error
 
 
+UNREPAIRED = "not repaired: "
+"""The beginning of `Repair.what` for what only an operator can repair."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Repair:
     """A repair of the network of `tasks`; `what` is its description in the log and in task events."""

@@ -7,7 +7,7 @@ from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links, sysctls
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import LeaseState, Repair
+from solo5_systemd.network.model import UNREPAIRED, LeaseState, Repair
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
@@ -39,8 +39,12 @@ class Repairs:
         done, self._done = self._done, []
         return done
 
+    def report(self, repair: Repair) -> None:
+        """Log and record a repair, or what only an operator can repair."""
+        self._add(repair.tasks, repair.what)
+
     def _add(self, tasks: Sequence[TaskName], what: str) -> None:
-        _log.warning("network repaired: %s", what)
+        _log.warning("network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
         self._done.append(Repair(tasks=tasks, what=what))
         self._store.record_repair(self._done[-1])
 

@@ -21,10 +21,12 @@ from solo5_systemd.network.links import AddressWatch, LinkWatch
 from solo5_systemd.network.model import GuestNames, IpAddress, NicRequest, PortRequest, Reservation, with_limits
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.network.routes import RouteWatch
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
+from solo5_systemd.networkd.overtaken import OvertakenNetworks
 from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
 
@@ -82,6 +84,9 @@ class Networkd:
         self._rules_changed = False
         self._links_changed: frozenset[str] | None = frozenset()
         self._gateway_removed = False
+        self._overtaken = OvertakenNetworks()
+        self._route_watch = RouteWatch()
+        self._routes_changed = False
         self._units = units
         self._servers = servers
         self._servers_lock = asyncio.Lock()
@@ -148,6 +153,12 @@ class Networkd:
             address_watch = stack.enter_context(closing(AddressWatch()))
             loop.add_reader(address_watch.fileno(), self._on_addresses, address_watch)
             stack.callback(loop.remove_reader, address_watch.fileno())
+            stack.enter_context(closing(self._route_watch))
+            loop.add_reader(self._route_watch.fileno(), self._on_routes)
+            stack.callback(loop.remove_reader, self._route_watch.fileno())
+            self._watch_routes()
+            if self._state.host.leases.records:
+                self._check_routes_soon()
             if not self._state.host.repairs.owns_tables:
                 ruleset_watch = stack.enter_context(closing(RulesetWatch()))
                 loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
@@ -230,6 +241,7 @@ class Networkd:
         else:
             await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
         await self._work(self._state.end_release, task)
+        self._watch_routes()
 
     async def _serve_dhcp(self) -> None:
         """Start, restart and stop the DHCP servers as the attached tasks need them.
@@ -345,6 +357,9 @@ class Networkd:
             except Solo5Error as error:
                 log_about(task_service(task), f"the network of task {task} cannot be attached: {error}")
                 raise
+        self._watch_routes()
+        if self._overtaken.any:  # and this guest perhaps as well
+            self._check_routes_soon()
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
@@ -389,6 +404,8 @@ class Networkd:
 
     def _on_links(self, watch: LinkWatch) -> None:
         changed = watch.changed()
+        if self._overtaken.any:  # IPv4 routes end without a message with their link
+            self._check_routes_soon()
         if changed is not None and not any(map(self._state.host.repairs.is_expected, changed)):
             return  # taps of released tasks, or links of other programs
         if changed is None or self._links_changed is None:
@@ -402,6 +419,19 @@ class Networkd:
         if removed is None or any(map(self._state.host.bridges.is_gateway, removed)):
             self._gateway_removed = True
             self._wake.set()
+
+    def _on_routes(self) -> None:
+        self._route_watch.drain()
+        self._check_routes_soon()
+
+    def _check_routes_soon(self) -> None:
+        self._routes_changed = True
+        self._wake.set()
+
+    def _watch_routes(self) -> None:
+        """Watch routes within the ranges of the present networks; called when these may have changed."""
+        own = [network for network in self._state.host.networks() if network.join is None]
+        self._route_watch.watch([each for network in own for each in (network.ipv4, network.ipv6) if each is not None])
 
     async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
         for task in unfinished:
@@ -444,8 +474,16 @@ class Networkd:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, self._links_changed = self._links_changed, frozenset()
                 await self._work(self._state.host.repairs.repair_changed, changed)
+            if self._routes_changed:
+                self._routes_changed = False
+                await self._work(self._check_routes)
         except Solo5Error as error:
             _log.error("network repair failed: %s", error)
+
+    def _check_routes(self) -> None:
+        host = self._state.host
+        for repair in self._overtaken.check(host.networks(), host.leases.records):
+            host.repairs.report(repair)
 
     async def _emit_repairs(self) -> None:
         if self._state.has_repairs:
@@ -462,6 +500,7 @@ class Networkd:
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
+        self._routes_changed |= self._overtaken.any
         await self._work(self._state.host.bind_missing_ports)
         await self._work(self._state.repair_others)
         try:

@@ -6,6 +6,7 @@ import pytest
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.names import NetworkName
+from solo5_systemd.network.overtaken import ForeignRoute, Overtaken
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 
 HOST = Host(
@@ -103,3 +104,12 @@ def test_what_networks_open_is_shown() -> None:
     ):
         [found] = [it for it in facts(replace(HOST, networks=networks)) if it.name == "networks"]
         assert found == Fact(name="networks", value=value)
+
+
+def test_a_route_that_takes_packets_for_guests_is_named_with_its_remedy() -> None:
+    route = ForeignRoute(prefix=IPv4Network("10.88.5.0/24"), link="wg0")
+    taken = Overtaken(bridge="solo5-default", inside=IPv4Network("10.88.0.0/16"), route=route)
+    found = fact("routes", replace(GOOD, overtaken=(taken,)))
+    assert found.verdict is Verdict.LIMITED
+    assert found.value == "route 10.88.5.0/24 of link wg0 takes packets for guests of 10.88.0.0/16"
+    assert "ip -4 route add 10.88.5.0/25 dev solo5-default && " in found.advice

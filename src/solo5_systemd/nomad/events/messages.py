@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from solo5_systemd.engine.task import Preflight
-from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
@@ -114,8 +114,8 @@ def ready_again(evidence: str, seconds: float) -> TaskEvent:
 
 
 def network_repaired(what: str) -> TaskEvent:
-    """Return the event of a repair of the task's network by solo5-networkd."""
-    return TaskEvent(message=f"Network repaired: {what}")
+    """Return the event of a repair of the task's network by solo5-networkd, or of what it cannot repair."""
+    return TaskEvent(message=f"Network {what}" if what.startswith(UNREPAIRED) else f"Network repaired: {what}")
 
 
 def signal_not_sent(signal: str) -> TaskEvent:
