@@ -16,11 +16,13 @@ PREFIX_LIFETIME_S = 10 * 365 * 86400
 extend that of an address that it has: it would remove the address for a moment at the end.
 """
 
-RA_INTERVAL_S, ROUTER_LIFETIME_S = 60, 9000
-"""The interval of unsolicited router advertisements, and the time for which a guest then has its default route. A guest
-that solicits has an advertisement at once, but MirageOS solicits once only, and that may be lost. The lifetime is the
-longest one of RFC 4861.
+RA_INTERVAL_S = 60
+"""Between unsolicited router advertisements. A guest that solicits has one at once, but MirageOS solicits once only, and
+that may be lost.
 """
+
+ROUTER_LIFETIME_S = 9000
+"""For which a guest has its default route after an advertisement: the longest one of RFC 4861."""
 
 HOSTS, OPTIONS = "hosts", "options"
 """The directories of dnsmasq's entries and options, one file for each tap."""

@@ -100,8 +100,9 @@ def test_the_event_names_route_guests_and_remedy() -> None:
     guests = [IPv4Address(f"10.88.5.{number}") for number in range(7, 12)]
     what = sentence(NetworkName("default"), BRIDGE, INSIDE, VPN, guests)
     assert what.startswith(
-        f"{UNREPAIRED}route 10.88.5.0/24 of link wg0 takes the packets for 10.88.5.7, 10.88.5.8, 10.88.5.9 and 2 others "
-        "of network default. Until the next boot, this gives them back: ip -4 route add 10.88.5.0/25 dev solo5-default && "
+        f"{UNREPAIRED}route 10.88.5.0/24 of link wg0 takes the packets for 10.88.5.7, 10.88.5.8, 10.88.5.9 and 2 "
+        "others of network default. Until the next boot, this gives them back: ip -4 route add 10.88.5.0/25 dev "
+        "solo5-default && "
     )
     assert what.endswith("keep the other program out of 10.88.0.0/16, or set another range as network.default.ipv4")
     shown = str(ForeignRoute(prefix=IPv4Network("0.0.0.0/0"), link="ts0", table=52))
