@@ -17,8 +17,8 @@ extend that of an address that it has: it would remove the address for a moment 
 """
 
 RA_INTERVAL_S = 60
-"""Between unsolicited router advertisements. A guest that solicits has one at once, but MirageOS solicits once only, and
-that may be lost.
+"""Between unsolicited router advertisements. A guest that solicits has one at once, but MirageOS solicits once only,
+and that may be lost.
 """
 
 ROUTER_LIFETIME_S = 9000
