@@ -66,18 +66,15 @@ class KernelGuest:
         found: list[dict[str, Any]] = json.loads(self.run("ip", "-j", "-6", "route", "show", "default"))
         return found
 
-    def pings(self, address: IPv6Address, *options: str) -> bool:
-        """Return whether an address replies to a ping within a second."""
-        done = subprocess.run(
-            ["nsenter", "-t", str(self._holder.pid), "-n", "ping", "-6", "-c1", "-W1", *options, str(address)],
-            capture_output=True,
-            check=False,
-        )
+    async def pings(self, address: IPv6Address, *options: str) -> bool:
+        """Return whether an address replies to a ping within a second; meanwhile, frames are copied."""
+        command = ["nsenter", "-t", str(self._holder.pid), "-n", "ping", "-6", "-c1", "-W1", *options, str(address)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
         return done.returncode == 0
 
     async def until_pinged(self, address: IPv6Address, *options: str) -> None:
         async with asyncio.timeout(20):
-            while not await asyncio.to_thread(self.pings, address, *options):
+            while not await self.pings(address, *options):
                 pass
 
     def _copy(self, source: int, target: int) -> None:
