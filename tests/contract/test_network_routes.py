@@ -199,6 +199,9 @@ def test_the_kernel_drops_messages_of_routes_elsewhere(vpn: str, tmp_path: Path)
         run("ip", "route", "add", "10.0.0.0/8", "dev", vpn)
         run("ip", "rule", "add", "to", "10.88.0.0/16", "lookup", "52")
         assert heard() == 1
+        watch.watch([*inside.subnets(new_prefix=24), *inside6.subnets(new_prefix=72)])
+        run("ip", "route", "add", "10.88.251.0/24", "dev", vpn)
+        assert heard() == 1, "with more networks than a filter has room for"
         watch.watch([])
         run("ip", "route", "delete", "10.88.250.0/24", "dev", vpn)
         assert heard() == 0

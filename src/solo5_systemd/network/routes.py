@@ -53,7 +53,11 @@ class RouteWatch(NetlinkSocket):
             (is_type(kind), *_within(each)) for each in self._ranges for kind in (_RTM_NEWROUTE, _RTM_DELROUTE)
         ]
         kinds += [(is_type(kind),) for kind in (_RTM_NEWRULE, _RTM_DELRULE)] if kinds else []
-        self.receive_only(*map(tuple, kinds))
+        try:
+            self.receive_only(*map(tuple, kinds))
+        except OSError:  # more networks than a filter has room for, of net.core.optmem_max: all routes are received
+            changes = (_RTM_NEWROUTE, _RTM_DELROUTE, _RTM_NEWRULE, _RTM_DELRULE)
+            self.receive_only(*([is_type(kind)] for kind in changes))
 
     def drain(self) -> None:
         """Receive and forget all messages. To be called when readable."""
