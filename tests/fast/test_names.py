@@ -12,6 +12,7 @@ from solo5_systemd.names import (
     network_service,
     outcome_target,
     task_name,
+    task_namespace,
     task_of_unit,
     task_scope,
     task_service,
@@ -84,3 +85,7 @@ def test_a_task_is_found_again_from_its_unit(task: TaskName) -> None:
 )
 def test_a_unit_that_is_no_tasks_has_no_task(unit: str) -> None:
     assert task_of_unit(unit) is None
+
+
+def test_a_tasks_own_namespace_is_one_of_ip_netns() -> None:
+    assert task_namespace(TaskName("web")) == "/run/netns/solo5-web"
