@@ -76,7 +76,7 @@ class Machine:
     @cached_property
     def disks(self) -> "Disks":
         """The disks."""
-        from solo5_systemd.block.backing_files import ImageFiles
+        from solo5_systemd.storage.backing_files import ImageFiles
 
         return ImageFiles(lambda: self._settings().task_uids)
 
@@ -131,8 +131,8 @@ class Machine:
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.block.backing_files import common_owner
-    from solo5_systemd.block.owner import given_disk, reclaim_disk
+    from solo5_systemd.storage.backing_files import common_owner
+    from solo5_systemd.storage.owner import given_disk, reclaim_disk
 
     reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
 

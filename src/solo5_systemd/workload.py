@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.model import DiskRequest
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, ok, sh, systemctl
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import PROPERTIES, UNIT, unit_path
@@ -26,6 +25,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_service
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
 from solo5_systemd.wiring import connect
 from solo5_systemd.workload import Workload

@@ -13,9 +13,9 @@ from solo5_systemd.names import TaskName, device_name, network_name, task_name
 from solo5_systemd.unit.log_fields import label
 
 if TYPE_CHECKING:
-    from solo5_systemd.block.model import DiskRequest
     from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import NicRequest
+    from solo5_systemd.storage.model import DiskRequest
     from solo5_systemd.workload import Publish, StopSignal
 
 # Types of values are imported where a value is parsed, for startup time: `--help` takes none.
@@ -292,7 +292,7 @@ def disk(text: str) -> "DiskRequest":
     Raises:
         InvalidRequestError: malformed.
     """
-    from solo5_systemd.block.model import DiskRequest
+    from solo5_systemd.storage.model import DiskRequest
 
     name, equals, rest = text.partition("=")
     path, comma, size = rest.rpartition(_SECTOR_SIZE) if _SECTOR_SIZE in rest else (rest, "", "")

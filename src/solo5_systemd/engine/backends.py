@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
-from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage, Target
@@ -28,6 +27,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState

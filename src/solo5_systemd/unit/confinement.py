@@ -17,8 +17,8 @@ Left out, with the reason:
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.properties import Property, unit_property
 from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.network.model import Lease
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.workload import MIB
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import (
@@ -24,6 +23,7 @@ from solo5_systemd.names import (
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.confinement import confinement, setpriv_command
 from solo5_systemd.unit.log_fields import (
     DNS,

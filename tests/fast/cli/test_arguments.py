@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.workload import Publish, StopSignal
 
 SERVICE = DeviceName("service")

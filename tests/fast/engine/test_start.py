@@ -15,7 +15,6 @@ from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.images import stored
 from tests.support.fakes.tasks import started as described
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Started
 from solo5_systemd.errors import (
@@ -33,6 +32,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, Workload

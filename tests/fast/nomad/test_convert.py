@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, NetworkName, UnitKind
@@ -22,6 +21,7 @@ from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
 

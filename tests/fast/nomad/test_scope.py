@@ -18,7 +18,6 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import NoCallbacks, Started
 from solo5_systemd.errors import HostError, NotFoundError
@@ -28,6 +27,7 @@ from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
 

@@ -1,8 +1,8 @@
 import pytest
 from tests.support.fakes.images import disk, manifest
 
-from solo5_systemd.block.model import Disk
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.confinement import IMAGES, ROOT, SYSTEM_CALLS, confinement
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 

@@ -5,12 +5,12 @@ import pytest
 from tests.support.fakes.images import SHA256, stored
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender

@@ -14,7 +14,6 @@ from tests.support.fakes.relay import FakeRelay
 from tests.support.fakes.steps import Steps
 from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
-from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Endpoints
@@ -37,6 +36,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender

@@ -1,9 +1,9 @@
 """Images that were taken and read, of any manifest that a test needs."""
 
-from solo5_systemd.block.model import Disk
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.tender import Tender
 
 SHA256 = "5" * 64

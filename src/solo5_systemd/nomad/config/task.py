@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-from solo5_systemd.block.model import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
@@ -21,6 +20,7 @@ from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import UNLIMITED, rate
+from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE
 from solo5_systemd.unit.log_fields import labels
 
 

@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from solo5_systemd.block.model import DiskRequest
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, TaskName, task_name
 from solo5_systemd.network.model import NicRequest
@@ -20,6 +19,7 @@ from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property

@@ -1,9 +1,9 @@
 import pytest
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.block.model import Disk, DiskRequest, check_distinct, check_size, sector_size
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.model import Disk, DiskRequest, check_distinct, check_size, sector_size
 
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:

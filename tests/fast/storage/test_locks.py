@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.block.locks import lock, remove_stale
-from solo5_systemd.block.model import Disk
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import lock, remove_stale
+from solo5_systemd.storage.model import Disk
 
 
 def disk(name: str, *identity: int) -> Disk:
@@ -69,8 +69,8 @@ def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(loc
 RACE = """
 import sys
 from pathlib import Path
-from solo5_systemd.block.locks import lock
-from solo5_systemd.block.model import Disk
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.errors import TakenError
 sys.stdin.readline()
 try:

@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from solo5_systemd.block.file_access import Credentials, may_write
+from solo5_systemd.storage.file_access import Credentials, may_write
 
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 NOBODY = 0xFFFFFFFF

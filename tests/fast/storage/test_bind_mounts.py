@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.block.backing_files import ImageFiles, check_bound, reopen
-from solo5_systemd.block.bind_mounts import BindMounts
-from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError, StartError
 from solo5_systemd.files.procfs import identity, is_exposed
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.backing_files import ImageFiles, check_bound, reopen
+from solo5_systemd.storage.bind_mounts import BindMounts
+from solo5_systemd.storage.model import BoundDisks, Disk
 
 
 def bind(source: str, target: str) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.block.bind_mounts import BindMounts
-from solo5_systemd.block.file_access import Credentials, may_write
-from solo5_systemd.block.locks import LOCKS, lock, remove_stale
-from solo5_systemd.block.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.block.owner import check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.files.procfs import identity, is_exposed, open_in_thread, open_path, path_of
 from solo5_systemd.sanitize import is_plain_path
 from solo5_systemd.settings.model import TASK_UIDS
+from solo5_systemd.storage.bind_mounts import BindMounts
+from solo5_systemd.storage.file_access import Credentials, may_write
+from solo5_systemd.storage.locks import LOCKS, lock, remove_stale
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.storage.owner import check_owner, check_single_link, give, is_in_allocation
 
 USER = "solo5"
 

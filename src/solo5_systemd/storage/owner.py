@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.block.locks import LOCKS, lock
-from solo5_systemd.block.model import SECTOR_SIZE, Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.procfs import identity, is_below, path_of
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import LOCKS, lock
+from solo5_systemd.storage.model import SECTOR_SIZE, Disk, DiskRequest
 
 ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR

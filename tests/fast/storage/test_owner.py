@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block import owner as module
-from solo5_systemd.block.backing_files import ImageFiles, inspect
-from solo5_systemd.block.model import Disk, DiskRequest
-from solo5_systemd.block.owner import give, given_disk
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import owner as module
+from solo5_systemd.storage.backing_files import ImageFiles, inspect
+from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.owner import give, given_disk
 
 TENDER = 990
 TASK = 70123
@@ -63,7 +63,7 @@ def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestErro
 
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     """Make the user that runs the tests stand for root, or not."""
-    monkeypatch.setattr("solo5_systemd.block.owner.ROOT", os.getuid() if root else TENDER + 1)
+    monkeypatch.setattr("solo5_systemd.storage.owner.ROOT", os.getuid() if root else TENDER + 1)
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
@@ -307,7 +307,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
         def st_uid(self) -> int:
             return next(seen)
 
-    monkeypatch.setattr("solo5_systemd.block.owner.os.fstat", Status)
+    monkeypatch.setattr("solo5_systemd.storage.owner.os.fstat", Status)
     reclaim_disk(of, tmp_path, owner, lock_timeout=60.0)
     os.close(held)
     assert syscalls == []
@@ -322,4 +322,4 @@ def _at_sleep(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
             slept.set()
             act()
 
-    monkeypatch.setattr("solo5_systemd.block.owner.time.sleep", sleep)
+    monkeypatch.setattr("solo5_systemd.storage.owner.time.sleep", sleep)

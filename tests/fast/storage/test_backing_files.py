@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.block.backing_files import ImageFiles, inspect, reopen
-from solo5_systemd.block.locks import lock
-from solo5_systemd.block.model import Disk, DiskRequest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.backing_files import ImageFiles, inspect, reopen
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk, DiskRequest
 
 DEVICE = os.makedev(254, 7)
 

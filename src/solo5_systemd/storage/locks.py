@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from solo5_systemd.block.model import Disk, check_distinct
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.storage.model import Disk, check_distinct
 
 LOCKS = Path("/run/solo5/disks")
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.block.model import BoundDisks, Disk
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import identity
+from solo5_systemd.storage.model import BoundDisks, Disk
 
 DIRECTORY = Path("/run/solo5/binds")
 PID1_ROOT = "/proc/1/root"
