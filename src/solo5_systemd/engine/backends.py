@@ -82,6 +82,12 @@ class Disks(Protocol):
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check the file and its sector size, and return the disk."""
 
+    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
+        """Create the file of a disk unless there is one; return the disk, and whether this call has created it."""
+
+    async def unmake(self, request: DiskRequest, disk: Disk) -> None:
+        """Remove a file that `make` has created, unless another task has it by now."""
+
     async def lock(self, disks: Sequence[Disk]) -> int:
         """Lock every disk exclusively, and return the one file descriptor that holds the locks until its last close."""
 

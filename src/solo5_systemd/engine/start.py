@@ -32,7 +32,7 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
@@ -147,6 +147,19 @@ FindImage = Callable[[Workload], Awaitable[StoredImage]]
 """A function that returns the stored image of a workload."""
 
 
+@dataclass(kw_only=True)
+class _Made:
+    """The plan of a start with all its disks.
+
+    Attributes:
+        plan: of the start.
+        used: the tender was executed: what it may have written is kept.
+    """
+
+    plan: Plan
+    used: bool = False
+
+
 class _NameTakenError(TakenError):
     """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
 
@@ -193,14 +206,17 @@ class Starter:
             Solo5Error: it did not start.
         """
         async with (
-            self._prepared(workload, progress) as plan,
-            self._bound(plan.disks) as disks,
+            self._prepared(workload, progress) as prepared,
+            self._made(prepared) as made,
+            self._bound(made.plan.disks) as disks,
         ):
+            plan = made.plan
             unit = replace(plan, parts=replace(plan.parts, disks=disks)).unit
             async with self._files(plan, unit.name) as files, self._attached(plan.reservation):
                 progress.on_step("starting its unit")
                 seen = [(disk, sandbox_path(disk)) for disk in plan.disks]
                 async with self._started(plan, unit, files) as begun:
+                    made.used = True
                     # Again after the start: the path of a disk can change before systemd mounts it.
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield plan.started(unit.name, begun)
@@ -211,15 +227,18 @@ class Starter:
     ) -> AsyncGenerator[Started, None]:
         """Start a scope with the process of `spawn` in it; otherwise as `service`."""
         async with (
-            self._prepared(workload, progress) as plan,
-            self._held(plan) as (image, disks, fds),
-            self._attached(plan.reservation),
+            self._prepared(workload, progress) as prepared,
+            self._made(prepared) as made,
+            self._held(made.plan) as (image, disks, fds),
+            self._attached(made.plan.reservation),
         ):
+            plan = made.plan
             progress.on_step("starting its unit")
             line = argv(replace(plan.parts, image=image, disks=disks))
             async with spawn(line, fds, plan.log_namespace) as pid:
                 unit = replace(plan, pid=pid).unit
                 async with self._started(plan, unit, UnitFiles()) as begun:
+                    made.used = True
                     yield plan.started(unit.name, begun)
 
     @asynccontextmanager
@@ -284,6 +303,50 @@ class Starter:
             await self._users.release(name)
 
     @asynccontextmanager
+    async def _made(self, plan: Plan) -> AsyncGenerator[_Made, None]:
+        """Create the files that disks lack; remove them if the block raises before the tender was executed."""
+        if all(disk.missing is None for disk in plan.disks):
+            yield _Made(plan=plan)
+            return
+        created: list[tuple[DiskRequest, Disk]] = []
+        made = _Made(plan=plan)
+        try:
+            disks = [
+                disk if disk.missing is None else await self._create(request, created)
+                for request, disk in zip(plan.parts.workload.disks, plan.disks, strict=True)
+            ]
+            made.plan = replace(plan, parts=replace(plan.parts, disks=disks))
+            yield made
+        except BaseException:
+            for request, disk in created if not made.used else ():
+                await _undo(self._disks.unmake(request, disk))
+            raise
+
+    async def _create(self, request: DiskRequest, created: list[tuple[DiskRequest, Disk]]) -> Disk:
+        """Create the file of a disk; add it to `created` if it was not there."""
+        making = asyncio.ensure_future(self._disks.make(request))
+        try:
+            disk, is_new = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # The thread goes on, and may hang in a file system: its file is removed when it returns.
+            self._undo_later(self._unmake(request, making))
+            raise
+        if is_new:
+            created.append((request, disk))
+        return disk
+
+    async def _unmake(self, request: DiskRequest, making: Awaitable[tuple[Disk, bool]]) -> None:
+        disk, is_new = await making
+        if is_new:
+            await self._disks.unmake(request, disk)
+
+    def _undo_later(self, undoing: Coroutine[object, object, None]) -> None:
+        """Undo a step of a cancelled start in the background, once its thread returns."""
+        later = asyncio.ensure_future(_undo(undoing))
+        self._undoing.add(later)
+        later.add_done_callback(self._undoing.discard)
+
+    @asynccontextmanager
     async def _bound(self, disks: Sequence[Disk]) -> AsyncGenerator[Sequence[Disk], None]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
         binding = asyncio.ensure_future(self._disks.bind(disks))
@@ -291,9 +354,7 @@ class Starter:
             bound = await asyncio.shield(binding)
         except asyncio.CancelledError:
             # The thread goes on, and may hang in a file system: its mounts are removed when it returns.
-            undoing = asyncio.ensure_future(_undo(self._unbind(binding)))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            self._undo_later(self._unbind(binding))
             raise
         try:
             yield bound.disks

@@ -6,17 +6,19 @@ import pwd
 import stat
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, StartError
+from solo5_systemd.errors import HostError, InvalidRequestError, StartError, TakenError
 from solo5_systemd.files.procfs import identity, is_exposed, open_in_thread, open_path, path_of
 from solo5_systemd.sanitize import is_plain_path
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.file_access import Credentials, may_write
 from solo5_systemd.storage.locks import LOCKS, lock, remove_stale
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, check_size, sector_size
-from solo5_systemd.storage.owner import check_owner, check_single_link, give, is_in_allocation
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, NewFile, check_size, sector_size
+from solo5_systemd.storage.new_file import create_file, find_place
+from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
 
 USER = "solo5"
 
@@ -45,6 +47,14 @@ class ImageFiles:
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
         return await asyncio.to_thread(inspect, request, self._users())
+
+    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
+        """Create the file of a disk; see the function `make`."""
+        return await asyncio.to_thread(make, request, self._users())
+
+    async def unmake(self, request: DiskRequest, disk: Disk) -> None:
+        """Remove a file that `make` has created; see the function `unmake`."""
+        await asyncio.to_thread(unmake, request, disk, self._locks)
 
     async def lock(self, disks: Sequence[Disk]) -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
@@ -96,6 +106,8 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         HostError: this process cannot open it, or `user` cannot write it.
     """
     sector = sector_size(request)
+    if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
+        return planned
     descriptor, path = _open(request)
     try:
         status = os.fstat(descriptor)
@@ -114,6 +126,83 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         filesystem=filesystem,
         exposed=is_exposed(path) or not is_plain_path(path),
     )
+
+
+def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
+    """Return the disk that a start would create; None if its file exists."""
+    check_size(request, new.size)
+    place = find_place(request)
+    try:
+        if place.exists:
+            return None
+        return Disk(
+            disk=request.disk,
+            path=place.path,
+            sector_size=sector,
+            device=None,
+            identity=(0, 0),
+            filesystem=os.fstatvfs(place.directory).f_fsid,
+            missing=new,
+        )
+    finally:
+        os.close(place.directory)
+
+
+def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> tuple[Disk, bool]:
+    """Create the file of a disk unless it exists by now, and check it as `inspect`.
+
+    The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
+
+    Args:
+        request: the requested disk.
+        users: the uids of tasks.
+        user: the owner until the disk is given to a task; root in an allocation.
+
+    Returns:
+        The disk, and whether this call has created it.
+
+    Raises:
+        Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system.
+    """
+    made = request.create is not None and _create(request, request.create, user)
+    return inspect(replace(request, create=None), users, user=user), made
+
+
+def _create(request: DiskRequest, new: NewFile, user: str) -> bool:
+    check_size(request, new.size)
+    place = find_place(request)
+    try:
+        owner = ROOT if is_in_allocation(request, place.path) else _credentials(user).user
+        return not place.exists and create_file(place.directory, Path(place.path).name, new, owner)
+    except OSError as error:
+        where = _described(request)
+        raise HostError(f"{where} cannot be created with {new.size} bytes: {error.strerror}.") from error
+    finally:
+        os.close(place.directory)
+
+
+def unmake(request: DiskRequest, disk: Disk, locks: Path = LOCKS) -> None:
+    """Remove the file that `make` has created for a disk, unless another task has it by now.
+
+    Raises:
+        HostError: it cannot be removed.
+    """
+    try:
+        held = lock([disk], directory=locks)
+    except TakenError:
+        return
+    try:
+        place = find_place(request)
+        try:
+            name = Path(place.path).name
+            if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
+                os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
+        finally:
+            os.close(place.directory)
+    except OSError as error:
+        raise HostError(f"{_described(request)} cannot be removed: {error.strerror}.") from error
+    finally:
+        os.close(held)
 
 
 def reopen(disk: Disk) -> int:

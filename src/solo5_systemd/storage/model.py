@@ -15,6 +15,19 @@ MAX_SECTOR_SIZE = 32768
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewFile:
+    """A file that a start creates where a disk has none.
+
+    Attributes:
+        size: bytes, whole sectors.
+        preallocate: allocate its blocks (fallocate(2)); False: a sparse file.
+    """
+
+    size: int
+    preallocate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class DiskRequest:
     """A BLOCK_BASIC device of a manifest, and the file or block device for it.
 
@@ -25,6 +38,7 @@ class DiskRequest:
         roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
         allocation: those of the roots with the files of the task's allocation; a file there that root owns is given to
             the task's user.
+        create: the file to create if there is none; its directory exists, below one of the roots. None: create none.
     """
 
     disk: DeviceName
@@ -32,6 +46,7 @@ class DiskRequest:
     sector_size: int | None = None
     roots: tuple[str, ...] = ()
     allocation: tuple[str, ...] = ()
+    create: NewFile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +62,7 @@ class Disk:
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
         exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
             cannot hold.
+        missing: the file to create before the disk is used; `identity` is (0, 0) until then. None: there is one.
     """
 
     disk: DeviceName
@@ -56,6 +72,7 @@ class Disk:
     identity: tuple[int, int]
     filesystem: int = 0
     exposed: bool = False
+    missing: NewFile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, Workload
@@ -548,8 +548,8 @@ async def _steps_of_a_start(job_result: str) -> list[str]:
     return machine.steps.taken
 
 
-async def _cancelled_while_it_hangs(machine: Machine) -> None:
-    task = asyncio.ensure_future(Runtime(machine.backends).start(WORKLOAD))
+async def _cancelled_while_it_hangs(machine: Machine, workload: Workload = WORKLOAD) -> None:
+    task = asyncio.ensure_future(Runtime(machine.backends).start(workload))
     await machine.steps.hanging.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -568,6 +568,67 @@ async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: boo
         for _ in range(100):
             await asyncio.sleep(0)
         assert machine.disks.bound == 0, f"cancelled in {step!r}"
+
+
+CREATING = replace(
+    WORKLOAD, disks=(DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img", create=NewFile(size=1 << 20)),)
+)
+
+
+async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_preview(
+    machine: Machine, runtime: Runtime
+) -> None:
+    plan = await runtime.preview(CREATING)
+    assert (machine.disks.files, plan.disks[0].missing) == (set(), NewFile(size=1 << 20))
+    await runtime.start(CREATING)
+    steps = machine.steps.taken
+    assert steps.index("reserve") < steps.index("make disk") < steps.index("bind disks")
+    assert machine.disks.files == {"/srv/disk.img"}
+
+
+async def test_a_file_that_is_there_is_neither_created_nor_removed(machine: Machine, runtime: Runtime) -> None:
+    machine.disks.files.add("/srv/disk.img")
+    machine.steps.errors["start unit"] = HostError("no answer.")
+    with pytest.raises(HostError):
+        await runtime.start(CREATING)
+    assert "make disk" not in machine.steps.taken
+    assert machine.disks.files == {"/srv/disk.img"}
+
+
+@pytest.mark.parametrize(
+    "step, scope",
+    [(step, False) for step in ("make disk", "lock disks", "open stderr", "attach", "start unit")]
+    + [(step, True) for step in ("make disk", "lock disks", "attach", "spawn", "start unit")],
+)
+async def test_a_created_file_is_removed_by_a_start_that_fails_before_its_tender(
+    machine: Machine, runtime: Runtime, step: str, scope: bool
+) -> None:
+    machine.steps.errors[step] = HostError("broken.")
+    start = scoped(runtime, CREATING, Spawn(machine.steps)) if scope else runtime.start(CREATING)
+    with pytest.raises(HostError, match="broken"):
+        await start
+    assert (machine.disks.files, machine.holds) == (set(), NOTHING)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
+async def test_a_created_file_is_removed_by_a_start_that_is_cancelled_before_its_tender_runs(late: bool) -> None:
+    complete = _full("done", None)
+    await Runtime(complete.backends).start(CREATING)
+    for number, step in enumerate(complete.steps.taken):
+        machine = _full("done", number, late=late)
+        await _cancelled_while_it_hangs(machine, CREATING)
+        machine.steps.go_on.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        kept = {"/srv/disk.img"} if step == "check bound disks" else set()
+        assert (machine.disks.files, machine.holds) == (kept, NOTHING), f"cancelled in {step!r}"
+
+
+async def test_what_a_tender_may_have_written_is_kept(machine: Machine, runtime: Runtime) -> None:
+    machine.steps.errors["check bound disks"] = StartError("disk storage: the started task has another file.")
+    with pytest.raises(StartError):
+        await runtime.start(CREATING)
+    assert machine.disks.files == {"/srv/disk.img"}
 
 
 async def test_a_start_whose_tender_has_another_disk_leaves_nothing(machine: Machine, runtime: Runtime) -> None:

@@ -127,10 +127,12 @@ class FakeDisks:
         bound: number of starts with bind mounts.
         seen: paths of the last `check_bound`.
         left: result of `sweep`.
+        files: created ones by path; a request with `create` has its file once it is here.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.files: set[str] = set()
         self.locks: list[int] = []
         self.bound = 0
         self.seen: tuple[str, ...] = ()
@@ -139,7 +141,22 @@ class FakeDisks:
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
-            return disk(request.disk, path=request.path)
+            there = request.path in self.files
+            return replace(disk(request.disk, path=request.path), missing=None if there else request.create)
+
+    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
+        is_new = request.path not in self.files
+        self.files.add(request.path)
+        try:
+            async with self._steps.step("make disk"):
+                return disk(request.disk, path=request.path), is_new
+        except BaseException:
+            self.files.discard(request.path)
+            raise
+
+    async def unmake(self, request: DiskRequest, disk: Disk) -> None:
+        async with self._steps.step("unmake disk"):
+            self.files.discard(request.path)
 
     async def lock(self, disks: Sequence[Disk]) -> int:
         async with self._steps.step("lock disks"):

@@ -1,0 +1,204 @@
+"""Files that a start creates: complete or absent."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import new_file
+from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import DiskRequest, NewFile
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user that runs the tests stands for user solo5 and for root."""
+    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+    monkeypatch.setattr("solo5_systemd.storage.owner.ROOT", os.getuid())
+
+
+@pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
+def unnamed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A file system with O_TMPFILE, and one without."""
+    if not request.param:
+        without_unnamed(monkeypatch)
+    return bool(request.param)
+
+
+def without_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def opened(path: str, flags: int, *words: int, dir_fd: int | None = None) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(path, flags, *words, dir_fd=dir_fd)
+
+    monkeypatch.setattr("solo5_systemd.storage.new_file.os.open", opened)
+
+
+def request(path: Path, size: int = 1 << 20, *, preallocate: bool = False, roots: tuple[str, ...] = ()) -> DiskRequest:
+    new = NewFile(size=size, preallocate=preallocate)
+    return DiskRequest(disk=DeviceName("storage"), path=str(path), create=new, roots=roots, allocation=roots)
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, preallocate: bool) -> None:
+    wanted = request(tmp_path / "disk", preallocate=preallocate)
+    planned = inspect(wanted)
+    assert (planned.missing, planned.path, planned.identity) == (wanted.create, str(tmp_path / "disk"), (0, 0))
+    assert not list(tmp_path.iterdir()), "a check creates nothing"
+    disk, is_new = make(wanted)
+    status = (tmp_path / "disk").stat()
+    assert (is_new, disk.missing, disk.identity) == (True, None, (status.st_dev, status.st_ino))
+    assert (status.st_size, status.st_mode & 0o7777, status.st_uid) == (1 << 20, 0o600, os.getuid())
+    assert (status.st_blocks * 512 >= 1 << 20) is preallocate
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+def test_a_file_that_is_there_is_checked_and_left_as_it_is(tmp_path: Path, unnamed: bool) -> None:
+    path = tmp_path / "disk"
+    path.write_bytes(b"kept".ljust(512, b"\0"))
+    assert inspect(request(path)).missing is None
+    disk, is_new = make(request(path))
+    assert (is_new, disk.missing, path.read_bytes()[:4], path.stat().st_size) == (False, None, b"kept", 512)
+
+
+def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> None:
+    directory = os.open(tmp_path, os.O_PATH)
+    try:
+        assert new_file.create_file(directory, "disk", NewFile(size=512), os.getuid(), lambda fd: None)
+        (tmp_path / "disk").write_bytes(b"first".ljust(512, b"\0"))
+        assert not new_file.create_file(directory, "disk", NewFile(size=1024), os.getuid())
+    finally:
+        os.close(directory)
+    assert (tmp_path / "disk").read_bytes()[:5] == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+@pytest.mark.parametrize("step", ["posix_fallocate", "ftruncate", "fchown", "fsync", "link"])
+def test_a_creation_that_fails_leaves_nothing(
+    tmp_path: Path, unnamed: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"solo5_systemd.storage.new_file.os.{step}", fail)
+    with pytest.raises(HostError, match=r"cannot be created with 1048576 bytes: No space left on device\.$"):
+        make(request(tmp_path / "disk", preallocate=True))
+    assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import errno, os, signal, sys
+from solo5_systemd.storage import new_file
+from solo5_systemd.storage.model import NewFile
+real = os.open
+def opened(path, flags, *words, dir_fd=None):
+    if flags & os.O_TMPFILE == os.O_TMPFILE and sys.argv[2] == "named":
+        raise OSError(errno.EOPNOTSUPP, "")
+    return real(path, flags, *words, dir_fd=dir_fd)
+os.open = opened
+setattr(os, sys.argv[3], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+new_file.create_file(real(sys.argv[1], os.O_PATH), "disk", NewFile(size=4096), os.getuid())
+"""
+
+
+@pytest.mark.parametrize("step", ["ftruncate", "fsync", "link"])
+def test_a_process_that_is_killed_leaves_no_disk(tmp_path: Path, unnamed: bool, step: str) -> None:
+    words = (str(tmp_path), "unnamed" if unnamed else "named", step)
+    environment = {**os.environ, "PYTHONPATH": "src"}
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, check=False)
+    assert done.returncode == -9
+    assert [path.name for path in tmp_path.iterdir()] == ([] if unnamed else [".disk.solo5-new"])
+    assert make(request(tmp_path / "disk"))[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"], "the next creation removes what is left"
+
+
+def test_two_processes_do_not_share_a_temporary_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_unnamed(monkeypatch)
+    with (tmp_path / ".disk.solo5-new").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(HostError, match="Resource temporarily unavailable"):
+            make(request(tmp_path / "disk"))
+    assert [path.name for path in tmp_path.iterdir()] == [".disk.solo5-new"]
+
+
+@pytest.mark.parametrize("size", [0, 511, 513])
+def test_a_size_that_no_tender_takes_is_refused_before_anything_is_created(tmp_path: Path, size: int) -> None:
+    for act in (inspect, make):
+        with pytest.raises(InvalidRequestError, match=f"has {size} bytes: expected one or more whole sectors of 512"):
+            act(request(tmp_path / "disk", size))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_directory_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="the directory of .* does not exist") as caught:
+        inspect(request(tmp_path / "none" / "disk"))
+    assert caught.value.hint == "A start creates the file of a disk, and no directory."
+
+
+@pytest.mark.parametrize("path", ["../outside/disk", "link/disk", "file/disk", "dangling", "inside/..", "/"])
+def test_no_file_is_created_outside_of_the_roots(tmp_path: Path, path: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "inside").mkdir(parents=True)
+    outside.mkdir()
+    (root / "link").symlink_to(outside)
+    (root / "dangling").symlink_to(outside / "disk")
+    (root / "file").write_bytes(b"")
+    wanted = request(root / path, roots=(str(root),))
+    for act in (inspect, make):
+        with pytest.raises(InvalidRequestError):
+            act(wanted)
+    assert not list(outside.iterdir())
+
+
+def test_a_link_inside_of_the_roots_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "link").symlink_to("inside")
+    disk, _ = make(request(tmp_path / "link" / "disk", roots=(str(tmp_path),)))
+    assert disk.path == str(tmp_path / "inside" / "disk")
+
+
+def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
+    wanted, path, locks = request(tmp_path / "disk"), tmp_path / "disk", tmp_path / "locks"
+    disk, _ = make(wanted)
+    held = lock([disk], directory=locks)
+    unmake(wanted, disk, locks)
+    assert path.exists(), "another task has it"
+    os.close(held)
+    unmake(wanted, replace(disk, identity=(disk.identity[0], disk.identity[1] + 1)), locks)
+    assert path.exists(), "another file has its name"
+    unmake(wanted, disk, locks)
+    assert not path.exists()
+    unmake(wanted, disk, locks)
+
+
+def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    wanted = request(tmp_path / "disk")
+    disk, _ = make(wanted)
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.lock", lambda *_, **__: os.open("/", os.O_PATH))
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.os.unlink", fail)
+    with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
+        unmake(wanted, disk, tmp_path / "locks")
+
+
+async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
+    disks, wanted = ImageFiles(locks=tmp_path / "locks"), request(tmp_path / "disk")
+    disk, is_new = await disks.make(wanted)
+    assert is_new
+    await disks.unmake(wanted, disk)
+    assert not (tmp_path / "disk").exists()
