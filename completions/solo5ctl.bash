@@ -1,6 +1,6 @@
 # bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
-_solo5ctl_verbs="run ps inspect logs stop kill rm wait stats metrics freeze thaw image network doctor gc"
+_solo5ctl_verbs="run ps inspect logs stop kill rm wait stats metrics freeze thaw image disk network doctor gc"
 
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
@@ -21,6 +21,11 @@ _solo5ctl_options() {
         stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
         metrics) echo "--help --textfile= --no-color -h" ;;
         freeze | thaw) echo "--help --no-color -h" ;;
+        disk) echo "--help -h" ;;
+        "disk ls") echo "--help --quiet --json --no-color -h -q" ;;
+        "disk create") echo "--help --preallocate --json --no-color -h" ;;
+        "disk resize") echo "--help --shrink --json --no-color -h" ;;
+        "disk inspect" | "disk rm" | "disk import" | "disk export") echo "--help --json --no-color -h" ;;
         network) echo "--help -h" ;;
         "network ls") echo "--help --quiet --json --no-color -h -q" ;;
         gc) echo "--help --dry-run --json --no-color -h" ;;
@@ -79,6 +84,13 @@ _solo5ctl() {
             break
         fi
     done
+    if [[ $verb == disk ]]; then
+        case ${COMP_WORDS[index + 1]-} in
+            create | ls | inspect | resize | rm | import | export)
+                ((index + 1 < COMP_CWORD)) && verb="disk ${COMP_WORDS[++index]}"
+                ;;
+        esac
+    fi
     if [[ $verb == network ]]; then
         case ${COMP_WORDS[index + 1]-} in
             ls | inspect | repairs) ((index + 1 < COMP_CWORD)) && verb="network ${COMP_WORDS[++index]}" ;;
@@ -116,6 +128,17 @@ _solo5ctl() {
         run | image) _solo5ctl_files "$current" ;;
         stop | kill | freeze | thaw | stats) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
+        disk) _solo5ctl_words "create ls inspect resize rm import export" "$current" ;;
+        "disk import")
+            (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)) && _solo5ctl_files "$current"
+            ;;
+        "disk inspect" | "disk rm" | "disk resize" | "disk export")
+            if [[ $verb == "disk export" ]] && (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
+                _solo5ctl_files "$current"
+            else
+                _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
+            fi
+            ;;
         network) _solo5ctl_words "ls inspect repairs" "$current" ;;
         "network inspect")
             _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current"

@@ -18,6 +18,9 @@ TaskName = NewType("TaskName", str)
 DeviceName = NewType("DeviceName", str)
 """A manifest device: 1–67 letters and digits, the alphabet of the tender's own option parser."""
 
+DiskName = NewType("DiskName", str)
+"""A named disk of the host: as a task name, with at most 64 characters."""
+
 NetworkName = NewType("NetworkName", str)
 """A network of the host: as a task name, with at most 32 characters."""
 
@@ -37,6 +40,7 @@ _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 # These are compiled at their first use, for startup time.
 _DEVICE = r"[A-Za-z0-9]{1,67}"
 _NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
+_DISK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _LOG_NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
 
@@ -63,6 +67,20 @@ def device_name(text: str) -> DeviceName:
     if not re.fullmatch(_DEVICE, text, re.ASCII):
         raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
     return DeviceName(text)
+
+
+def disk_name(text: str) -> DiskName:
+    """Parse the name of a named disk.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
+    if not re.fullmatch(_DISK, text, re.ASCII):
+        raise InvalidRequestError(
+            f"disk name {text!r} is not usable: expected 1 to 64 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit."
+        )
+    return DiskName(text)
 
 
 SERVICE_NIC = DeviceName("service")

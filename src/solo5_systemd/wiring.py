@@ -78,7 +78,7 @@ class Machine:
         """The disks."""
         from solo5_systemd.storage.backing_files import ImageFiles
 
-        return ImageFiles(lambda: self._settings().task_uids)
+        return ImageFiles(lambda: self._settings().task_uids, copy_mb=lambda: self._settings().disk_copy_mb)
 
     @cached_property
     def users(self) -> "Users":
@@ -131,10 +131,11 @@ class Machine:
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.storage.backing_files import common_owner
+    from solo5_systemd.storage.backing_files import owner_of
     from solo5_systemd.storage.owner import given_disk, reclaim_disk
 
-    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem), common_owner)
+    disk = given_disk(given.path, (given.device, given.inode), given.filesystem)
+    reclaim_disk(uid, disk, lambda: owner_of(given.path))
 
 
 @asynccontextmanager

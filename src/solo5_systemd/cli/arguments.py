@@ -29,7 +29,9 @@ _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
-_SECTOR_SIZE = ",sector-size="
+_NAMED_DISK = "disk:"
+_FILE_OPTIONS = ("sector-size=", "ephemeral", "ro")
+_NAMED_OPTIONS = (*_FILE_OPTIONS, "size=", "create")
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
 """A colon that is not within the brackets around an IPv6 address."""
 
@@ -44,12 +46,24 @@ def memory_size(text: str) -> int:
     Raises:
         InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
     """
+    return _size(text, "--memory")
+
+
+def disk_size(text: str) -> int:
+    """Return the bytes of a disk's size, as `memory_size`.
+
+    Raises:
+        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
+    """
+    return _size(text, "disk size")
+
+
+def _size(text: str, what: str) -> int:
     match = _SIZE.fullmatch(text)
     size = int(match[1]) * _FACTORS[match[2].upper()] if match else 0
     if not 0 < size <= LARGEST_SIZE:
         raise InvalidRequestError(
-            f"--memory {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or "
-            "1G."
+            f"{what} {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or 1G."
         )
     return size
 
@@ -287,24 +301,46 @@ def guest_hostname(text: str) -> str:
 
 
 def disk(text: str) -> "DiskRequest":
-    """Parse NAME=FILE[,sector-size=N]; FILE may contain commas and blanks.
+    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
 
     Raises:
         InvalidRequestError: malformed.
     """
-    from solo5_systemd.storage.model import DiskRequest
+    from solo5_systemd.names import disk_name
+    from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 
     name, equals, rest = text.partition("=")
-    path, comma, size = rest.rpartition(_SECTOR_SIZE) if _SECTOR_SIZE in rest else (rest, "", "")
+    is_named = rest.startswith(_NAMED_DISK)
+    path, options = _disk_options(rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS, text)
     if not equals or not path:
         raise InvalidRequestError(
-            f"--block {text!r} has no file: expected NAME=FILE[,sector-size=N], such as storage=/srv/disk.img."
+            f"--block {text!r} has no file: expected NAME=FILE or NAME=disk:DISK, such as storage=/srv/disk.img."
         )
-    return DiskRequest(
-        disk=device_name(name),
-        path=path,
-        sector_size=_integer(size, f"--block {text!r}: sector-size", 512, 32768) if comma else None,
-    )
+    sector = options.get("sector-size")
+    sector_size = None if sector is None else _integer(sector, f"--block {text!r}: sector-size", 512, 32768)
+    private = "ephemeral" in options or "ro" in options
+    if not is_named:
+        return DiskRequest(disk=device_name(name), path=path, sector_size=sector_size, private=private)
+    if ("create" in options) != ("size" in options):
+        raise InvalidRequestError(
+            f"--block {text!r} has one of create and size=SIZE: expected both, for a disk that is created if there is "
+            "none of its name."
+        )
+    create = NewFile(size=disk_size(options["size"])) if "create" in options else None
+    return named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
+
+
+def _disk_options(text: str, known: Sequence[str], whole: str) -> tuple[str, dict[str, str]]:
+    """Split options from the end of a text, since a file's name may contain commas."""
+    values: dict[str, str] = {}
+    while True:
+        rest, comma, word = text.rpartition(",")
+        key, equals, value = word.partition("=")
+        if not comma or f"{key}{equals}" not in known:
+            return text, values
+        if key in values:
+            raise InvalidRequestError(f"--block {whole!r} has {key} twice: expected it once.")
+        values[key], text = value, rest
 
 
 def unit_property(text: str) -> tuple[str, str]:

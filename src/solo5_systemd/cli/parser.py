@@ -27,6 +27,7 @@ VERBS = {
     "freeze": "freeze tasks",
     "thaw": "thaw frozen tasks",
     "image": "show the requirements of an image and whether it can run here",
+    "disk": "create, list and remove named disks",
     "network": "list and inspect networks",
     "doctor": "check this machine",
     "gc": "remove orphaned resources",

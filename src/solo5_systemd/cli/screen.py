@@ -64,6 +64,11 @@ class Screen:
         """Write an error's sentence and hint to standard error."""
         self.message(f"{error.sentence}\n{error.hint}" if error.hint else error.sentence)
 
+    def progress(self, text: str) -> None:
+        """Show a text in the place of the last one, on a terminal at standard error; empty: remove it."""
+        if self._err_is_terminal:
+            _put(self._err, f"\r\x1b[K{printable(text)}".encode())
+
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""
         return time.time_ns() // 1000

@@ -109,7 +109,11 @@ Drops = Mapping["DeviceName", Mapping[str, int]]
 """The packets of each NIC that the packet filter has dropped, by rule."""
 
 
-def task_fields(task: Task, now: int, drops: Drops | None = None) -> Iterator[tuple[str, str]]:
+Disks = Sequence[Mapping[str, str]]
+"""The disks of a task, each with `disk`, `backing`, `path` and `sha256`, as far as they are known."""
+
+
+def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks = ()) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now)
@@ -132,6 +136,10 @@ def task_fields(task: Task, now: int, drops: Drops | None = None) -> Iterator[tu
     yield from _name_service(task)
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
+    for disk in disks:
+        digest = f", SHA-256 {disk['sha256']}" if "sha256" in disk else ""
+        where = f" {disk['path']}" if "path" in disk else ""
+        yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for nic, limits in task.reservation.limits.items() if task.reservation else ():
@@ -172,7 +180,7 @@ def lease_text(lease: "Lease") -> str:
     )
 
 
-def task_json(task: Task, drops: Drops | None = None) -> dict[str, object]:
+def task_json(task: Task, drops: Drops | None = None, disks: Disks = ()) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "name": task.name,
@@ -198,6 +206,8 @@ def task_json(task: Task, drops: Drops | None = None) -> dict[str, object]:
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
     counted = {"drops": {nic: dict(rules) for nic, rules in drops.items()}} if drops else {}
+    if disks:
+        known["disks"] = [dict(disk) for disk in disks]
     return known | reservation_json(task.reservation) | counted | {"log_fields": _user_fields(task)}
 
 

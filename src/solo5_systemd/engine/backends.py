@@ -27,7 +27,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -82,14 +82,17 @@ class Disks(Protocol):
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check the file and its sector size, and return the disk."""
 
-    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
-        """Create the file of a disk unless there is one; return the disk, and whether this call has created it."""
+    async def make(self, request: DiskRequest) -> MadeDisk:
+        """Create the file of a disk unless there is one, or make a private disk."""
+
+    async def release(self, made: MadeDisk) -> None:
+        """Remove what a private disk needs during the start only; the task keeps its disk."""
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created, unless another task has it by now."""
 
-    async def lock(self, disks: Sequence[Disk]) -> int:
-        """Lock every disk exclusively, and return the one file descriptor that holds the locks until its last close."""
+    async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
+        """Lock every disk exclusively for a task, and return the one descriptor that has the locks until its close."""
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of tasks that have ended."""

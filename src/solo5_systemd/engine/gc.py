@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 
+def _kind(path: str) -> str:
+    return "bind mounts of disks" if path.startswith("/run/solo5/binds/") else "private disk"
+
+
 class Collector:
     """The garbage collection of tasks' resources.
 
@@ -38,7 +42,7 @@ class Collector:
         images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
         return (
             *map(str, found),
-            *(f"bind mounts of disks {path}: left by a start that was killed" for path in mounts),
+            *(f"{_kind(path)} {path}: left by a start that was killed" for path in mounts),
             *kept,
             *(f"image {sha256}" for sha256 in images),
         )

@@ -32,7 +32,7 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
@@ -304,41 +304,51 @@ class Starter:
 
     @asynccontextmanager
     async def _made(self, plan: Plan) -> AsyncGenerator[_Made, None]:
-        """Create the files that disks lack; remove them if the block raises before the tender was executed."""
-        if all(disk.missing is None for disk in plan.disks):
+        """Make the disks that preflight has planned.
+
+        A file that is created stays, unless the block raises before the tender was executed. The names of private disks
+        are removed when the block ends: the unit has its own mounts of them by then.
+        """
+        if not any(disk.planned for disk in plan.disks):
             yield _Made(plan=plan)
             return
-        created: list[tuple[DiskRequest, Disk]] = []
+        new: list[tuple[DiskRequest, MadeDisk]] = []
         made = _Made(plan=plan)
         try:
             disks = [
-                disk if disk.missing is None else await self._create(request, created)
+                await self._make(request, new) if disk.planned else disk
                 for request, disk in zip(plan.parts.workload.disks, plan.disks, strict=True)
             ]
             made.plan = replace(plan, parts=replace(plan.parts, disks=disks))
             yield made
         except BaseException:
-            for request, disk in created if not made.used else ():
-                await _undo(self._disks.unmake(request, disk))
+            for request, each in new if not made.used else ():
+                await _undo(self._remove(request, each))
             raise
+        finally:
+            for _, each in new:
+                await _undo(self._disks.release(each))
 
-    async def _create(self, request: DiskRequest, created: list[tuple[DiskRequest, Disk]]) -> Disk:
-        """Create the file of a disk; add it to `created` if it was not there."""
+    async def _make(self, request: DiskRequest, new: list[tuple[DiskRequest, MadeDisk]]) -> Disk:
+        """Make a disk, and add it to `new`."""
         making = asyncio.ensure_future(self._disks.make(request))
         try:
-            disk, is_new = await asyncio.shield(making)
+            made = await asyncio.shield(making)
         except asyncio.CancelledError:
-            # The thread goes on, and may hang in a file system: its file is removed when it returns.
+            # The thread goes on, and may hang in a file system: what it makes is removed when it returns.
             self._undo_later(self._unmake(request, making))
             raise
-        if is_new:
-            created.append((request, disk))
-        return disk
+        new.append((request, made))
+        return made.disk
 
-    async def _unmake(self, request: DiskRequest, making: Awaitable[tuple[Disk, bool]]) -> None:
-        disk, is_new = await making
-        if is_new:
-            await self._disks.unmake(request, disk)
+    async def _unmake(self, request: DiskRequest, making: Awaitable[MadeDisk]) -> None:
+        made = await making
+        await self._remove(request, made)
+        await self._disks.release(made)
+
+    async def _remove(self, request: DiskRequest, made: MadeDisk) -> None:
+        if made.created:
+            await self._disks.unmake(request, made.disk)
 
     def _undo_later(self, undoing: Coroutine[object, object, None]) -> None:
         """Undo a step of a cancelled start in the background, once its thread returns."""
@@ -377,7 +387,7 @@ class Starter:
             held.append(await self._images.open(plan.image))
             image = replace(plan.image, path=f"/proc/self/fd/{held[-1]}")
             if plan.disks:
-                held.append(await self._disks.lock(plan.disks))
+                held.append(await self._disks.lock(plan.disks, plan.name))
                 await self._give(plan.disks, plan.parts.user)
             for disk in plan.disks:
                 held.append(await self._disks.open(disk))
@@ -391,7 +401,9 @@ class Starter:
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the user the owner of the disks, which are locked."""
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
-        await self._users.record_disks(user, [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in disks])
+        lasting = [disk for disk in disks if not disk.is_private]
+        given = [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in lasting]
+        await self._users.record_disks(user, given)
         for disk in disks:
             await self._disks.change_owner(disk, user)
 
@@ -556,7 +568,7 @@ class Starter:
         fds: list[int] = []
         try:
             if plan.disks:
-                fds.append(await self._disks.lock(plan.disks))
+                fds.append(await self._disks.lock(plan.disks, plan.name))
                 await self._give(plan.disks, plan.parts.user)
             stdin = fds[0] if fds else None
             fds.append(await self._console.open_stderr(unit, await self.journald(plan.log_namespace)))
@@ -698,6 +710,8 @@ def _effective_request(
         disks=len(workload.disks),
         ports=len({(port.host_ip, port.host_port) for port in ports}),  # TCP and UDP of one port count once
         image=image.size,
+        named_disks={disk.disk: disk.name for disk in workload.disks if disk.name is not None},
+        new_disk=max((disk.create.size for disk in workload.disks if disk.create is not None), default=0),
     )
 
 

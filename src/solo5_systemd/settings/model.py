@@ -2,6 +2,7 @@
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
+disk_copy_mb = 1024
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 log_namespace = "solo5"   # default: the host's journal
@@ -62,6 +63,7 @@ TASK_UIDS = range(61184, 65520)
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 
 IMAGE_STORE_MB = 8192
+DISK_COPY_MB = 1024
 """MiB of disk space for all stored images."""
 
 _LINK_MAX = 15
@@ -177,12 +179,14 @@ class Settings:
     """All settings.
 
     Attributes:
+        disk_copy_mb: MiB of data that are copied for a private disk where file systems share no blocks.
         reserved_ports: first and last port of each range that no task can publish.
         log_namespace: journal namespace of consoles; empty: the host's journal.
     """
 
     tender_paths: tuple[str, ...] = TENDER_PATHS
     image_store_mb: int = IMAGE_STORE_MB
+    disk_copy_mb: int = DISK_COPY_MB
     task_uids: range = TASK_UIDS
     reserved_ports: tuple[tuple[int, int], ...] = ()
     log_namespace: str = ""
@@ -219,7 +223,9 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 
 def _parse(fields: Fields) -> Settings:
-    fields.allow("tender_paths", "image_store_mb", "task_uids", "reserved_ports", "log_namespace", "network")
+    fields.allow(
+        "tender_paths", "image_store_mb", "disk_copy_mb", "task_uids", "reserved_ports", "log_namespace", "network"
+    )
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -230,6 +236,7 @@ def _parse(fields: Fields) -> Settings:
     return Settings(
         tender_paths=paths,
         image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
+        disk_copy_mb=fields.integer("disk_copy_mb", DISK_COPY_MB, low=0, high=1 << 30),
         task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
         reserved_ports=_reserved(fields),
         log_namespace=fields.parsed("log_namespace", log_namespace, ""),

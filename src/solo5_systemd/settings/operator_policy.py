@@ -5,10 +5,11 @@ A request is checked after defaults, the plugin's configuration and the image's 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.names import DeviceName, DiskName, NetworkName
 
 _MIB = 1 << 20
 _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."
@@ -27,6 +28,8 @@ class Policy:
         disks: largest number of disks.
         ports: largest number of published host ports, counted once for all protocols.
         image: largest size of the image in bytes.
+        named_disks: patterns of named disks (fnmatch(3)), one of which each must match; None: any.
+        new_disk: largest size in bytes of a disk that a start creates.
     """
 
     networks: tuple[NetworkName, ...] = ()
@@ -37,6 +40,8 @@ class Policy:
     disks: int | None = None
     ports: int | None = None
     image: int | None = None
+    named_disks: tuple[str, ...] | None = None
+    new_disk: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,8 @@ class EffectiveRequest:
         disks: number of disks.
         ports: number of published host ports.
         image: size of the image in bytes.
+        named_disks: those of the task that are named disks.
+        new_disk: size in bytes of the largest disk that may have to be created; 0: none.
     """
 
     unit: str
@@ -62,6 +69,8 @@ class EffectiveRequest:
     disks: int = 0
     ports: int = 0
     image: int = 0
+    named_disks: Mapping[DeviceName, DiskName] = field(default_factory=dict)
+    new_disk: int = 0
 
 
 def check(policy: Policy, request: EffectiveRequest) -> None:
@@ -87,6 +96,13 @@ def _refusals(policy: Policy, request: EffectiveRequest) -> Iterator[InvalidRequ
             "The operator sets it in plugin.solo5.config.allowed_tenders.",
         )
     yield from _too_much(policy, request)
+    for disk, name in request.named_disks.items():
+        if policy.named_disks is not None and not any(fnmatchcase(name, each) for each in policy.named_disks):
+            yield InvalidRequestError(
+                f"disk {disk}: named disk {name!r} is not allowed on this node: expected one that matches "
+                f"{' or '.join(policy.named_disks) or 'a pattern, and there is none'}.",
+                "The operator sets the patterns in plugin.solo5.config.allowed_disks.",
+            )
     for nic, network in request.nics.items():
         if policy.networks and network not in policy.networks:
             yield InvalidRequestError(
@@ -108,6 +124,7 @@ def _too_much(policy: Policy, request: EffectiveRequest) -> Iterator[InvalidRequ
         ("the number of disks", request.disks, policy.disks, ""),
         ("the number of ports", request.ports, policy.ports, ""),
         ("the size of the image in bytes", request.image, policy.image, ""),
+        ("the size of a new disk in bytes", request.new_disk, policy.new_disk, ""),
     ):
         if ceiling is not None and value > ceiling:
             yield InvalidRequestError(

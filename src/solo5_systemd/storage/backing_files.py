@@ -9,20 +9,35 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, StartError, TakenError
-from solo5_systemd.files.procfs import identity, is_exposed, open_in_thread, open_path, path_of
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
+from solo5_systemd.files.procfs import identity, is_below, is_exposed, open_in_thread, open_path, path_of
 from solo5_systemd.sanitize import is_plain_path
-from solo5_systemd.settings.model import TASK_UIDS
+from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
 from solo5_systemd.storage.bind_mounts import BindMounts
-from solo5_systemd.storage.file_access import Credentials, may_write
-from solo5_systemd.storage.locks import LOCKS, lock, remove_stale
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, NewFile, check_size, sector_size
+from solo5_systemd.storage.copies import copy_data, share
+from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
+from solo5_systemd.storage.lock_records import LOCKS
+from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
+from solo5_systemd.storage.model import (
+    NAMED_DISKS,
+    BoundDisks,
+    Disk,
+    DiskRequest,
+    MadeDisk,
+    NewFile,
+    backing_of,
+    check_size,
+    sector_size,
+)
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
+from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
 
 USER = "solo5"
 
+COPIES = Path("/var/lib/solo5/copies")
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageFiles:
@@ -32,6 +47,8 @@ class ImageFiles:
         users: returns the uids of tasks; called for each check.
         locks: the directory of disk locks.
         mounts: the bind mounts of starts.
+        copies: the directories of private copies.
+        copy_mb: returns the MiB of data that a copy may have where it shares no blocks.
     """
 
     def __init__(
@@ -39,7 +56,11 @@ class ImageFiles:
         users: Callable[[], Container[int]] = lambda: TASK_UIDS,
         locks: Path = LOCKS,
         mounts: BindMounts | None = None,
+        copies: StartDirectories | None = None,
+        copy_mb: Callable[[], int] = lambda: DISK_COPY_MB,
     ) -> None:
+        self._copies = copies or StartDirectories(COPIES)
+        self._copy_mb = copy_mb
         self._users = users
         self._locks = locks
         self._mounts = mounts or BindMounts()
@@ -48,17 +69,27 @@ class ImageFiles:
         """Check a disk before a start; see the function `inspect`."""
         return await asyncio.to_thread(inspect, request, self._users())
 
-    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
-        """Create the file of a disk; see the function `make`."""
+    async def make(self, request: DiskRequest) -> MadeDisk:
+        """Create the file of a disk, or a private disk; see the functions `make` and `make_copy`."""
+        if request.private:
+            return await asyncio.to_thread(
+                make_copy, request, self._users(), self._copies, self._locks, self._copy_mb() << 20
+            )
         return await asyncio.to_thread(make, request, self._users())
+
+    async def release(self, made: MadeDisk) -> None:
+        """Remove the names that a private disk needs during a start only."""
+        if made.directory is not None:
+            held = StartDirectory(Path(made.directory), made.descriptor)
+            await asyncio.to_thread(self._copies.remove, held)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created; see the function `unmake`."""
         await asyncio.to_thread(unmake, request, disk, self._locks)
 
-    async def lock(self, disks: Sequence[Disk]) -> int:
+    async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
-        return await open_in_thread(lambda: lock(disks, directory=self._locks))
+        return await open_in_thread(lambda: lock(disks, directory=self._locks, task=task))
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""
@@ -87,17 +118,21 @@ class ImageFiles:
             await asyncio.to_thread(check_bound, disks, pid)
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove the bind mounts of killed starts; see `BindMounts.sweep`."""
-        return await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
+        """Remove the bind mounts and private disks of killed starts; see `BindMounts.sweep`."""
+        mounts = await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
+        return (*mounts, *await asyncio.to_thread(self._copies.sweep, dry_run=dry_run))
 
 
-def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> Disk:
+def inspect(
+    request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER, how: int = READ_WRITE
+) -> Disk:
     """Check a disk by the rules of tenders, and the permission of tasks to write it.
 
     Args:
         request: the requested disk.
         users: the uids of tasks.
         user: the user that must be able to write a disk which no task has had.
+        how: READ for a file that is only copied.
 
     Raises:
         InvalidRequestError: the path, sector size or file size breaks a rule of tenders; the file is neither regular
@@ -106,17 +141,20 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         HostError: this process cannot open it, or `user` cannot write it.
     """
     sector = sector_size(request)
+    how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned
-    descriptor, path = _open(request)
+    descriptor, path = _open(request, how)
     try:
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        _check_user(request, path, descriptor, users, user)
+        _check_user(request, path, descriptor, users, user, how)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
+    if request.private:
+        return _planned_copy(request, path, sector)
     return Disk(
         disk=request.disk,
         path=path,
@@ -125,6 +163,20 @@ def inspect(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: st
         identity=identity(status),
         filesystem=filesystem,
         exposed=is_exposed(path) or not is_plain_path(path),
+        backing=backing_of(request, is_device=block),
+    )
+
+
+def _planned_copy(request: DiskRequest, source: str, sector: int) -> Disk:
+    return Disk(
+        disk=request.disk,
+        path=f"{COPIES}/{request.disk}",
+        sector_size=sector,
+        device=None,
+        identity=(0, 0),
+        planned=True,
+        backing=backing_of(request, is_device=False),
+        source=source,
     )
 
 
@@ -142,13 +194,14 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
             device=None,
             identity=(0, 0),
             filesystem=os.fstatvfs(place.directory).f_fsid,
-            missing=new,
+            planned=True,
+            backing=backing_of(request, is_device=False),
         )
     finally:
         os.close(place.directory)
 
 
-def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> tuple[Disk, bool]:
+def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
@@ -158,14 +211,80 @@ def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str =
         users: the uids of tasks.
         user: the owner until the disk is given to a task; root in an allocation.
 
-    Returns:
-        The disk, and whether this call has created it.
-
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system.
     """
-    made = request.create is not None and _create(request, request.create, user)
-    return inspect(replace(request, create=None), users, user=user), made
+    created = request.create is not None and _create(request, request.create, user)
+    return MadeDisk(disk=inspect(replace(request, create=None), users, user=user), created=created)
+
+
+def make_copy(
+    request: DiskRequest, users: Container[int], copies: StartDirectories, locks: Path, limit: int, *, user: str = USER
+) -> MadeDisk:
+    """Make a private copy of a file, which has a name until `ImageFiles.release`.
+
+    The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
+
+    Args:
+        request: the requested disk.
+        users: the uids of tasks.
+        copies: the directories of private copies.
+        locks: the directory of disk locks.
+        limit: bytes of data that are copied if the file systems share no blocks.
+        user: as of `inspect`.
+
+    Raises:
+        Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has too much data.
+    """
+    original = inspect(replace(request, private=False, create=None), users, user=user, how=READ)
+    held = lock_shared(original, directory=locks)
+    try:
+        made = copies.make()
+        try:
+            path = made.files / request.disk
+            _copy(request, original, path, limit)
+            disk = replace(
+                _planned_copy(request, original.path, original.sector_size),
+                path=str(path),
+                identity=identity(path.stat()),
+                filesystem=os.statvfs(path).f_fsid,
+                planned=False,
+            )
+        except BaseException:
+            copies.remove(made)
+            raise
+    finally:
+        os.close(held)
+    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
+
+
+def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
+    where = _described(request)
+    found = reopen(original)
+    try:
+        source = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                status = os.fstat(source)
+                if share(source, target):
+                    return
+                data = status.st_blocks * 512
+                if data > limit:
+                    raise HostError(
+                        f"{where} has {data >> 20} MiB of data, and its file system shares no blocks with "
+                        f"{path.parents[2]}: expected at most {limit >> 20} MiB to copy for each run.",
+                        "Put both on one XFS or Btrfs, or set disk_copy_mb to more: see solo5.toml(5).",
+                    )
+                copy_data(source, target, status.st_size)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+    except OSError as error:
+        raise HostError(f"{where} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
+    finally:
+        os.close(found)
 
 
 def _create(request: DiskRequest, new: NewFile, user: str) -> bool:
@@ -261,21 +380,25 @@ def _give(disk: Disk, user: int) -> None:
         os.close(descriptor)
 
 
-def _open(request: DiskRequest) -> tuple[int, str]:
+def _open(request: DiskRequest, how: int) -> tuple[int, str]:
     """Open the file after a check of its kind and place: open(2) of a device may have effects.
 
     Returns:
         The descriptor, and the checked path: a job may rename the file at any moment.
     """
     where = _described(request)
+    if request.name is not None:
+        _check_named(request)
     found, path = open_path(where, request.path, request.roots)
     try:
-        _check_kind(request, os.fstat(found).st_mode)
+        _check_kind(request, os.fstat(found).st_mode, how)
         if is_in_allocation(request, path):
             check_single_link(request, os.fstat(found))
-        return os.open(f"/proc/self/fd/{found}", _OPEN), path  # the checked file, not what its path leads to now
+        flags = _OPEN if how == READ_WRITE else _OPEN_READ
+        return os.open(f"/proc/self/fd/{found}", flags), path  # the checked file, not what its path leads to now
     except OSError as error:
-        raise HostError(f"{where} cannot be opened for reading and writing: {error.strerror}.") from error
+        purpose = "reading and writing" if how == READ_WRITE else "reading"
+        raise HostError(f"{where} cannot be opened for {purpose}: {error.strerror}.") from error
     finally:
         os.close(found)
 
@@ -284,15 +407,37 @@ def _described(request: DiskRequest) -> str:
     return f"disk {request.disk}: {request.path!r}"
 
 
-def _check_kind(request: DiskRequest, mode: int) -> None:
+def _check_named(request: DiskRequest) -> None:
+    """Check that a named disk exists, for a sentence with its name instead of its path."""
+    try:
+        os.close(os.open(request.path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"disk {request.disk}: no disk is named {request.name!r}.",
+            f"Create it: solo5ctl disk create {request.name} SIZE",
+        ) from error
+    except OSError:
+        return  # `open_path` fails likewise, with the path
+
+
+def _check_kind(request: DiskRequest, mode: int, how: int) -> None:
+    if how == READ and not stat.S_ISREG(mode):
+        raise InvalidRequestError(
+            f"disk {request.disk}: {request.path!r} cannot be copied for one run: expected a regular file."
+        )
     if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
         raise InvalidRequestError(
             f"disk {request.disk}: {request.path!r} is no disk: expected a regular file or a block device."
         )
 
 
-def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str) -> None:
-    """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it."""
+def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str, how: int) -> None:
+    """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it.
+
+    A file that is only copied has to be readable for `user`, unless the caller may use any file of the host.
+    """
+    if how == READ and not request.roots:
+        return
     status = os.fstat(descriptor)
     credentials = _credentials(user)
     if status.st_uid in users:
@@ -304,20 +449,21 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
     acl = None
     with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if not may_write(credentials, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl):
+    if not may_open(credentials, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
+        verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
         raise HostError(
-            f"disk {request.disk}: {request.path!r} cannot be written by user {user}: expected write permission.",
-            f"Run: chown {user} {path}   or: setfacl -m u:{user}:rw {path}",
+            f"disk {request.disk}: {request.path!r} cannot be {verb} by user {user}: expected {noun} permission.",
+            f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
         )
 
 
-def common_owner(user: str = USER) -> int:
-    """Return the uid that owns reclaimed disks, and that must be able to write a disk which no task has had.
+def owner_of(path: str, user: str = USER) -> int:
+    """Return the uid that owns a reclaimed disk: root for a named disk, else that of user solo5.
 
     Raises:
         HostError: the user does not exist.
     """
-    return _credentials(user).user
+    return ROOT if is_below(path, (NAMED_DISKS,)) else _credentials(user).user
 
 
 def _credentials(user: str) -> Credentials:

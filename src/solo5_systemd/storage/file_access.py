@@ -9,7 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_READ_WRITE = 0o6
+READ = 0o4
+READ_WRITE = 0o6
 _VERSION = struct.Struct("<I")
 _ENTRY = struct.Struct("<HHI")  # tag, permissions, user or group: linux/posix_acl_xattr.h
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
@@ -23,8 +24,10 @@ class Credentials:
     groups: Collection[int]
 
 
-def may_write(credentials: Credentials, *, owner: int, group: int, mode: int, acl: bytes | None) -> bool:
-    """Return whether a process with these credentials and no capability may open a file for reading and writing.
+def may_open(
+    credentials: Credentials, *, owner: int, group: int, mode: int, acl: bytes | None, how: int = READ_WRITE
+) -> bool:
+    """Return whether a process with these credentials and no capability may open a file.
 
     Args:
         credentials: user and groups of the process.
@@ -32,18 +35,19 @@ def may_write(credentials: Credentials, *, owner: int, group: int, mode: int, ac
         group: gid of the file.
         mode: st_mode of stat(2).
         acl: the file's `system.posix_acl_access`; None without one.
+        how: READ_WRITE, or READ.
     """
     entries = _of_acl(acl) if acl else _of_mode(mode)
     if credentials.user == owner:
-        return any(map(_allows, (it for it in entries if it.tag == _USER_OBJ)))
-    mask = next((it.permissions for it in entries if it.tag == _MASK), _READ_WRITE)
+        return any(_allows(it, how) for it in entries if it.tag == _USER_OBJ)
+    mask = next((it.permissions for it in entries if it.tag == _MASK), READ_WRITE)
     limited = [it._replace(permissions=it.permissions & mask) for it in entries]
     named = [it for it in limited if it.tag == _USER and it.number == credentials.user]
     if named:
-        return any(map(_allows, named))
+        return any(_allows(it, how) for it in named)
     groups = [it for it in limited if it.tag == _GROUP and it.number in credentials.groups]
     groups += [it for it in limited if it.tag == _GROUP_OBJ and group in credentials.groups]
-    return any(map(_allows, groups or (it for it in entries if it.tag == _OTHER)))
+    return any(_allows(it, how) for it in groups or (it for it in entries if it.tag == _OTHER))
 
 
 class _Entry(NamedTuple):
@@ -52,8 +56,8 @@ class _Entry(NamedTuple):
     number: int = 0
 
 
-def _allows(entry: _Entry) -> bool:
-    return entry.permissions & _READ_WRITE == _READ_WRITE
+def _allows(entry: _Entry, how: int) -> bool:
+    return entry.permissions & how == how
 
 
 def _of_mode(mode: int) -> list[_Entry]:

@@ -3,28 +3,32 @@
 Tenders lock nothing, so that two of them would write one file. A lock is an empty file of one task, locked by flock(2),
 with a name in /run/solo5/disks for each disk. Its descriptor becomes the tender's standard input. The kernel releases
 the lock with the last process that has the descriptor; the names are stale from then on. The descriptor is read-only
-and no two tasks share a file, so a tender can do nothing with it but unlock its own disks.
+and no two tasks share a file, so a tender can do nothing with it but unlock its own disks. The file has the task's name
+and its disks as JSON, for `solo5ctl inspect` and `solo5ctl disk ls`.
+
+A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
 """
 
 import errno
 import fcntl
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked
 from solo5_systemd.storage.model import Disk, check_distinct
 
-LOCKS = Path("/run/solo5/disks")
 
-
-def lock(disks: Sequence[Disk], *, directory: Path = LOCKS) -> int:
+def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
         disks: all disks of one task.
         directory: the directory of lock files.
+        task: the name of the task; empty: none.
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
@@ -35,11 +39,25 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS) -> int:
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
+    return _guarded(directory, lambda: _lock(disks, directory, task))
+
+
+def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
+    """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
+
+    Raises:
+        TakenError: a task has the disk, and may write it.
+        HostError: the directory cannot be used.
+    """
+    return _guarded(directory, lambda: _lock_shared(disk, directory))
+
+
+def _guarded(directory: Path, act: Callable[[], int]) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        guard = _guard(directory)
+        guard = guard_of(directory)
         try:
-            return _lock(disks, directory)
+            return act()
         finally:
             os.close(guard)
     except OSError as error:
@@ -53,10 +71,10 @@ def remove_stale(directory: Path = LOCKS) -> None:
         HostError: the directory cannot be used.
     """
     try:
-        guard = _guard(directory)
+        guard = guard_of(directory)
         try:
             for name in directory.iterdir():
-                if not _is_locked(name):
+                if not is_locked(name):
                     name.unlink()
         finally:
             os.close(guard)
@@ -66,28 +84,47 @@ def remove_stale(directory: Path = LOCKS) -> None:
         raise HostError(f"disks cannot be unlocked in {directory}: {error.strerror}.") from error
 
 
-def _guard(directory: Path) -> int:
-    """Lock the directory against other callers, for the microseconds in which names are read and made."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
+    names = [directory / _name(disk) for disk in disks]
+    for disk, name in zip(disks, names, strict=True):
+        if is_locked(name):
+            raise _taken(disk)
+    record = {"task": task, "disks": [_disk_record(disk) for disk in disks]} if task else {}
+    return _linked(directory, names, json.dumps(record), fcntl.LOCK_EX)
+
+
+def _lock_shared(disk: Disk, directory: Path) -> int:
+    name = directory / _name(disk)
+    if not is_locked(name):
+        return _linked(directory, [name], "{}", fcntl.LOCK_SH)
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
-        raise
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        raise _taken(disk) from error
     return descriptor
 
 
-def _lock(disks: Sequence[Disk], directory: Path) -> int:
-    names = [directory / _name(disk) for disk in disks]
-    for disk, name in zip(disks, names, strict=True):
-        if _is_locked(name):
-            raise TakenError(
-                f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
-                "`solo5ctl ps` lists the tasks.",
-            )
-    descriptor = _make_lock_file(directory)
+def _taken(disk: Disk) -> TakenError:
+    return TakenError(
+        f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
+        "`solo5ctl ps` lists the tasks.",
+    )
+
+
+def _disk_record(disk: Disk) -> Mapping[str, str]:
+    record = {"disk": disk.disk, "backing": disk.backing, "path": disk.source or disk.path, "sha256": disk.sha256}
+    return {key: str(value) for key, value in record.items() if value}
+
+
+def _linked(directory: Path, names: Sequence[Path], content: str, how: int) -> int:
+    """Create a locked file, and give it its names."""
+    descriptor = _make_lock_file(directory, content.encode())
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, how)
         for name in names:
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)
@@ -97,29 +134,14 @@ def _lock(disks: Sequence[Disk], directory: Path) -> int:
     return descriptor
 
 
-def _make_lock_file(directory: Path) -> int:
+def _make_lock_file(directory: Path, content: bytes) -> int:
     """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
     writable = open_unnamed(directory, 0o400)
     try:
+        os.write(writable, content)
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(writable)
-
-
-def _is_locked(name: Path) -> bool:
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _name(disk: Disk) -> str:

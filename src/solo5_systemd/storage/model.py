@@ -1,17 +1,31 @@
-"""Disk requests and checked disks, with the rules of tenders for them."""
+"""Disk requests and checked disks: what is behind a disk, with the rules of tenders for it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePath
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.names import DeviceName, DiskName
 
 SECTOR_SIZE = 512
 """Default sector size in bytes, as in the tenders."""
 
 MAX_SECTOR_SIZE = 32768
 """Bytes; the tenders store it in 16 bits."""
+
+
+NAMED_DISKS = "/var/lib/solo5/disks"
+"""The directory of named disks; a file there has the name of its disk."""
+
+
+class Backing(StrEnum):
+    """What is behind a disk, as `solo5ctl inspect` shows it."""
+
+    FILE = "file"
+    DEVICE = "block device"
+    NAMED = "named disk"
+    COPY = "private copy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +53,8 @@ class DiskRequest:
         allocation: those of the roots with the files of the task's allocation; a file there that root owns is given to
             the task's user.
         create: the file to create if there is none; its directory exists, below one of the roots. None: create none.
+        name: of the named disk; None: another file.
+        private: the task gets a copy of the file for one run, so that the file is only read.
     """
 
     disk: DeviceName
@@ -47,6 +63,8 @@ class DiskRequest:
     roots: tuple[str, ...] = ()
     allocation: tuple[str, ...] = ()
     create: NewFile | None = None
+    name: DiskName | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +80,10 @@ class Disk:
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
         exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
             cannot hold.
-        missing: the file to create before the disk is used; `identity` is (0, 0) until then. None: there is one.
+        planned: the start has to make it first; `identity` is (0, 0) until then.
+        backing: what it is.
+        source: path of the file that a private copy is of; empty: none.
+        sha256: of an archive, in hexadecimal digits; empty: not known.
     """
 
     disk: DeviceName
@@ -72,7 +93,32 @@ class Disk:
     identity: tuple[int, int]
     filesystem: int = 0
     exposed: bool = False
-    missing: NewFile | None = None
+    planned: bool = False
+    backing: Backing = Backing.FILE
+    source: str = ""
+    sha256: str = ""
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether the disk exists for one run only, and ends with it."""
+        return self.backing is Backing.COPY
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeDisk:
+    """A disk that a start has made.
+
+    Attributes:
+        disk: the disk.
+        created: its file is new, and stays when the task has ended.
+        directory: of a private disk, with the names that it needs during the start; None: it needs none.
+        descriptor: has the lock of that directory; negative without one.
+    """
+
+    disk: Disk
+    created: bool = False
+    directory: PurePath | None = None
+    descriptor: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +134,59 @@ class BoundDisks:
     disks: tuple[Disk, ...]
     directory: PurePath | None = None
     descriptor: int = -1
+
+
+def named_disk(
+    disk: DeviceName,
+    name: DiskName,
+    *,
+    sector_size: int | None = None,
+    create: NewFile | None = None,
+    private: bool = False,
+    directory: str = NAMED_DISKS,
+) -> DiskRequest:
+    """Return the request for a named disk.
+
+    Args:
+        disk: the device's name in the manifest.
+        name: of the disk.
+        sector_size: in bytes; None: 512.
+        create: the disk to create if there is none of this name.
+        private: a copy for one run.
+        directory: of named disks.
+
+    Raises:
+        InvalidRequestError: it is to be created, and used as a copy only.
+    """
+    if create is not None and private:
+        raise InvalidRequestError(
+            f"disk {disk}: {name!r} is to be created, and used as a private copy only: expected one of both.",
+            "A disk that is created stays; a private copy ends with the task.",
+        )
+    return DiskRequest(
+        disk=disk,
+        path=f"{directory}/{name}",
+        sector_size=sector_size,
+        roots=(directory,),
+        allocation=(directory,),
+        create=create,
+        name=name,
+        private=private,
+    )
+
+
+def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
+    """Return what is behind a disk.
+
+    Args:
+        request: the requested disk.
+        is_device: its path is that of a block device.
+    """
+    if request.private:
+        return Backing.COPY
+    if request.name is not None:
+        return Backing.NAMED
+    return Backing.DEVICE if is_device else Backing.FILE
 
 
 def sector_size(request: DiskRequest) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.procfs import identity, is_below, path_of
 from solo5_systemd.names import DeviceName
-from solo5_systemd.storage.locks import LOCKS, lock
+from solo5_systemd.storage.lock_records import LOCKS
+from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, DiskRequest
 
 ROOT = 0

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.workload import Publish, StopSignal
 
 SERVICE = DeviceName("service")
@@ -80,6 +80,15 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
     (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
     (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
+    (typed.disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
+    (typed.disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
+    (typed.disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
+    (
+        typed.disk,
+        "s=disk:web,size=1M,sector-size=4096,create",
+        named_disk(DeviceName("s"), DiskName("web"), sector_size=4096, create=NewFile(size=1 << 20)),
+    ),
+    (typed.disk_size, "64MiB", 64 << 20),
     (typed.interval, "0.1", 0.1),
     (typed.interval, "86400", 86400.0),
     (typed.unit_property, "TasksMax=32", ("TasksMax", "32")),
@@ -114,7 +123,9 @@ BAD: dict[Callable[[str], object], list[str]] = {
     ],
     typed.disk: [
         *"storage storage= =/a a/b=/a s=/a,sector-size= s=/a,sector-size=0 s=/a,sector-size=x".split(),
-        *"s=,sector-size=512 s=/a,sector-size=65536".split(),
+        *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b s=disk:a,create".split(),
+        *"s=disk:a,size=1M s=disk:a,size=0,create s=disk:a,size=1M,create,ro s=disk:a,b".split(),
+        "s=disk:a,size=1M,size=1M",
         "",
     ],
     typed.unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],

@@ -20,6 +20,7 @@ solo5ctl() {
         "ps -q") echo web ;;
         "ps -a -q") echo web; echo old ;;
         "network ls -q") echo default ;;
+        "disk ls -q") echo data ;;
     esac
 }
 """
@@ -87,6 +88,10 @@ def test_bash_offers_all_tasks(verb: str) -> None:
         (["run", "--net", "service", "="], {"default"}),
         (["run", "--net", "service", "=", "de"], {"default"}),
         (["network", "inspect", ""], {"default"}),
+        (["disk", "inspect", ""], {"data"}),
+        (["disk", "rm", "data", ""], {"data"}),
+        (["disk", "create", ""], set()),
+        (["disk", ""], {"create", "ls", "inspect", "resize", "rm", "import", "export"}),
         (["run", "-d", "--memory", "64"], {"64M"}),
     ],
 )
@@ -115,8 +120,9 @@ def zsh_section(words: str) -> str:
     verb, _, inner = words.partition(" ")
     if not verb:
         return text[text.index("\n_solo5ctl() {") :]
-    if verb == "network":
-        text = text[text.index("_solo5ctl_network() {") : text.index("_solo5ctl_verb() {")]
+    if verb in ("network", "disk"):
+        begin, end = ("network() {", "verb() {") if verb == "network" else ("disk_verb() {", "network() {")
+        text = text[text.index(f"_solo5ctl_{begin}") : text.index(f"_solo5ctl_{end}")]
         common = text[text.index("common=(") : text.index(")\n", text.index("common=("))]
         return common if not inner else common + text[text.index(f"({inner})\n") :].partition(";;")[0]
     common = text[text.index("_solo5ctl_verb() {") : text.index("case $1 in")]

@@ -20,7 +20,7 @@ from solo5_systemd.unit.placeholders import mirage, placeholders
 RESOLVER = resolver(["9.9.9.9"], ["lan"])
 MAN = Path(__file__).parents[3] / "docs" / "man"
 EVERYWHERE = {"-h", "--help", "--no-color", "--json"}
-VERBS = [words for words in PARSERS if words not in ("", "network")]
+VERBS = [words for words in PARSERS if words not in ("", "network", "disk")]
 
 
 def source(page: str) -> str:

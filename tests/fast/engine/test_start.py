@@ -28,11 +28,11 @@ from solo5_systemd.errors import (
 )
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
+from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, Workload
@@ -579,7 +579,7 @@ async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_pre
     machine: Machine, runtime: Runtime
 ) -> None:
     plan = await runtime.preview(CREATING)
-    assert (machine.disks.files, plan.disks[0].missing) == (set(), NewFile(size=1 << 20))
+    assert (machine.disks.files, plan.disks[0].planned) == (set(), True)
     await runtime.start(CREATING)
     steps = machine.steps.taken
     assert steps.index("reserve") < steps.index("make disk") < steps.index("bind disks")
@@ -622,6 +622,46 @@ async def test_a_created_file_is_removed_by_a_start_that_is_cancelled_before_its
             await asyncio.sleep(0)
         kept = {"/srv/disk.img"} if step == "check bound disks" else set()
         assert (machine.disks.files, machine.holds) == (kept, NOTHING), f"cancelled in {step!r}"
+
+
+PRIVATE = replace(WORKLOAD, disks=(DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img", private=True),))
+
+
+@pytest.mark.parametrize("fault", [None, "lock disks", "attach", "start unit", "check bound disks"])
+async def test_a_private_disk_has_its_name_until_the_unit_has_it(
+    machine: Machine, runtime: Runtime, fault: str | None
+) -> None:
+    if fault is not None:
+        machine.steps.errors[fault] = HostError("broken.")
+    with pytest.raises(HostError, match="broken") if fault is not None else nullcontext():
+        await runtime.start(PRIVATE)
+    assert "make disk" in machine.steps.taken
+    assert (machine.disks.private, machine.disks.files) == (set(), set())
+    assert [disks for disks in machine.users.disks.values() if disks] == [], "it has no record: it ends with its task"
+
+
+async def test_a_cancelled_start_leaves_no_private_disk() -> None:
+    machine = _full("done", None)
+    machine.steps.hang_on, machine.steps.late = "make disk", True
+    await _cancelled_while_it_hangs(machine, PRIVATE)
+    machine.steps.go_on.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (machine.disks.private, machine.holds) == (set(), NOTHING)
+
+
+async def test_named_disks_are_checked_against_the_policy(machine: Machine, runtime: Runtime) -> None:
+    named = named_disk(DeviceName("storage"), DiskName("web-1"), create=NewFile(size=2 * MIB))
+    workload = replace(WORKLOAD, disks=(named,))
+    for policy, words in (
+        (Policy(named_disks=()), "named disk 'web-1' is not allowed on this node: expected one that matches a pattern"),
+        (Policy(named_disks=("db-*", "w")), "expected one that matches db-\\* or w"),
+        (Policy(new_disk=MIB), "the size of a new disk in bytes is 2097152: expected at most 1048576"),
+    ):
+        with pytest.raises(InvalidRequestError, match=words):
+            await runtime.start(replace(workload, policy=policy))
+    assert not CHANGES & set(machine.steps.taken)
+    await runtime.start(replace(workload, policy=Policy(named_disks=("web-*",), new_disk=2 * MIB)))
 
 
 async def test_what_a_tender_may_have_written_is_kept(machine: Machine, runtime: Runtime) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
+from solo5_systemd.cli.arguments import disk_size
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, UnitKind
+from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.network.model import MacAddress, NicRequest
+from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
@@ -21,7 +23,7 @@ from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
 
@@ -69,7 +71,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
         description="Nomad task shop/front/web",
-        policy=Policy(units=(UnitKind.SERVICE,), image=256 * MIB),
+        policy=Policy(units=(UnitKind.SERVICE,), image=256 * MIB, named_disks=(), new_disk=1024 * MIB),
     )
 
 
@@ -346,6 +348,7 @@ def test_what_the_operator_permits_is_checked_with_the_image() -> None:
         PLUGIN,
         networks=(lab, dmz),
         allowed_tenders=(Target.HVT,),
+        allowed_disks=("web-*",),
         ceilings=Ceilings(memory_mb=64, nics=2, blocks=1, ports=3, image_mb=8),
     )
     made = workload(task_config(memory_mb=65, unit="scope"), plugin)
@@ -358,7 +361,30 @@ def test_what_the_operator_permits_is_checked_with_the_image() -> None:
         disks=1,
         ports=3,
         image=8 * MIB,
+        named_disks=("web-*",),
+        new_disk=1024 * MIB,
     )
+
+
+def test_named_disks_and_copies_are_in_the_workload() -> None:
+    made = workload(
+        task_config(
+            block={
+                "data": {"disk": "web-1", "size": "64M", "create": True},
+                "golden": {"disk": "web-0", "read_only": True, "sector_size": 4096},
+                "file": {"source": "local/disk", "ephemeral": True},
+            }
+        )
+    )
+    data, golden, file = made.disks
+    assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=NewFile(size=64 * MIB))
+    assert golden == named_disk(DeviceName("golden"), DiskName("web-0"), sector_size=4096, private=True)
+    assert (file.private, file.name) == (True, None)
+
+
+@pytest.mark.parametrize(("text", "size"), [("512", 512), ("64K", 64 << 10), ("1g", 1 << 30), ("2TiB", 2 << 40)])
+def test_sizes_are_those_of_solo5ctl(text: str, size: int) -> None:
+    assert schema.size(text) == size == disk_size(text)
 
 
 def test_labels_are_fields_beside_nomads() -> None:

@@ -10,6 +10,7 @@ from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
 CONFIGURATION = "machine/nomad/test_configuration.py"
 DEFAULTS = f"{CONFIGURATION}::test_defaults_hold_where_the_job_leaves_an_option_out"
+NAMED_DISKS = "machine/nomad/test_disks.py::test_named_disks_are_those_that_the_operator_allows"
 REFUSALS = f"{CONFIGURATION}::test_ceilings_networks_and_allowed_properties_refuse"
 NETWORK = f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks"
 NAME_SERVERS = f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests"
@@ -60,6 +61,7 @@ SHOWN: Mapping[str, str] = {
     "allowed_properties": REFUSALS,
     "allowed_units": REFUSALS,
     "allowed_tenders": REFUSALS,
+    "allowed_disks": NAMED_DISKS,
     "defaults.tender": DEFAULTS,
     "defaults.unit": LEFT,
     "defaults.logging": DEFAULTS,
@@ -71,6 +73,7 @@ SHOWN: Mapping[str, str] = {
     "ceilings.blocks": REFUSALS,
     "ceilings.ports": REFUSALS,
     "ceilings.image_mb": REFUSALS,
+    "ceilings.disk_mb": NAMED_DISKS,
     "gc.enabled": LEFT,
     "gc.interval": REMOVED,
     "gc.image_age": REMOVED,

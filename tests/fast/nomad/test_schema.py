@@ -120,7 +120,7 @@ def test_every_key_that_is_read_is_in_the_schema(
         assert set(known) == keys
 
 
-def test_what_a_job_must_say_is_the_image_and_each_disks_source() -> None:
+def test_what_a_job_must_say_is_the_image() -> None:
     required = {spec.Attr.name for spec in nested(TASK) if spec.Attr.required}
-    assert required == {"unikernel", "source"}
+    assert required == {"unikernel"}
     assert not [spec for spec in nested(PLUGIN) if spec.Attr.required]

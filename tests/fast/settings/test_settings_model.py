@@ -79,8 +79,8 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
     [
         (
             "tender_path = []",
-            "tender_path is not a known key: expected one of image_store_mb, log_namespace, network, reserved_ports, "
-            "task_uids, tender_paths.",
+            "tender_path is not a known key: expected one of disk_copy_mb, image_store_mb, log_namespace, network, "
+            "reserved_ports, task_uids, tender_paths.",
         ),
         ('task_uids = "70000"', "task_uids: '70000' is not a range of user IDs"),
         ('task_uids = "61300-61200"', "task_uids: '61300-61200' is not a range of user IDs"),

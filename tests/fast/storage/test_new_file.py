@@ -56,11 +56,12 @@ def request(path: Path, size: int = 1 << 20, *, preallocate: bool = False, roots
 def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, preallocate: bool) -> None:
     wanted = request(tmp_path / "disk", preallocate=preallocate)
     planned = inspect(wanted)
-    assert (planned.missing, planned.path, planned.identity) == (wanted.create, str(tmp_path / "disk"), (0, 0))
+    assert (planned.planned, planned.path, planned.identity) == (True, str(tmp_path / "disk"), (0, 0))
     assert not list(tmp_path.iterdir()), "a check creates nothing"
-    disk, is_new = make(wanted)
+    made = make(wanted)
+    disk, is_new = made.disk, made.created
     status = (tmp_path / "disk").stat()
-    assert (is_new, disk.missing, disk.identity) == (True, None, (status.st_dev, status.st_ino))
+    assert (is_new, disk.planned, disk.identity) == (True, False, (status.st_dev, status.st_ino))
     assert (status.st_size, status.st_mode & 0o7777, status.st_uid) == (1 << 20, 0o600, os.getuid())
     assert (status.st_blocks * 512 >= 1 << 20) is preallocate
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
@@ -69,9 +70,9 @@ def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, pre
 def test_a_file_that_is_there_is_checked_and_left_as_it_is(tmp_path: Path, unnamed: bool) -> None:
     path = tmp_path / "disk"
     path.write_bytes(b"kept".ljust(512, b"\0"))
-    assert inspect(request(path)).missing is None
-    disk, is_new = make(request(path))
-    assert (is_new, disk.missing, path.read_bytes()[:4], path.stat().st_size) == (False, None, b"kept", 512)
+    assert not inspect(request(path)).planned
+    made = make(request(path))
+    assert (made.created, made.disk.planned, path.read_bytes()[:4], path.stat().st_size) == (False, False, b"kept", 512)
 
 
 def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> None:
@@ -121,7 +122,7 @@ def test_a_process_that_is_killed_leaves_no_disk(tmp_path: Path, unnamed: bool, 
     done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, check=False)
     assert done.returncode == -9
     assert [path.name for path in tmp_path.iterdir()] == ([] if unnamed else [".disk.solo5-new"])
-    assert make(request(tmp_path / "disk"))[1]
+    assert make(request(tmp_path / "disk")).created
     assert [path.name for path in tmp_path.iterdir()] == ["disk"], "the next creation removes what is left"
 
 
@@ -166,13 +167,13 @@ def test_no_file_is_created_outside_of_the_roots(tmp_path: Path, path: str) -> N
 def test_a_link_inside_of_the_roots_is_followed(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to("inside")
-    disk, _ = make(request(tmp_path / "link" / "disk", roots=(str(tmp_path),)))
-    assert disk.path == str(tmp_path / "inside" / "disk")
+    made = make(request(tmp_path / "link" / "disk", roots=(str(tmp_path),)))
+    assert made.disk.path == str(tmp_path / "inside" / "disk")
 
 
 def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
     wanted, path, locks = request(tmp_path / "disk"), tmp_path / "disk", tmp_path / "locks"
-    disk, _ = make(wanted)
+    disk = make(wanted).disk
     held = lock([disk], directory=locks)
     unmake(wanted, disk, locks)
     assert path.exists(), "another task has it"
@@ -189,7 +190,7 @@ def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     wanted = request(tmp_path / "disk")
-    disk, _ = make(wanted)
+    disk = make(wanted).disk
     monkeypatch.setattr("solo5_systemd.storage.backing_files.lock", lambda *_, **__: os.open("/", os.O_PATH))
     monkeypatch.setattr("solo5_systemd.storage.backing_files.os.unlink", fail)
     with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
@@ -198,7 +199,7 @@ def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
     disks, wanted = ImageFiles(locks=tmp_path / "locks"), request(tmp_path / "disk")
-    disk, is_new = await disks.make(wanted)
-    assert is_new
-    await disks.unmake(wanted, disk)
+    made = await disks.make(wanted)
+    assert made.created
+    await disks.unmake(wanted, made.disk)
     assert not (tmp_path / "disk").exists()

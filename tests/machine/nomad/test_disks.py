@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import DATA, Agent
+from tests.machine.nomad.agent import DATA, USUAL, Agent
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -202,3 +202,57 @@ def test_disk_that_is_replaced_during_a_start_is_not_used(
         assert "was replaced during the start" in refusal(alloc)
     (DATA / "disk.img").unlink()
     assert not list(Path("/run/solo5/binds").iterdir())
+
+
+NAMED = Path("/var/lib/solo5/disks")
+
+
+@pytest.fixture
+def allowing(agent: Agent) -> Iterator[Agent]:
+    """The agent, whose jobs may use disks `web-*` of 2 MiB."""
+    agent.stop()
+    agent.configure(USUAL + 'allowed_disks = ["web-*"]\nceilings {\n  disk_mb = 2\n}\n')
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+    yield agent
+    agent.stop()
+    agent.configure(USUAL)
+    agent.start()
+    for path in NAMED.iterdir():
+        path.unlink()
+
+
+def named(disk: str, *words: str) -> str:
+    args = ", ".join(f'"{word}"' for word in words)
+    return f'unikernel = "{GUESTS}/disk.spt"\nargs = [{args}]\nblock "storage" {{\n{disk}\n}}\n'
+
+
+def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs, allowing: Agent) -> None:
+    ok("solo5ctl", "disk", "create", "db-0", "1M")
+    refused = {
+        "other": ('disk = "db-0"', "named disk 'db-0' is not allowed on this node: expected one that matches web-*"),
+        "copied": ('disk = "db-0"\nephemeral = true', "is not allowed on this node"),
+        "missing": ('disk = "web-9"', "no disk is named 'web-9'"),
+        "large": ('disk = "web-8"\ncreate = true\nsize = "4M"', "the size of a new disk in bytes is 4194304: expected"),
+    }
+    for job, (disk, _) in refused.items():
+        jobs.submit(hcl(job, named(disk, "read"), kind="batch"))
+    for job, (_, words) in refused.items():
+        assert words in refusal(ended(job))
+    assert [path.name for path in NAMED.iterdir()] == ["db-0"], "nothing was created"
+    jobs.submit(hcl("first", named('disk = "web-1"\ncreate = true\nsize = "1M"', "write=kept", "read"), kind="batch"))
+    says(ended("first"), "sector 0: 'kept'")
+    eventually(lambda: (NAMED / "web-1").stat().st_uid == 0, "it is reclaimed from the task's user")
+    for job in ("one", "two"):
+        jobs.submit(hcl(job, named('disk = "web-1"\nread_only = true', "read", "write=lost", "read", "stay")))
+    for job in ("one", "two"):
+        running(job)
+        says(str(allocations(job)[0]["ID"]), "sector 0: 'lost'")
+    assert (NAMED / "web-1").read_bytes().startswith(b"kept\0")
+    assert not list(Path("/var/lib/solo5/copies").iterdir())
+
+
+def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -> None:
+    jobs.submit(hcl("closed", named('disk = "web-1"\ncreate = true\nsize = "1M"', "read"), kind="batch"))
+    assert "expected one that matches a pattern, and there is none" in refusal(ended("closed"))
+    assert not list(NAMED.iterdir())

@@ -36,7 +36,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk, backing_of
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
@@ -128,11 +128,13 @@ class FakeDisks:
         seen: paths of the last `check_bound`.
         left: result of `sweep`.
         files: created ones by path; a request with `create` has its file once it is here.
+        private: the disks that have a name for the time of a start.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.files: set[str] = set()
+        self.private: set[str] = set()
         self.locks: list[int] = []
         self.bound = 0
         self.seen: tuple[str, ...] = ()
@@ -141,24 +143,31 @@ class FakeDisks:
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
-            there = request.path in self.files
-            return replace(disk(request.disk, path=request.path), missing=None if there else request.create)
+            planned = request.private or (request.create is not None and request.path not in self.files)
+            return replace(disk(request.disk, path=request.path), planned=planned)
 
-    async def make(self, request: DiskRequest) -> tuple[Disk, bool]:
-        is_new = request.path not in self.files
-        self.files.add(request.path)
+    async def make(self, request: DiskRequest) -> MadeDisk:
+        created = not request.private and request.path not in self.files
+        (self.private if request.private else self.files).add(request.path)
+        backing = backing_of(request, is_device=False)
+        made = replace(disk(request.disk, path=request.path), backing=backing)
         try:
             async with self._steps.step("make disk"):
-                return disk(request.disk, path=request.path), is_new
+                return MadeDisk(
+                    disk=made, created=created, directory=PurePosixPath("/run") if request.private else None
+                )
         except BaseException:
-            self.files.discard(request.path)
+            (self.private if request.private else self.files).discard(request.path)
             raise
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         async with self._steps.step("unmake disk"):
             self.files.discard(request.path)
 
-    async def lock(self, disks: Sequence[Disk]) -> int:
+    async def release(self, made: MadeDisk) -> None:
+        self.private.discard(made.disk.path)
+
+    async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         async with self._steps.step("lock disks"):
             pass
         self.locks.append(os.open("/dev/null", os.O_RDONLY))

@@ -8,13 +8,24 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.names import TaskName
 
 
 def configure(parser: Parser) -> None:
     """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=True)
+
+
+def _disks(context: CommandContext, *names: "TaskName") -> "Mapping[TaskName, Disks]":
+    """Return the disks of tasks that run, as the lock files have them, which only root can read."""
+    from solo5_systemd.storage.lock_records import disks_of  # imported here for startup time
+
+    return {name: disks_of(name) if context.root else () for name in names}
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -26,12 +37,13 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         tasks = [await engine.task(name) for name in arguments.names]
         limited = any(task.reservation and task.reservation.limits for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
+        disks = _disks(context, *arguments.names)
         if arguments.json:
-            context.screen.json([task_json(task, drops.get(task.name, {})) for task in tasks])
+            context.screen.json([task_json(task, drops.get(task.name, {}), disks[task.name]) for task in tasks])
         else:
             now = context.screen.now()
-            texts = (fields(list(task_fields(task, now, drops.get(task.name, {})))) for task in tasks)
-            context.screen.write("\n".join(texts))
+            pairs = (task_fields(task, now, drops.get(task.name, {}), disks[task.name]) for task in tasks)
+            context.screen.write("\n".join(fields(list(each)) for each in pairs))
         return 0
 
     return context.query(command)

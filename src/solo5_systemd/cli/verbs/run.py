@@ -105,8 +105,9 @@ def _add_workload_options(parser: Parser) -> None:
         help="host name for {hostname} in ARGs (default: the task's name)",
     )  # fmt: skip
     parser.add_argument(
-        "--block", metavar="NAME=FILE[,sector-size=N]", type=typed.disk, action="append", default=[],
-        help="connect a disk of the image to a file or block device",
+        "--block", metavar="NAME=FILE|disk:DISK[,OPTION...]", type=typed.disk, action="append", default=[],
+        help="connect a disk of the image to a file, block device or named disk; OPTION: sector-size=N, ephemeral, ro; "
+        "of a named disk: size=SIZE,create",
     )  # fmt: skip
 
 

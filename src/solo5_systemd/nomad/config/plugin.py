@@ -1,5 +1,6 @@
 """The plugin configuration, `plugin "solo5" { config { … } }`, decoded and checked."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ IMAGE_MB = 256
 """The default ceiling of an image's size. Unikernels have a few MiB, the largest some fifty."""
 
 
+DISK_MB = 1024
+"""The default ceiling of the size of a disk that a job has created."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
     """The `ceilings` block: the most that a job may ask for; None: no ceiling."""
@@ -59,6 +64,7 @@ class Ceilings:
     blocks: int | None = None
     ports: int | None = None
     image_mb: int = IMAGE_MB
+    disk_mb: int = DISK_MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +121,7 @@ class PluginConfig:
         allowed_properties: unit properties that a job may set.
         allowed_units: unit types that a job may choose; a scope has no sandbox by systemd.
         allowed_tenders: tenders that a job may choose; empty: any.
+        allowed_disks: patterns of the named disks that a job may use; empty: none.
         defaults: the `defaults` block.
         ceilings: the `ceilings` block.
         gc: the `gc` block.
@@ -134,6 +141,7 @@ class PluginConfig:
     allowed_properties: tuple[str, ...] = TIGHTENING
     allowed_units: tuple[UnitKind, ...] = (UnitKind.SERVICE,)
     allowed_tenders: tuple[Target, ...] = ()
+    allowed_disks: tuple[str, ...] = ()
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
     gc: GcConfig = field(default_factory=GcConfig)
@@ -168,6 +176,7 @@ def plugin_config(data: bytes) -> PluginConfig:
         allowed_properties=_property_names(fields),
         allowed_units=choices(fields, "allowed_units", UnitKind) or (UnitKind.SERVICE,),
         allowed_tenders=choices(fields, "allowed_tenders", Target),
+        allowed_disks=_disk_patterns(fields),
         defaults=_defaults(fields.table("defaults")),
         ceilings=_ceilings(fields.table("ceilings")),
         gc=_gc(fields.table("gc")),
@@ -245,6 +254,19 @@ def _property_names(fields: Fields) -> tuple[str, ...]:
         if name not in SETTABLE:
             raise fields.wrong("allowed_properties", name, f"some of {', '.join(sorted(SETTABLE))}")
     return names
+
+
+_DISK_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,64}", re.ASCII)
+
+
+def _disk_patterns(fields: Fields) -> tuple[str, ...]:
+    patterns = fields.texts("allowed_disks", ())
+    for pattern in patterns:
+        if not _DISK_PATTERN.fullmatch(pattern):
+            raise fields.wrong(
+                "allowed_disks", pattern, 'names of disks, with * and ?, such as allowed_disks = ["web-*"]'
+            )
+    return patterns
 
 
 def _defaults(fields: Fields) -> Defaults:

@@ -92,7 +92,7 @@ DEFAULTS = table(
     assignments("properties"),
 )
 
-CEILINGS = table(*(attribute(name, NUMBER) for name in ("memory_mb", "nics", "blocks", "ports", "image_mb")))
+CEILINGS = table(*(attribute(name, NUMBER) for name in ("memory_mb", "nics", "blocks", "ports", "image_mb", "disk_mb")))
 
 FORGOTTEN_TASKS = table(
     attribute("enabled", BOOLEAN),
@@ -123,6 +123,7 @@ PLUGIN = table(
     attribute("allowed_properties", TEXTS),
     attribute("allowed_units", TEXTS),
     attribute("allowed_tenders", TEXTS),
+    attribute("allowed_disks", TEXTS),
     block("defaults", DEFAULTS),
     block("ceilings", CEILINGS),
     block("gc", GC),
@@ -140,7 +141,15 @@ NIC = table(
     attribute("rate", TEXTS),
 )
 
-DISK = table(attribute("source", TEXT, required=True), attribute("sector_size", NUMBER))
+DISK = table(
+    attribute("source", TEXT),
+    attribute("disk", TEXT),
+    attribute("size", TEXT),
+    attribute("create", BOOLEAN),
+    attribute("ephemeral", BOOLEAN),
+    attribute("read_only", BOOLEAN),
+    attribute("sector_size", NUMBER),
+)
 
 READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "deadline", "interval", "on_loss")))
 
@@ -201,6 +210,23 @@ def _word(fields: Fields, key: str, text: str, words: type[E], such_as: str) -> 
     except ValueError as error:
         known = ", ".join(f'"{word}"' for word in words)
         raise fields.wrong(key, text, f"one of {known}, such as {such_as}") from error
+
+
+_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
+_SIZE_MAX = (1 << 63) - 1
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size such as `64M`; suffixes K, M, G and T are powers of 1024, as in solo5ctl(1).
+
+    Raises:
+        ValueError: it is malformed, zero or too large; the message has the expected form.
+    """
+    match = _SIZE.fullmatch(text)
+    found = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ") if match else 0
+    if not 0 < found <= _SIZE_MAX:
+        raise ValueError(f"{text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M")
+    return found
 
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import MAX_DEVICES, Target
-from solo5_systemd.names import DeviceName, NetworkName, UnitKind, device_name, network_name
+from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind, device_name, disk_name, network_name
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, ipv6_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
@@ -47,11 +47,22 @@ class NicOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskOptions:
-    """A `block` block. `sector_size`: in bytes; None: the default."""
+    """A `block` block.
+
+    Attributes:
+        source: path of a file or block device; empty for a named disk.
+        name: of a named disk.
+        sector_size: in bytes; None: the default.
+        size: of the named disk that is created if there is none, in bytes; None: none is created.
+        private: a private copy for one run (`ephemeral`, `read_only`).
+    """
 
     disk: DeviceName
-    source: str
+    source: str = ""
+    name: DiskName | None = None
     sector_size: int | None = None
+    size: int | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +221,38 @@ def _limits(fields: Fields) -> Limits:
 
 def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
     fields.allow(*schema.names(schema.DISK))
-    size = fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE) if fields.has("sector_size") else None
-    return DiskOptions(disk=name, source=fields.text("source"), sector_size=size)
+    options = DiskOptions(
+        disk=name,
+        source=fields.text("source", ""),
+        name=fields.parsed("disk", disk_name) if fields.has("disk") else None,
+        sector_size=_sector_size(fields),
+        size=fields.parsed("size", schema.size) if fields.has("size") else None,
+        private=_is_private(fields),
+    )
+    create = fields.boolean("create", default=False)
+    if bool(options.source) == (options.name is not None):
+        what = "both source and disk" if options.source else "neither source nor disk"
+        raise InvalidRequestError(
+            f"{fields.where} has {what}: expected one of them.",
+            'Write block "NAME" { source = "local/disk.img" } or block "NAME" { disk = "data" }.',
+        )
+    if create is not (options.size is not None) or (create and options.name is None):
+        raise InvalidRequestError(
+            f"{fields.where} has only some of disk, create = true and size: expected all of them for a named disk that "
+            "is created if there is none, or disk alone."
+        )
+    return options
+
+
+def _sector_size(fields: Fields) -> int | None:
+    if not fields.has("sector_size"):
+        return None
+    return fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE)
+
+
+def _is_private(fields: Fields) -> bool:
+    flags = [fields.boolean(key, default=False) for key in ("ephemeral", "read_only")]
+    return any(flags)
 
 
 def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:

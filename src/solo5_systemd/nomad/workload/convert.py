@@ -19,7 +19,7 @@ from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property
@@ -202,6 +202,8 @@ def policy(plugin: PluginConfig) -> Policy:
         disks=ceilings.blocks,
         ports=ceilings.ports,
         image=_bytes(ceilings.image_mb),
+        named_disks=plugin.allowed_disks,
+        new_disk=_bytes(ceilings.disk_mb),
     )
 
 
@@ -271,12 +273,17 @@ def _nic(nic: NicOptions) -> NicRequest:
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     own, shared = task_directory(task), shared_directory(task)
     for disk in options.disks:
+        if disk.name is not None:
+            create = None if disk.size is None else NewFile(size=disk.size)
+            yield named_disk(disk.disk, disk.name, sector_size=disk.sector_size, create=create, private=disk.private)
+            continue
         yield DiskRequest(
             disk=disk.disk,
             path=host_path(f'block "{disk.disk}".source', disk.source, task),
             sector_size=disk.sector_size,
             roots=(own, shared, *plugin.block_paths),
             allocation=(own, shared),
+            private=disk.private,
         )
 
 

@@ -1,0 +1,247 @@
+"""`solo5ctl disk`: creates, lists and removes named disks."""
+
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli.arguments import disk_size
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.render import fields, moment, size, span, table
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.names import disk_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
+
+HEADER = ("NAME", "SIZE", "ALLOCATED", "TASK", "LAST USED")
+
+EPILOG = """\
+SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk is used by its name:
+
+  solo5ctl disk create data 64M
+  solo5ctl run --block storage=disk:data web.hvt
+"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the options."""
+    parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export ..."
+    parser.epilog = EPILOG
+    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="disk_verb", parser_class=Parser)
+    create = _add(verbs, "create", "create a disk of zeros", _create)
+    _add_name(create)
+    create.add_argument("size", metavar="SIZE", type=disk_size, help="size of the disk, such as 64M")
+    create.add_argument("--preallocate", action="store_true", help="allocate all blocks now (default: sparse)")
+    ls = _add(verbs, "ls", "list disks", _list)
+    ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
+    inspect = _add(verbs, "inspect", "show details of disks", _inspect)
+    inspect.add_argument("names", metavar="NAME", nargs="+", type=disk_name, help="name of a disk")
+    resize = _add(verbs, "resize", "change the size of a disk that no task has", _resize)
+    _add_name(resize)
+    resize.add_argument("size", metavar="SIZE", type=disk_size, help="new size, such as 128M")
+    resize.add_argument("--shrink", action="store_true", help="permit a smaller size, which loses the disk's end")
+    remove = _add(verbs, "rm", "remove disks that no task has", _remove)
+    remove.add_argument("names", metavar="NAME", nargs="+", type=disk_name, help="name of a disk")
+    importing = _add(verbs, "import", "create a disk with the content of a file", _import)
+    _add_name(importing)
+    importing.add_argument("file", metavar="FILE", help="file with the content; '-': standard input")
+    export = _add(verbs, "export", "write the content of a disk that no task has to a new file", _export)
+    _add_name(export)
+    export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
+
+
+def _add(verbs: "object", name: str, summary: str, act: "Callable[[Namespace, CommandContext], int]") -> Parser:
+    parser: Parser = verbs.add_parser(  # type: ignore[attr-defined]  # argparse names its class with an underscore
+        name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
+    )
+    parser.add_output_options(json=True)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _add_name(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", type=disk_name, help="name of the disk")
+
+
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl disk` and return the exit status."""
+    if not context.root:
+        raise HostError("this verb requires root.", "Run it with sudo.")
+    act: Callable[[Namespace, CommandContext], int] = arguments.act
+    return act(arguments, context)
+
+
+def _disks() -> "NamedDisks":
+    from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
+
+    return NamedDisks()
+
+
+def _create(arguments: Namespace, context: CommandContext) -> int:
+    made = _disks().create(arguments.name, arguments.size, preallocate=arguments.preallocate)
+    return _print_one(made, arguments, context)
+
+
+def _resize(arguments: Namespace, context: CommandContext) -> int:
+    return _print_one(_disks().resize(arguments.name, arguments.size, shrink=arguments.shrink), arguments, context)
+
+
+def _print_one(disk: "NamedDisk", arguments: Namespace, context: CommandContext) -> int:
+    if arguments.json:
+        context.screen.json(_json(disk))
+    else:
+        context.screen.write(f"{disk.name}\n")
+    return 0
+
+
+def _list(arguments: Namespace, context: CommandContext) -> int:
+    disks = _disks().all()
+    if arguments.json:
+        context.screen.json([_json(disk) for disk in disks])
+    elif arguments.quiet:
+        context.screen.write("".join(f"{disk.name}\n" for disk in disks))
+    else:
+        now = context.screen.now()
+        context.screen.write(table(HEADER, [_row(disk, now) for disk in disks]))
+    return 0
+
+
+def _row(disk: "NamedDisk", now: int) -> tuple[str, ...]:
+    used = "now" if disk.task is not None else f"{span((now - disk.used) / 1_000_000)} ago"
+    return disk.name, size(disk.size), size(disk.allocated), _holder(disk), used
+
+
+def _holder(disk: "NamedDisk") -> str:
+    """Return the task that has a disk, `(in use)` for a reader, or nothing."""
+    return "" if disk.task is None else disk.task or "(in use)"
+
+
+def _inspect(arguments: Namespace, context: CommandContext) -> int:
+    disks = [_disks().get(name) for name in arguments.names]
+    if arguments.json:
+        context.screen.json([_json(disk) for disk in disks])
+    else:
+        context.screen.write("\n".join(fields(_fields(disk)) for disk in disks))
+    return 0
+
+
+def _fields(disk: "NamedDisk") -> list[tuple[str, str]]:
+    return [
+        ("Name", disk.name),
+        ("File", disk.path),
+        ("Size", f"{size(disk.size)} ({disk.size} bytes)"),
+        ("Allocated", size(disk.allocated)),
+        ("Task", _holder(disk)),
+        ("Last used", moment(disk.used)),
+    ]
+
+
+def _json(disk: "NamedDisk") -> dict[str, object]:
+    document: dict[str, object] = {
+        "name": disk.name,
+        "path": disk.path,
+        "size": disk.size,
+        "allocated": disk.allocated,
+        "last_used": moment(disk.used),
+        "in_use": disk.task is not None,
+    }
+    return document | ({"task": disk.task} if disk.task else {})
+
+
+def _remove(arguments: Namespace, context: CommandContext) -> int:
+    disks = _disks()
+    for name in arguments.names:
+        disks.remove(name)
+        if not arguments.json:
+            context.screen.write(f"{name}\n")
+    if arguments.json:
+        context.screen.json(list(arguments.names))
+    return 0
+
+
+def _import(arguments: Namespace, context: CommandContext) -> int:
+    source = _opened(arguments.file, os.O_RDONLY, 0) if arguments.file != "-" else os.dup(sys.stdin.fileno())
+    try:
+        progress = Progress(_total(source), context)
+        disk, sha256 = _disks().import_(arguments.name, source, progress)
+        progress.end()
+    finally:
+        os.close(source)
+    if arguments.json:
+        context.screen.json(_json(disk) | {"sha256": sha256})
+    else:
+        context.screen.write(f"{sha256}  {disk.name}\n")
+    return 0
+
+
+def _export(arguments: Namespace, context: CommandContext) -> int:
+    disks, to_stdout = _disks(), arguments.file == "-"
+    if to_stdout and arguments.json:
+        raise InvalidRequestError("--json and FILE - are mutually exclusive: standard output has the disk.")
+    disk = disks.get(arguments.name)
+    target = os.dup(sys.stdout.fileno()) if to_stdout else _opened(arguments.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        progress = Progress(disk.size, context)
+        sha256 = disks.export(arguments.name, target, progress)
+        progress.end()
+    except BaseException:
+        if not to_stdout:
+            os.unlink(arguments.file)  # noqa: PTH108 - as it was opened
+        raise
+    finally:
+        os.close(target)
+    if arguments.json:
+        context.screen.json(_json(disk) | {"sha256": sha256})
+    else:
+        line = f"{sha256}  {disk.name}"
+        context.screen.message(line) if to_stdout else context.screen.write(f"{line}\n")
+    return 0
+
+
+def _opened(path: str, flags: int, mode: int = 0o600) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, mode)
+    except FileExistsError as error:
+        raise TakenError(
+            f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another."
+        ) from error
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path!r} does not exist.") from error
+    except OSError as error:
+        raise HostError(f"{path!r} cannot be opened: {error.strerror}.") from error
+
+
+def _total(source: int) -> int:
+    """Return the size of a regular file; 0 for a pipe."""
+    return os.fstat(source).st_size
+
+
+class Progress:
+    """The progress of a copy on standard error, if that is a terminal.
+
+    Args:
+        total: bytes; 0: unknown.
+        context: of the verb.
+    """
+
+    def __init__(self, total: int, context: CommandContext) -> None:
+        self._total = total
+        self._screen = context.screen
+        self._shown = ""
+
+    def __call__(self, done: int) -> None:
+        """Show the bytes that are done."""
+        percent = f" of {size(self._total)} ({100 * done // self._total} %)" if self._total else ""
+        text = f"{size(done)}{percent}"
+        if text != self._shown:
+            self._shown = text
+            self._screen.progress(text)
+
+    def end(self) -> None:
+        """End the line."""
+        if self._shown:
+            self._screen.progress("")

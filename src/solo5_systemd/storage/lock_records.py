@@ -1,0 +1,92 @@
+"""What lock files of disks contain: the task that has them, and its disks. Imports little, for `solo5ctl inspect`."""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from solo5_systemd.errors import HostError
+
+LOCKS = Path("/run/solo5/disks")
+
+RECORD_MAX = 1 << 20
+"""Bytes of a lock file that are read."""
+
+
+def holders(directory: Path = LOCKS) -> Mapping[tuple[int, int], str]:
+    """Return the locked disks by identity, each with the name of its task; empty for a reader.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    return {identity: str(record.get("task", "")) for identity, record in _records(directory).items()}
+
+
+def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
+    """Return the disks of a running task, as its lock file has them: `disk`, `backing`, `path`, `sha256`.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    for record in _records(directory).values():
+        disks = record.get("disks")
+        if record.get("task") == task and isinstance(disks, list):
+            return [{str(key): str(value) for key, value in disk.items()} for disk in disks if isinstance(disk, dict)]
+    return ()
+
+
+def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
+    found: dict[tuple[int, int], Mapping[str, object]] = {}
+    try:
+        guard = guard_of(directory)
+        try:
+            for name in directory.iterdir():
+                if is_locked(name):
+                    device, _, inode = name.name.partition("-")
+                    found[int(device, 16), int(inode, 16)] = _record(name)
+        finally:
+            os.close(guard)
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise HostError(f"the locks of disks in {directory} cannot be read: {error.strerror}.") from error
+    return found
+
+
+def _record(name: Path) -> Mapping[str, object]:
+    with suppress(ValueError), name.open("rb") as file:
+        record = json.loads(file.read(RECORD_MAX))
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def guard_of(directory: Path) -> int:
+    """Lock the directory against other callers, for the microseconds in which names are read and made."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_locked(name: Path) -> bool:
+    """Return whether a lock file is locked, shared or exclusively; the caller holds the guard."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,298 @@
+"""Named disks: files in /var/lib/solo5/disks, which only root can open while no task has them.
+
+A task's user owns the file while the task has the disk (`storage.owner`), and root afterwards. Each change takes the
+disk's lock, so that no task has the disk meanwhile.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.storage.copies import Progress, copy_data, no_progress, receive_data, send_data, share
+from solo5_systemd.storage.lock_records import LOCKS, holders
+from solo5_systemd.storage.locks import lock, lock_shared
+from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
+from solo5_systemd.storage.new_file import create_file
+
+_ROOT = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDisk:
+    """A named disk.
+
+    Attributes:
+        name: of the disk.
+        path: of its file.
+        size: bytes.
+        allocated: bytes of the file system that it takes.
+        used: microseconds since the epoch when a task last got it, wrote it or gave it back.
+        task: the task that has it; empty: a reader, or a task of an earlier version; None: it is free.
+    """
+
+    name: DiskName
+    path: str
+    size: int
+    allocated: int
+    used: int
+    task: str | None
+
+
+class NamedDisks:
+    """The named disks of this host.
+
+    Args:
+        directory: of their files.
+        locks: the directory of disk locks.
+        owner: UID of disks that no task has.
+    """
+
+    def __init__(self, directory: Path = Path(NAMED_DISKS), locks: Path = LOCKS, owner: int = _ROOT) -> None:
+        self._directory = directory
+        self._locks = locks
+        self._owner = owner
+
+    def all(self) -> tuple[NamedDisk, ...]:
+        """Return all disks, sorted by name.
+
+        Raises:
+            HostError: the directory cannot be read.
+        """
+        try:
+            names = sorted(entry.name for entry in self._directory.iterdir() if not entry.name.startswith("."))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise HostError(f"the disks in {self._directory} cannot be listed: {error.strerror}.") from error
+        held = holders(self._locks)
+        found = (self._described(DiskName(name), held) for name in names)
+        return tuple(disk for disk in found if disk is not None)
+
+    def get(self, name: DiskName) -> NamedDisk:
+        """Return one disk.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: its file cannot be read.
+        """
+        found = self._described(name, holders(self._locks))
+        if found is None:
+            raise _missing(name)
+        return found
+
+    def create(self, name: DiskName, size: int, *, preallocate: bool = False) -> NamedDisk:
+        """Create a disk of zeros.
+
+        Args:
+            name: of the disk.
+            size: bytes.
+            preallocate: allocate its blocks; False: it is sparse.
+
+        Raises:
+            InvalidRequestError: the size is zero, or not a multiple of a sector.
+            TakenError: there is a disk of this name.
+            HostError: it cannot be created, such as on a full file system.
+        """
+        _check_size(name, size)
+        self._create(name, NewFile(size=size, preallocate=preallocate))
+        return self.get(name)
+
+    def resize(self, name: DiskName, size: int, *, shrink: bool = False) -> NamedDisk:
+        """Change the size of a disk that no task has.
+
+        Args:
+            name: of the disk.
+            size: bytes.
+            shrink: permit a smaller size, which loses the end of the disk.
+
+        Raises:
+            InvalidRequestError: the size breaks a rule of tenders, or is smaller without `shrink`.
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it.
+            HostError: it cannot be changed.
+        """
+        _check_size(name, size)
+        with self._opened(name, os.O_RDWR, shared=False) as descriptor:
+            now = os.fstat(descriptor).st_size
+            if size < now and not shrink:
+                raise InvalidRequestError(
+                    f"disk {name!r} has {now} bytes: expected as many or more, since {size} would lose its end.",
+                    "To lose it: solo5ctl disk resize --shrink",
+                )
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        return self.get(name)
+
+    def remove(self, name: DiskName) -> None:
+        """Remove a disk that no task has.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it.
+            HostError: it cannot be removed.
+        """
+        with self._opened(name, os.O_RDONLY, shared=False):
+            (self._directory / name).unlink()
+
+    def import_(self, name: DiskName, source: int, progress: Progress = no_progress) -> tuple[NamedDisk, str]:
+        """Create a disk with the content of a file or pipe; holes and zeros of a pipe stay holes.
+
+        Args:
+            name: of the disk.
+            source: descriptor; of a regular file, its current position is ignored.
+            progress: called with the bytes that are done.
+
+        Returns:
+            The disk, and the SHA-256 of its content in hexadecimal digits.
+
+        Raises:
+            InvalidRequestError: the size of the content breaks a rule of tenders.
+            TakenError: there is a disk of this name.
+            HostError: it cannot be read or created.
+        """
+        status = os.fstat(source)
+        regular = stat.S_ISREG(status.st_mode)
+        if regular:
+            _check_size(name, status.st_size)
+        digest: list[str] = []
+
+        def write(target: int) -> None:
+            if regular:
+                if share(source, target):
+                    digest.append(_sha256(source, status.st_size, progress))
+                else:
+                    digest.append(copy_data(source, target, status.st_size, progress))
+                return
+            size, sha256 = receive_data(source, target, progress)
+            _check_size(name, size)
+            digest.append(sha256)
+
+        self._create(name, NewFile(size=0), write)
+        return self.get(name), digest[0]
+
+    def export(self, name: DiskName, target: int, progress: Progress = no_progress) -> str:
+        """Write the content of a disk that no task has to a file or pipe; an empty regular file gets its holes.
+
+        Returns:
+            The SHA-256 of the content, in hexadecimal digits.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it, and may write it.
+            HostError: it cannot be read, or the target cannot be written.
+        """
+        with self._opened(name, os.O_RDONLY, shared=True) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if not stat.S_ISREG(os.fstat(target).st_mode):
+                return send_data(descriptor, target, size, progress)
+            if share(descriptor, target):
+                digest = _sha256(descriptor, size, progress)
+            else:
+                digest = copy_data(descriptor, target, size, progress)
+            os.fsync(target)
+            return digest
+
+    def _create(self, name: DiskName, new: NewFile, write: Callable[[int], None] | None = None) -> None:
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                created = create_file(directory, name, new, self._owner, write)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise HostError(
+                f"disk {name!r} cannot be created in {self._directory}: {error.strerror or error}."
+            ) from error
+        if not created:
+            raise TakenError(
+                f"disk name {name!r} is taken: expected a name that no disk has.", "List them: solo5ctl disk ls"
+            )
+
+    def _described(self, name: DiskName, held: Mapping[tuple[int, int], str]) -> NamedDisk | None:
+        """Return a disk; None if it has been removed, or is no disk."""
+        path = self._directory / name
+        try:
+            disk_name(name)
+            status = path.lstat()
+        except (FileNotFoundError, InvalidRequestError):
+            return None
+        except OSError as error:
+            raise HostError(f"disk {name!r} cannot be read: {error.strerror}.") from error
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return NamedDisk(
+            name=name,
+            path=str(path),
+            size=status.st_size,
+            allocated=status.st_blocks * 512,
+            used=max(status.st_ctime_ns, status.st_mtime_ns) // 1000,
+            task=held.get(identity(status)),
+        )
+
+    @contextmanager
+    def _opened(self, name: DiskName, flags: int, *, shared: bool) -> Iterator[int]:
+        """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive."""
+        path = self._directory / name
+        try:
+            descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise _missing(name) from error
+        except OSError as error:
+            raise HostError(f"disk {name!r} cannot be opened: {error.strerror}.") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
+            held = self._lock(name, status, shared=shared)
+            try:
+                yield descriptor
+            finally:
+                os.close(held)
+        except OSError as error:
+            raise HostError(f"disk {name!r} cannot be used: {error.strerror or error}.") from error
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
+        disk = Disk(
+            disk=DeviceName(name),
+            path=str(self._directory / name),
+            sector_size=SECTOR_SIZE,
+            device=None,
+            identity=identity(status),
+            backing=Backing.NAMED,
+        )
+        try:
+            return lock_shared(disk, directory=self._locks) if shared else lock([disk], directory=self._locks)
+        except TakenError as error:
+            task = holders(self._locks).get(disk.identity)
+            who = f"task {task}" if task else "another process"
+            hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
+            raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
+
+
+def _sha256(descriptor: int, size: int, progress: Progress) -> str:
+    """Return the SHA-256 of a file's first `size` bytes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        return send_data(descriptor, nowhere, size, progress)
+    finally:
+        os.close(nowhere)
+
+
+def _check_size(name: DiskName, size: int) -> None:
+    if size <= 0 or size % SECTOR_SIZE:
+        raise InvalidRequestError(
+            f"disk {name!r} would have {size} bytes: expected one or more whole sectors of {SECTOR_SIZE}."
+        )
+
+
+def _missing(name: DiskName) -> NotFoundError:
+    return NotFoundError(f"no disk is named {name!r}.", "List them: solo5ctl disk ls")

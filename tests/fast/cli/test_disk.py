@@ -1,0 +1,151 @@
+"""`solo5ctl disk`."""
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl, Stream
+
+from solo5_systemd.cli.screen import Screen
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.named_disks import NamedDisks
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    monkeypatch.setattr("solo5_systemd.cli.verbs.disk._disks", lambda: disks)
+    return tmp_path / "disks"
+
+
+def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: Path, tmp_path: Path) -> None:
+    assert solo5ctl("disk", "ls").out == "NAME  SIZE  ALLOCATED  TASK  LAST USED\n"
+    assert solo5ctl("disk", "create", "data", "64M").out == "data\n"
+    made = json.loads(solo5ctl("disk", "create", "full", "1M", "--preallocate", "--json").out)
+    assert (made["name"], made["size"], made["in_use"], "task" in made) == ("full", 1 << 20, False, False)
+    assert solo5ctl("disk", "ls", "-q").out == "data\nfull\n"
+    status = (directory / "data").stat()
+    disk = Disk(
+        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        identity=(status.st_dev, status.st_ino),
+    )  # fmt: skip
+    held = lock([disk], directory=tmp_path / "locks", task="web")
+    _, data, full = solo5ctl("disk", "ls").out.splitlines()
+    assert data.split() == ["data", "64M", "0", "web", "now"]
+    assert full.split()[:4] == ["full", "1M", "1M", "-"]
+    assert json.loads(solo5ctl("disk", "ls", "--json").out)[0]["task"] == "web"
+    assert "     Task: web\n" in solo5ctl("disk", "inspect", "data", "full").out
+    assert json.loads(solo5ctl("disk", "inspect", "data", "--json").out)[0]["path"] == str(directory / "data")
+    result = solo5ctl("disk", "rm", "data")
+    assert (result.status, "in use by task web" in result.err) == (125, True)
+    os.close(held)
+    assert solo5ctl("disk", "rm", "data").out == "data\n"
+    assert json.loads(solo5ctl("disk", "rm", "full", "--json").out) == ["full"]
+
+
+def test_resize(solo5ctl: Solo5ctl, directory: Path) -> None:
+    solo5ctl("disk", "create", "data", "1M")
+    assert solo5ctl("disk", "resize", "data", "2M").out == "data\n"
+    assert solo5ctl("disk", "resize", "data", "1M").status == 125
+    assert solo5ctl("disk", "resize", "data", "1M", "--shrink").status == 0
+    assert (directory / "data").stat().st_size == 1 << 20
+
+
+def test_import_and_export_of_files(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 1024)
+    digest = hashlib.sha256(b"x" * 1024).hexdigest()
+    assert solo5ctl("disk", "import", "data", str(tmp_path / "in")).out == f"{digest}  data\n"
+    assert json.loads(solo5ctl("disk", "import", "other", str(tmp_path / "in"), "--json").out)["sha256"] == digest
+    assert solo5ctl("disk", "export", "data", str(tmp_path / "out")).out == f"{digest}  data\n"
+    assert (tmp_path / "out").read_bytes() == b"x" * 1024
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
+    again = solo5ctl("disk", "export", "data", str(tmp_path / "out"), "--json")
+    assert (again.status, "exists: expected the path of a new file" in again.err) == (125, True)
+    assert json.loads(solo5ctl("disk", "export", "data", str(tmp_path / "two"), "--json").out)["sha256"] == digest
+    assert solo5ctl("disk", "export", "none", str(tmp_path / "none")).status == 127
+    assert not (tmp_path / "none").exists()
+    assert "does not exist" in solo5ctl("disk", "import", "new", str(tmp_path / "none")).err
+    assert "cannot be opened" in solo5ctl("disk", "export", "data", str(tmp_path / "in" / "file")).err
+
+
+def test_an_export_that_fails_leaves_no_file(
+    solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solo5ctl("disk", "create", "data", "1M")
+
+    def fail(*_: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("solo5_systemd.storage.named_disks.copy_data", fail)
+    result = solo5ctl("disk", "export", "data", str(tmp_path / "out"))
+    assert (result.status, "Input/output error" in result.err) == (125, True)
+    assert not (tmp_path / "out").exists()
+
+
+class Standard:
+    """Standard input or output with a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+def test_standard_input_and_output(solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = hashlib.sha256(b"x" * 512).hexdigest()
+    (tmp_path / "in").write_bytes(b"x" * 512)
+    with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as target:
+        monkeypatch.setattr("sys.stdin", Standard(source.fileno()))
+        assert solo5ctl("disk", "import", "data", "-").out == f"{digest}  data\n"
+        monkeypatch.setattr("sys.stdout", Standard(target.fileno()))
+        result = solo5ctl("disk", "export", "data", "-")
+        assert (result.out, result.err) == ("", f"solo5ctl: {digest}  data\n")
+        assert "mutually exclusive" in solo5ctl("disk", "export", "data", "-", "--json").err
+    assert (tmp_path / "out").read_bytes() == b"x" * 512
+
+
+def test_progress_is_for_terminals(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * (2 << 20))
+    assert solo5ctl("disk", "import", "quiet", str(tmp_path / "in")).err == ""
+    seen = solo5ctl("disk", "import", "shown", str(tmp_path / "in"), terminal=True).err
+    assert "\r\x1b[K1M of 2M (50 %)" in seen
+    assert seen.endswith("\r\x1b[K")
+
+
+def test_progress_of_a_pipe_has_no_total() -> None:
+    from solo5_systemd.cli.verbs.disk import Progress
+
+    err = Stream(terminal=True)
+    context: Any = type("Context", (), {"screen": Screen(io.BytesIO(), err, {})})()
+    Progress(0, context)(1 << 20)
+    assert err.getvalue() == b"\r\x1b[K1M"
+
+
+def test_other_users_are_refused(solo5ctl: Solo5ctl) -> None:
+    result = solo5ctl("disk", "ls", root=False)
+    assert (result.status, "this verb requires root" in result.err) == (125, True)
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (("create", "data", "0"), "disk size '0' is not a size"),
+        (("create", "data", "1X"), "disk size '1X' is not a size"),
+        (("create", "a b", "1M"), "disk name 'a b' is not usable"),
+        (("create", "a:b", "1M"), "disk name 'a:b' is not usable"),
+        (("create", "a\nb", "1M"), "is not usable"),
+        (("create", "data", "1000"), "expected one or more whole sectors of 512"),
+        (("rm", "none"), "no disk is named 'none'"),
+    ],
+)
+def test_bad_input_is_one_sentence(solo5ctl: Solo5ctl, words: tuple[str, ...], error: str) -> None:
+    result = solo5ctl("disk", *words)
+    assert result.status in (125, 127)
+    assert error in result.err

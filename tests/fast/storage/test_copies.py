@@ -1,0 +1,104 @@
+"""Copies keep content and holes."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.storage import copies
+
+SIZE = 8 << 20
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        file.seek(3 << 20)
+        file.write(b"middle" * 1000)
+    return path
+
+
+@contextmanager
+def opened(source: Path, target: Path) -> Iterator[tuple[int, int]]:
+    with source.open("rb") as one, target.open("w+b") as other:
+        yield one.fileno(), other.fileno()
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    with opened(source, tmp_path / "target") as (one, other):
+        assert copies.copy_data(one, other, SIZE, seen.append) == digest(source)
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+    assert (tmp_path / "target").stat().st_blocks * 512 < 1 << 20
+    assert (sorted(seen), seen[-1]) == (seen, SIZE)
+
+
+def test_what_is_sent_has_its_holes_as_zeros(source: Path, tmp_path: Path) -> None:
+    with opened(source, tmp_path / "target") as (one, other):
+        assert copies.send_data(one, other, SIZE) == digest(source)
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+
+
+def test_zeros_of_a_pipe_become_holes(source: Path, tmp_path: Path) -> None:
+    with opened(source, tmp_path / "target") as (one, other):
+        assert copies.receive_data(one, other) == (SIZE, digest(source))
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+    assert (tmp_path / "target").stat().st_blocks * 512 <= 1 << 20
+
+
+def test_a_file_that_ends_within_a_chunk(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 1000)
+    with opened(tmp_path / "source", tmp_path / "target") as (one, other):
+        assert copies.receive_data(one, other) == (1000, digest(tmp_path / "source"))
+
+
+def test_a_file_without_holes_of_a_file_system_that_knows_none(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seek(*_: int) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr("solo5_systemd.storage.copies.os.lseek", seek)
+    with source.open("rb") as file:
+        assert list(copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
+
+
+def failing(number: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_other_errors_of_a_file_system_are_raised(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.storage.copies.os.lseek", failing(errno.EIO))
+    with source.open("rb") as file, pytest.raises(OSError, match="Input/output error"):
+        list(copies.data_of(file.fileno(), SIZE))
+
+
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 1000)
+    short = pytest.raises(OSError, match="it has become shorter meanwhile")
+    with opened(tmp_path / "source", tmp_path / "target") as (one, other), short:
+        copies.send_data(one, other, 2000)
+
+
+def test_blocks_are_shared_or_not(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(source, tmp_path / "target") as (one, other):
+        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", failing(errno.EOPNOTSUPP))
+        assert not copies.share(one, other)
+        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", failing(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space"):
+            copies.share(one, other)
+        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", lambda *_: 0)
+        assert copies.share(one, other)

@@ -1,0 +1,234 @@
+"""Named disks: bad input, locks, import and export."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.storage.backing_files import ImageFiles, inspect, owner_of
+from solo5_systemd.storage.lock_records import disks_of
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk, NewFile, named_disk
+from solo5_systemd.storage.named_disks import NamedDisks
+
+DATA = DiskName("data")
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> NamedDisks:
+    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+
+
+def held(path: Path, locks: Path, task: str = "web") -> int:
+    status = path.stat()
+    disk = Disk(
+        disk=DeviceName("storage"),
+        path=str(path),
+        sector_size=512,
+        device=None,
+        identity=(status.st_dev, status.st_ino),
+    )
+    return lock([disk], directory=locks, task=task)
+
+
+def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path) -> None:
+    assert disks.all() == ()
+    made = disks.create(DATA, 1 << 20)
+    assert (made.name, made.size, made.allocated, made.task) == ("data", 1 << 20, 0, None)
+    assert (tmp_path / "disks" / "data").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "disks").stat().st_mode & 0o777 == 0o700
+    assert disks.create(DiskName("full"), 1 << 20, preallocate=True).allocated >= 1 << 20
+    (tmp_path / "disks" / "no disk").touch()
+    (tmp_path / "disks" / "directory").mkdir()
+    (tmp_path / "disks" / ".hidden").touch()
+    assert [disk.name for disk in disks.all()] == ["data", "full"]
+    disks.remove(DATA)
+    with pytest.raises(NotFoundError, match="no disk is named 'data'"):
+        disks.get(DATA)
+
+
+@pytest.mark.parametrize("size", [0, -512, 511, 1000])
+def test_a_size_without_whole_sectors_is_refused(disks: NamedDisks, size: int, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=f"disk 'data' would have {size} bytes: expected one or more whole"):
+        disks.create(DATA, size)
+    assert not (tmp_path / "disks").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "a\nb", "../a", ".a", "a/b", "-a", "ä", "a" * 65, "a\0b"])
+def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is not usable: expected 1 to 64 letters"):
+        disk_name(name)
+
+
+def test_a_name_is_taken_once(disks: NamedDisks, tmp_path: Path) -> None:
+    disks.create(DATA, 512)
+    (tmp_path / "disks" / "data").write_bytes(b"kept".ljust(512, b"\0"))
+    with pytest.raises(TakenError, match="disk name 'data' is taken"):
+        disks.create(DATA, 1024)
+    assert (tmp_path / "disks" / "data").read_bytes()[:4] == b"kept"
+
+
+def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path) -> None:
+    disks.create(DATA, 1024)
+    descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks")
+    assert disks.get(DATA).task == "web"
+    for act in (
+        lambda: disks.remove(DATA),
+        lambda: disks.resize(DATA, 2048),
+        lambda: disks.export(DATA, descriptor),
+    ):
+        with pytest.raises(TakenError, match="disk 'data' is in use by task web: expected") as caught:
+            act()
+        assert caught.value.hint == "Stop it first: solo5ctl stop web"
+    os.close(descriptor)
+    disks.resize(DATA, 2048)
+    disks.remove(DATA)
+
+
+def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
+    disks.create(DATA, 1024)
+    descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks", task="")
+    with pytest.raises(TakenError, match="in use by another process"):
+        disks.remove(DATA)
+    assert disks.get(DATA).task == ""
+    os.close(descriptor)
+
+
+def test_a_smaller_size_has_to_be_permitted(disks: NamedDisks) -> None:
+    disks.create(DATA, 4096)
+    with pytest.raises(InvalidRequestError, match="expected as many or more, since 512 would lose its end"):
+        disks.resize(DATA, 512)
+    assert disks.resize(DATA, 512, shrink=True).size == 512
+    with pytest.raises(NotFoundError):
+        disks.resize(DiskName("none"), 512)
+
+
+def test_import_and_export(disks: NamedDisks, tmp_path: Path) -> None:
+    content = bytes(2 << 20) + os.urandom(512)
+    (tmp_path / "in").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    with (tmp_path / "in").open("rb") as source:
+        disk, sha256 = disks.import_(DATA, source.fileno())
+    assert (disk.size, sha256) == (len(content), digest)
+    with (tmp_path / "out").open("w+b") as target:
+        assert disks.export(DATA, target.fileno()) == digest
+    assert (tmp_path / "out").read_bytes() == content
+
+
+def piped(content: bytes) -> int:
+    """Return the read end of a pipe with this content."""
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return read
+
+
+def test_import_and_export_by_pipes(disks: NamedDisks) -> None:
+    read = piped(b"x" * 1024)
+    assert disks.import_(DATA, read)[0].size == 1024
+    os.close(read)
+    out, into = os.pipe()
+    disks.export(DATA, into)
+    os.close(into)
+    assert os.read(out, 4096) == b"x" * 1024
+    os.close(out)
+
+
+@pytest.mark.parametrize("content", [b"x" * 1000, b""])
+def test_a_pipe_without_whole_sectors_leaves_no_disk(disks: NamedDisks, content: bytes) -> None:
+    read = piped(content)
+    with pytest.raises(InvalidRequestError, match=f"would have {len(content)} bytes"):
+        disks.import_(DATA, read)
+    assert disks.all() == ()
+    os.close(read)
+
+
+def test_a_file_system_that_shares_blocks_is_hashed_too(
+    disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def share(source: int, target: int) -> bool:
+        os.sendfile(target, source, 0, 1 << 20)
+        return True
+
+    monkeypatch.setattr("solo5_systemd.storage.named_disks.share", share)
+    (tmp_path / "in").write_bytes(b"x" * 512)
+    with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w+b") as target:
+        digest = hashlib.sha256(b"x" * 512).hexdigest()
+        assert disks.import_(DATA, source.fileno())[1] == digest
+        monkeypatch.setattr("solo5_systemd.storage.named_disks.share", lambda *_: True)
+        assert disks.export(DATA, target.fileno()) == digest
+
+
+def test_errors_of_the_file_system_are_sentences(
+    disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disks").write_bytes(b"")
+    for act in (lambda: disks.create(DATA, 512), disks.all, lambda: disks.get(DATA), lambda: disks.remove(DATA)):
+        with pytest.raises(HostError, match="cannot be"):
+            act()
+    (tmp_path / "disks").unlink()
+    disks.create(DATA, 512)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("solo5_systemd.storage.named_disks.os.ftruncate", fail)
+    with pytest.raises(HostError, match="disk 'data' cannot be used: No space left on device"):
+        disks.resize(DATA, 1024)
+
+
+def test_a_link_is_no_disk(disks: NamedDisks, tmp_path: Path) -> None:
+    disks.create(DATA, 512)
+    (tmp_path / "disks" / "link").symlink_to("data")
+    (tmp_path / "disks" / "directory").mkdir()
+    with pytest.raises(HostError, match="cannot be opened: Too many levels of symbolic links"):
+        disks.remove(DiskName("link"))
+    with pytest.raises(InvalidRequestError, match="is no disk: expected a regular file"):
+        disks.remove(DiskName("directory"))
+
+
+def test_a_missing_disk_is_named(tmp_path: Path) -> None:
+    wanted = named_disk(DeviceName("storage"), DATA, directory=str(tmp_path))
+    with pytest.raises(NotFoundError, match="disk storage: no disk is named 'data'") as caught:
+        inspect(wanted)
+    assert caught.value.hint == "Create it: solo5ctl disk create data SIZE"
+
+
+def test_a_copy_is_not_created() -> None:
+    with pytest.raises(InvalidRequestError, match="to be created, and used as a private copy only"):
+        named_disk(DeviceName("storage"), DATA, create=NewFile(size=512), private=True)
+
+
+def test_a_named_disk_is_roots_when_no_task_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.NAMED_DISKS", str(tmp_path))
+    assert owner_of(str(tmp_path / "data")) == 0
+    with pytest.raises(HostError, match="user nobody-at-all does not exist"):
+        owner_of("/srv/data", "nobody-at-all")
+
+
+async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:
+    disks.create(DATA, 512)
+    path = tmp_path / "disks" / "data"
+    descriptor = await ImageFiles(locks=tmp_path / "locks").lock(
+        [
+            Disk(
+                disk=DeviceName("storage"),
+                path=str(path),
+                sector_size=512,
+                device=None,
+                identity=(path.stat().st_dev, path.stat().st_ino),
+                sha256="ab",
+            )
+        ],
+        "web",
+    )
+    expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
+    assert disks_of("web", tmp_path / "locks") == expected
+    assert disks_of("other", tmp_path / "locks") == ()
+    os.close(descriptor)
+    assert disks_of("web", tmp_path / "locks") == ()
+    assert disks_of("web", tmp_path / "none") == ()

@@ -1,0 +1,145 @@
+"""Private copies: of what may be read, beside other readers, and with nothing left after a failure."""
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.backing_files import ImageFiles, inspect
+from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
+from solo5_systemd.storage.model import Backing, Disk, DiskRequest
+from solo5_systemd.storage.start_directories import StartDirectories
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user than the one that runs the tests stands for user solo5."""
+    monkeypatch.setattr("pwd.getpwnam", lambda _: SimpleNamespace(pw_uid=990, pw_gid=990))
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    path = tmp_path / "golden"
+    path.write_bytes(b"golden".ljust(4096, b"\0"))
+    path.chmod(0o644)
+    return path
+
+
+def files(tmp_path: Path, copy_mb: int = 1) -> ImageFiles:
+    directories = StartDirectories(tmp_path / "copies", root="")
+    return ImageFiles(locks=tmp_path / "locks", copies=directories, copy_mb=lambda: copy_mb)
+
+
+def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
+    return DiskRequest(disk=DeviceName("storage"), path=str(path), private=True, roots=roots)
+
+
+async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Path, tmp_path: Path) -> None:
+    disks = files(tmp_path)
+    planned = await disks.inspect(request(golden, (str(tmp_path),)))
+    assert (planned.planned, planned.backing, planned.source) == (True, Backing.COPY, str(golden))
+    made = await disks.make(request(golden))
+    copy = Path(made.disk.path)
+    assert (made.created, made.disk.planned, made.disk.is_private) == (False, False, True)
+    assert (
+        made.disk.identity == (copy.stat().st_dev, copy.stat().st_ino) != (golden.stat().st_dev, golden.stat().st_ino)
+    )
+    assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (golden.read_bytes(), 0o600)
+    await disks.release(made)
+    assert not list((tmp_path / "copies").iterdir())
+
+
+async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:
+    disks, status = files(tmp_path), golden.stat()
+    original = Disk(
+        disk=DeviceName("storage"),
+        path=str(golden),
+        sector_size=512,
+        device=None,
+        identity=(status.st_dev, status.st_ino),
+    )
+    readers = [lock_shared(original, directory=tmp_path / "locks") for _ in range(3)]
+    await disks.release(await disks.make(request(golden)))
+    with pytest.raises(TakenError, match="is in use by another task"):
+        lock([original], directory=tmp_path / "locks")
+    remove_stale(tmp_path / "locks")
+    with pytest.raises(TakenError, match="is in use by another task"):
+        lock([original], directory=tmp_path / "locks")
+    for each in readers:
+        os.close(each)
+    writer = lock([original], directory=tmp_path / "locks", task="web")
+    with pytest.raises(TakenError, match="is in use by another task"):
+        await disks.make(request(golden))
+    os.close(writer)
+    os.close(lock_shared(original, directory=tmp_path / "locks"))
+    assert not list((tmp_path / "copies").iterdir()) if (tmp_path / "copies").exists() else True
+
+
+async def test_too_much_data_is_refused_and_leaves_nothing(golden: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        HostError, match="shares no blocks with .*: expected at most 0 MiB to copy for each run"
+    ) as caught:
+        await files(tmp_path, copy_mb=0).make(request(golden))
+    assert "disk_copy_mb" in caught.value.hint
+    assert not list((tmp_path / "copies").iterdir())
+
+
+async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.share", lambda *_: True)
+    disks = files(tmp_path, copy_mb=0)
+    made = await disks.make(request(golden))
+    assert made.disk.is_private
+    await disks.release(made)
+
+
+async def test_a_full_file_system_is_one_sentence(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.copy_data", fail)
+    with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
+        await files(tmp_path).make(request(golden))
+    assert not list((tmp_path / "copies").iterdir())
+
+
+def test_a_job_copies_what_user_solo5_may_read(golden: Path, tmp_path: Path) -> None:
+    golden.chmod(0o600)
+    with pytest.raises(HostError, match="cannot be read by user solo5: expected read permission"):
+        inspect(request(golden, (str(tmp_path),)))
+    assert inspect(request(golden)).planned, "root at a terminal copies any file"
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/"])
+def test_only_a_regular_file_is_copied(path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be copied for one run: expected a regular file"):
+        inspect(request(Path(path)))
+
+
+async def test_a_file_that_cannot_be_opened_is_told(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disks = files(tmp_path)
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.share", fail)
+    with pytest.raises(HostError, match="Input/output error"):
+        await disks.make(request(golden))
+
+
+async def test_a_sweep_removes_what_a_killed_start_left(golden: Path, tmp_path: Path) -> None:
+    disks = files(tmp_path)
+    made = await disks.make(request(golden))
+    assert await disks.sweep() == ()
+    os.close(made.descriptor)
+    assert await disks.sweep() == (str(made.directory),)
+    await disks.release(replace(made, directory=None))

@@ -1,0 +1,340 @@
+"""Named disks and private copies: on this kernel, with this systemd."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+from tests.machine.test_block import Watched
+
+from solo5_systemd import wiring
+from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import DeviceName, DiskName, TaskName
+from solo5_systemd.settings import files
+from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.workload import MIB, Workload
+
+DISKS = Path("/var/lib/solo5/disks")
+COPIES = Path("/var/lib/solo5/copies")
+
+
+@pytest.fixture(autouse=True)
+def disks(machine: Machine) -> Iterator[None]:
+    """Named disks of a test are removed, and nothing else is left."""
+    assert not list(DISKS.iterdir())
+    yield
+    for path in DISKS.iterdir():
+        path.unlink()
+    assert not list(COPIES.iterdir())
+
+
+def disk(*words: str) -> str:
+    return ok("solo5ctl", "disk", *words)
+
+
+def refused(*words: str) -> str:
+    done = sh("solo5ctl", "disk", *words)
+    assert done.returncode == 125, done.stderr
+    return done.stderr
+
+
+def listed(name: str) -> dict[str, object]:
+    [found] = [each for each in json.loads(disk("ls", "--json")) if each["name"] == name]
+    return dict(found)
+
+
+@pytest.mark.everywhere
+def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runner) -> None:
+    assert disk("create", "data", "64M") == "data\n"
+    path = DISKS / "data"
+    assert (DISKS.stat().st_mode & 0o777, path.stat().st_mode & 0o777, path.stat().st_uid) == (0o700, 0o600, 0)
+    assert (path.stat().st_size, listed("data")["allocated"]) == (64 << 20, 0)
+    name = run("disk.spt", "sector=3", "write=kept", "read", "stay", options=("--block", "storage=disk:data"))
+    says(name, "sector 3: 'kept'")
+    assert path.owner().startswith("solo5-")
+    assert (listed("data")["task"], listed("data")["in_use"]) == (name, True)
+    assert name in disk("ls")
+    assert inspect(name)["disks"] == [{"disk": "storage", "backing": "named disk", "path": str(path)}]
+    for words in (("rm", "data"), ("resize", "data", "128M"), ("export", "data", "/dev/null")):
+        assert f"is in use by task {name}: expected a disk that none has" in refused(*words) or words[0] == "export"
+    assert "is in use by another task" in run.fail("--block", "storage=disk:data", f"{GUESTS}/disk.spt").stderr
+    ok("solo5ctl", "rm", "--force", name)
+    assert (path.stat().st_uid, "task" in listed("data")) == (0, False)
+    again = run("disk.spt", "sector=3", "read", options=("--block", "storage=disk:data"))
+    ok("solo5ctl", "wait", again)
+    assert "sector 3: 'kept'" in console(again)
+    ok("solo5ctl", "rm", again)
+    assert disk("rm", "data") == "data\n"
+
+
+def test_a_disk_is_created_by_the_first_start_of_a_task(run: Runner) -> None:
+    option = ("--block", "storage=disk:fresh,size=1M,create")
+    plan = ok("solo5ctl", "run", "--dry-run", *option, f"{GUESTS}/disk.spt")
+    assert str(DISKS / "fresh") in plan
+    assert not list(DISKS.iterdir()), "a preview creates nothing"
+    first = run("disk.spt", "write=first", options=option)
+    ok("solo5ctl", "wait", first)
+    ok("solo5ctl", "rm", first)
+    assert (DISKS / "fresh").read_bytes()[:5] == b"first"
+    second = run("disk.spt", "read", options=("--block", "storage=disk:fresh,size=2M,create"))
+    ok("solo5ctl", "wait", second)
+    assert "sector 0: 'first'" in console(second), "an existing disk is used as it is"
+    assert (DISKS / "fresh").stat().st_size == 1 << 20
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def start(name: str, request: DiskRequest, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+    """Start a task, with a callback just before its unit is started, and one before the names of its disks go."""
+    workload = Workload(
+        name=TaskName(name),
+        image=str(GUESTS / "disk.spt"),
+        arguments=("read", "stay"),
+        memory=16 * MIB,
+        disks=(request,),
+    )
+
+    async def story() -> None:
+        async with wiring.machine(files.read_settings) as machine:
+            watched: Any = Watched(machine, before)
+            if after is not None:
+                cast(Any, machine.disks).release = lambda made: after()
+            await Runtime(cast(Backends, watched)).start(workload)
+
+    asyncio.run(story())
+
+
+def test_a_start_that_fails_leaves_no_disk(machine: Machine) -> None:
+    request = named_disk(DeviceName("storage"), DiskName("fresh"), create=NewFile(size=1 << 20))
+
+    def fail() -> None:
+        assert (DISKS / "fresh").stat().st_size == 1 << 20
+        raise HostError("the bus broke.")
+
+    with pytest.raises(HostError, match="the bus broke"):
+        start("failed", request, fail)
+    assert not list(DISKS.iterdir())
+    assert sh("solo5ctl", "inspect", "failed").returncode != 0
+
+
+KILLED = """
+import sys
+from tests.machine.test_storage import die, start
+from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.storage.model import NewFile, named_disk
+create = NewFile(size=1 << 20) if sys.argv[2] == "create" else None
+request = named_disk(DeviceName("storage"), DiskName("data"), create=create, private=create is None)
+if sys.argv[1] == "before":
+    start("killed", request, die)
+else:
+    start("killed", request, lambda: None, die)
+"""
+
+
+def killed(when: str, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, when, how], cwd="/srv", check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def golden(text: str = "golden", size: int = 1 << 20) -> Path:
+    path = DISKS / "data"
+    disk("create", "data", str(size))
+    with path.open("r+b") as file:
+        file.write(text.encode())
+    return path
+
+
+@pytest.mark.everywhere
+def test_each_task_has_its_own_copy_and_writes_of_it_vanish(run: Runner) -> None:
+    path = golden()
+    names = [
+        run("disk.spt", "read", f"write=mine{i}", "read", "stay", options=("--block", f"storage=disk:data,{how}"))
+        for i, how in enumerate(("ephemeral", "ro", "ephemeral"))
+    ]
+    for i, name in enumerate(names):
+        says(name, f"sector 0: 'mine{i}'")
+        assert "sector 0: 'golden'" in console(name)
+        assert inspect(name)["disks"] == [{"disk": "storage", "backing": "private copy", "path": str(path)}]
+    assert path.read_bytes()[:6] == b"golden"
+    assert not list(COPIES.iterdir()), "a copy has no name while its task runs"
+    assert listed("data")["in_use"] is False
+    assert ok("solo5ctl", "gc") == "", "nothing is taken from a task that runs"
+    assert run.fail("--rm", "--block", "storage=disk:data", f"{GUESTS}/disk.spt", "read").returncode == 0, (
+        "free for a writer"
+    )
+
+
+def test_the_space_of_a_copy_is_free_when_its_task_is_killed(run: Runner) -> None:
+    golden()
+    name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
+    says(name, "sector 0: 'golden'")
+    pid = int(str(inspect(name)["pid"]))
+    copy = Path(f"/proc/{pid}/root/run/solo5-disks/storage")
+    assert copy.stat().st_nlink == 0
+    ok("kill", "-KILL", str(pid))
+    ok("solo5ctl", "wait", name)
+    eventually(lambda: not copy.exists(), "its mount namespace is gone")
+    ok("solo5ctl", "rm", name)
+    assert not list(Path("/var/lib/solo5/users").iterdir())
+
+
+def test_a_disk_that_a_task_has_is_not_copied(run: Runner) -> None:
+    golden()
+    writer = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data"))
+    says(writer, "sector 0: 'golden'")
+    failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
+    assert "is in use by another task" in failed.stderr
+    assert not list(COPIES.iterdir())
+
+
+def test_a_restart_by_systemd_finds_no_copy(run: Runner, machine: Machine) -> None:
+    golden()
+    name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
+    says(name, "sector 0: 'golden'")
+    assert sh("systemctl", "restart", f"solo5-task-{name}.service").returncode == 1
+    assert "data" in disk("ls", "-q")
+
+
+@pytest.mark.parametrize("how", ["copy", "create"])
+def test_a_starter_that_is_killed_before_the_unit_leaves_nothing_that_gc_misses(machine: Machine, how: str) -> None:
+    if how == "copy":
+        golden()
+    killed("before", how)
+    try:
+        if how == "copy":
+            [left] = COPIES.iterdir()
+            line = f"private disk {left}: left by a start that was killed"
+            assert line in ok("solo5ctl", "gc", "--dry-run")
+            assert left.exists()
+            assert line in ok("solo5ctl", "gc")
+        else:
+            ok("solo5ctl", "gc")
+            assert (DISKS / "data").stat().st_size == 1 << 20, "complete, and kept"
+        assert listed("data")["in_use"] is False
+        assert (DISKS / "data").stat().st_uid == 0
+    finally:
+        sh("solo5ctl", "rm", "--force", "killed")
+        ok("solo5ctl", "gc")
+
+
+def test_a_starter_that_is_killed_after_the_start_leaves_the_task_its_copy(machine: Machine) -> None:
+    golden()
+    killed("after", "copy")
+    try:
+        says("killed", "sector 0: 'golden'")
+        assert "private disk" in ok("solo5ctl", "gc")
+        assert not list(COPIES.iterdir())
+        assert inspect("killed")["phase"] == "running"
+    finally:
+        ok("solo5ctl", "rm", "--force", "killed")
+
+
+def test_import_and_export_keep_holes_and_content(tmp_path: Path) -> None:
+    source = tmp_path / "image"
+    with source.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(32 << 20)
+        file.write(b"middle")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert disk("import", "data", str(source)) == f"{digest}  data\n"
+    assert int(str(listed("data")["allocated"])) < 1 << 20
+    assert disk("export", "data", str(tmp_path / "out")) == f"{digest}  data\n"
+    assert (tmp_path / "out").stat().st_blocks * 512 < 1 << 20
+    piped = sh("sh", "-c", "solo5ctl disk export data - | tee /dev/stderr | solo5ctl disk import piped - | tail -n1")
+    assert piped.stdout == f"{digest}  piped\n", piped.stderr[-300:]
+    assert int(str(listed("piped")["allocated"])) <= 2 << 20
+    assert "exists: expected the path of a new file" in refused("export", "data", str(tmp_path / "out"))
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (("create", "data", "0"), "disk size '0' is not a size"),
+        (("create", "data", "100"), "disk 'data' would have 100 bytes: expected one or more whole sectors of 512"),
+        (("create", "a b", "1M"), "disk name 'a b' is not usable"),
+        (("create", "a:b", "1M"), "disk name 'a:b' is not usable"),
+        (("create", "a\nb", "1M"), "is not usable"),
+        (("create", "../x", "1M"), "is not usable"),
+        (("create", ".x", "1M"), "is not usable"),
+        (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),
+        (("resize", "taken", "512"), "disk 'taken' has 1048576 bytes: expected as many or more"),
+        (("resize", "none", "1M"), "no disk is named 'none'"),
+        (("rm", "none"), "no disk is named 'none'"),
+        (("import", "data", "/dev/null"), "disk 'data' would have 0 bytes"),
+        (("import", "data", "/etc/hostname"), "expected one or more whole sectors of 512"),
+        (("import", "data", "/nowhere"), "'/nowhere' does not exist"),
+        (("import", "data", "/etc"), "cannot be"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_changes_nothing(words: tuple[str, ...], error: str) -> None:
+    disk("create", "taken", "1M")
+    done = sh("solo5ctl", "disk", *words)
+    assert done.returncode in (125, 127), done.stderr
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in DISKS.iterdir()] == ["taken"]
+
+
+def test_a_disk_that_is_no_regular_file_is_refused(run: Runner) -> None:
+    os.mkfifo(DISKS / "fifo")
+    (DISKS / "link").symlink_to("/etc/shadow")
+    assert disk("ls", "-q") == ""
+    for name in ("fifo", "link"):
+        failed = run.fail("--rm", "--block", f"storage=disk:{name}", f"{GUESTS}/disk.spt", "read")
+        assert failed.returncode == 125
+        assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "read-only"])
+def test_a_file_system_without_room_or_permission_is_one_sentence(run: Runner, full: bool) -> None:
+    ok("mount", "-t", "tmpfs", "-o", "size=1M,mode=0700", "tmpfs", str(DISKS))
+    try:
+        disk("create", "small", "64K")
+        if not full:
+            ok("mount", "-o", "remount,ro", str(DISKS))
+        reason = "No space left on device" if full else "Read-only file system"
+        assert reason in refused("create", "large", "8M", "--preallocate")
+        image = f"{GUESTS}/disk.spt"
+        failed = run.fail("--rm", "--block", "storage=disk:small", image, "read")
+        assert (failed.returncode == 0) is full
+        assert "Traceback" not in failed.stderr
+        assert [path.name for path in DISKS.iterdir()] == ["small"]
+    finally:
+        ok("umount", str(DISKS))
+
+
+def test_too_much_data_to_copy_is_refused(run: Runner) -> None:
+    golden(size=8 << 20)
+    with (DISKS / "data").open("r+b") as file:
+        file.write(os.urandom(8 << 20))
+    settings = Path("/etc/solo5/copies.toml")
+    settings.write_text("disk_copy_mb = 4\n")
+    try:
+        failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
+        if failed.returncode != 0:  # not where blocks are shared
+            assert "has 8 MiB of data, and its file system shares no blocks with /var/lib/solo5/copies" in failed.stderr
+    finally:
+        settings.unlink()
+    assert not list(COPIES.iterdir())
+
+
+def test_a_scope_has_a_private_copy_too(run: Runner) -> None:
+    golden()
+    image = f"{GUESTS}/disk.spt"
+    done = sh("solo5ctl", "run", "--scope", "--name=scoped", "--block=storage=disk:data,ephemeral", image, "read")
+    assert "sector 0: 'golden'" in done.stdout, done.stderr
+    sh("solo5ctl", "rm", "--force", "scoped")
+    ok("solo5ctl", "gc")
