@@ -146,6 +146,7 @@ DEPENDENCIES = (
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemd-creds", debian="systemd", needed_by=()),
     Dependency(
         kind=Kind.SOCKET,
         name="/run/dbus/system_bus_socket",

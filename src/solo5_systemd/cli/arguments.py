@@ -31,6 +31,9 @@ _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _NAMED_DISK = "disk:"
 _FILE_OPTIONS = ("sector-size=", "ephemeral", "ro")
+_FILES = "files:"
+_CREDENTIAL = "credential:"
+_ARCHIVE_OPTIONS = ("sector-size=", "format=")
 _NAMED_OPTIONS = (*_FILE_OPTIONS, "size=", "create")
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
 """A colon that is not within the brackets around an IPv6 address."""
@@ -310,6 +313,8 @@ def disk(text: str) -> "DiskRequest":
     from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 
     name, equals, rest = text.partition("=")
+    if rest.startswith((_FILES, _CREDENTIAL)):
+        return _archive(name, rest, text)
     is_named = rest.startswith(_NAMED_DISK)
     path, options = _disk_options(rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS, text)
     if not equals or not path:
@@ -328,6 +333,30 @@ def disk(text: str) -> "DiskRequest":
         )
     create = NewFile(size=disk_size(options["size"])) if "create" in options else None
     return named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
+
+
+def _archive(name: str, rest: str, whole: str) -> "DiskRequest":
+    """Parse files:PATH[,PATH...] and credential:CREDENTIAL, with options behind it."""
+    from solo5_systemd.storage.archive import archive_disk, credential_name, member
+    from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest
+
+    text, options = _disk_options(rest, _ARCHIVE_OPTIONS, whole)
+    kind, _, value = text.partition(":")
+    default = ArchiveFormat.TAR if f"{kind}:" == _FILES else ArchiveFormat.RAW
+    written = options.get("format", default)
+    if written not in tuple(ArchiveFormat):
+        raise InvalidRequestError(f"--block {whole!r}: format {written!r} is unknown: expected tar or raw.")
+    sector = options.get("sector-size")
+    paths = [path for path in value.split(",") if path] if default is ArchiveFormat.TAR else []
+    return archive_disk(
+        device_name(name),
+        ArchiveRequest(
+            members=tuple(member(path, path) for path in paths),
+            format=ArchiveFormat(written),
+            credential=credential_name(value) if default is ArchiveFormat.RAW else "",
+        ),
+        sector_size=None if sector is None else _integer(sector, f"--block {whole!r}: sector-size", 512, 32768),
+    )
 
 
 def _disk_options(text: str, known: Sequence[str], whole: str) -> tuple[str, dict[str, str]]:

@@ -466,6 +466,7 @@ class Starter:
         tender = await self._tenders.find(manifest.target, manifest.abi_version)
         groups = await self._tenders.groups(manifest.target, nics=bool(nics))
         await self._protected(workload)
+        _check_archives(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
         # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))
@@ -651,6 +652,16 @@ def _texts(workload: Workload) -> Iterator[tuple[str, str]]:
     yield from (("argument", argument) for argument in workload.arguments)
     yield from (("disk path", disk.path) for disk in workload.disks)
     yield from (("journal field", f"{key}={value}") for key, value in workload.log_fields)
+
+
+def _check_archives(workload: Workload) -> None:
+    """Refuse archives for a scope: systemd does not keep its tender, with the guest's memory, out of core dumps."""
+    for disk in workload.disks:
+        if workload.kind is UnitKind.SCOPE and disk.archive is not None:
+            raise InvalidRequestError(
+                f"disk {disk.disk} of a scope is an archive of files: expected a service, which dumps no core.",
+                "Run the task as a service.",
+            )
 
 
 def _resolved(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:

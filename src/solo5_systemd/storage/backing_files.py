@@ -11,8 +11,9 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
 from solo5_systemd.files.procfs import identity, is_below, is_exposed, open_in_thread, open_path, path_of
-from solo5_systemd.sanitize import is_plain_path
+from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
+from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.copies import copy_data, share
 from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
@@ -20,6 +21,8 @@ from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import (
     NAMED_DISKS,
+    ArchiveRequest,
+    Backing,
     BoundDisks,
     Disk,
     DiskRequest,
@@ -29,6 +32,7 @@ from solo5_systemd.storage.model import (
     check_size,
     sector_size,
 )
+from solo5_systemd.storage.mounts import detach, mount_memory
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
@@ -36,6 +40,7 @@ from solo5_systemd.storage.start_directories import StartDirectories, StartDirec
 USER = "solo5"
 
 COPIES = Path("/var/lib/solo5/copies")
+ARCHIVES = Path("/run/solo5/archives")
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -48,6 +53,7 @@ class ImageFiles:
         locks: the directory of disk locks.
         mounts: the bind mounts of starts.
         copies: the directories of private copies.
+        archives: the directories of archives, in memory.
         copy_mb: returns the MiB of data that a copy may have where it shares no blocks.
     """
 
@@ -57,9 +63,11 @@ class ImageFiles:
         locks: Path = LOCKS,
         mounts: BindMounts | None = None,
         copies: StartDirectories | None = None,
+        archives: StartDirectories | None = None,
         copy_mb: Callable[[], int] = lambda: DISK_COPY_MB,
     ) -> None:
         self._copies = copies or StartDirectories(COPIES)
+        self._archives = archives or StartDirectories(ARCHIVES, mount=mount_memory, unmount=detach)
         self._copy_mb = copy_mb
         self._users = users
         self._locks = locks
@@ -70,7 +78,9 @@ class ImageFiles:
         return await asyncio.to_thread(inspect, request, self._users())
 
     async def make(self, request: DiskRequest) -> MadeDisk:
-        """Create the file of a disk, or a private disk; see the functions `make` and `make_copy`."""
+        """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
+        if request.archive is not None:
+            return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
             return await asyncio.to_thread(
                 make_copy, request, self._users(), self._copies, self._locks, self._copy_mb() << 20
@@ -81,7 +91,8 @@ class ImageFiles:
         """Remove the names that a private disk needs during a start only."""
         if made.directory is not None:
             held = StartDirectory(Path(made.directory), made.descriptor)
-            await asyncio.to_thread(self._copies.remove, held)
+            is_archive = made.disk.backing is Backing.ARCHIVE
+            await asyncio.to_thread((self._archives if is_archive else self._copies).remove, held)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created; see the function `unmake`."""
@@ -120,7 +131,8 @@ class ImageFiles:
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
         """Remove the bind mounts and private disks of killed starts; see `BindMounts.sweep`."""
         mounts = await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
-        return (*mounts, *await asyncio.to_thread(self._copies.sweep, dry_run=dry_run))
+        copies = await asyncio.to_thread(self._copies.sweep, dry_run=dry_run)
+        return (*mounts, *copies, *await asyncio.to_thread(self._archives.sweep, dry_run=dry_run))
 
 
 def inspect(
@@ -141,6 +153,9 @@ def inspect(
         HostError: this process cannot open it, or `user` cannot write it.
     """
     sector = sector_size(request)
+    if request.archive is not None:
+        scan(request, request.archive)
+        return _planned_archive(request, request.archive)
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned
@@ -255,6 +270,53 @@ def make_copy(
             raise
     finally:
         os.close(held)
+    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
+
+
+def _planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
+    names = [f"credential {archive.credential}"] if archive.credential else [each.name for each in archive.members]
+    return Disk(
+        disk=request.disk,
+        path=f"{ARCHIVES}/{request.disk}",
+        sector_size=sector_size(request),
+        device=None,
+        identity=(0, 0),
+        planned=True,
+        backing=Backing.ARCHIVE,
+        source=bounded(", ".join(names), MAX_QUOTE),
+    )
+
+
+def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartDirectories) -> MadeDisk:
+    """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
+
+    Raises:
+        Solo5Error: as `inspect`; HostError also if a file has changed while it was read.
+    """
+    made = archives.make()
+    try:
+        path = made.files / request.disk
+        target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            sha256 = write_archive(request, archive, target)
+            status, filesystem = os.fstat(target), os.fstatvfs(target).f_fsid
+            check_size(request, status.st_size)
+        finally:
+            os.close(target)
+    except OSError as error:
+        archives.remove(made)
+        raise HostError(f"disk {request.disk}: its archive cannot be written: {error.strerror}.") from error
+    except BaseException:
+        archives.remove(made)
+        raise
+    disk = replace(
+        _planned_archive(request, archive),
+        path=str(path),
+        identity=identity(status),
+        filesystem=filesystem,
+        planned=False,
+        sha256=sha256,
+    )
     return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
 
 

@@ -1,6 +1,5 @@
 """Bind mounts of disks below /run/solo5/binds, during the start of a unit."""
 
-import ctypes
 import fcntl
 import os
 import tempfile
@@ -12,12 +11,11 @@ from pathlib import Path
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.mounts import bind_mount, detach
 
 DIRECTORY = Path("/run/solo5/binds")
 PID1_ROOT = "/proc/1/root"
 
-_MS_BIND = 0x1000  # linux/mount.h
-_DETACH_NOFOLLOW = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 _PREFIX = "start"
 
 
@@ -49,8 +47,8 @@ class BindMounts:
         root: str = PID1_ROOT,
     ) -> None:
         self._directory = directory
-        self._mount = mount or _mount
-        self._unmount = unmount or _unmount
+        self._mount = mount or bind_mount
+        self._unmount = unmount or detach
         self._root = root
 
     def bind(self, disks: Sequence[Disk], reopen: Callable[[Disk], int]) -> BoundDisks:
@@ -165,21 +163,3 @@ class BindMounts:
             raise HostError(
                 f"the bind mounts of disks, {self._directory}, cannot be used: {error.strerror}."
             ) from error
-
-
-def _mount(source: str, target: str) -> None:
-    _check(_libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(_MS_BIND), None))
-
-
-def _unmount(target: str) -> None:
-    _check(_libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
-
-
-def _check(result: int) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

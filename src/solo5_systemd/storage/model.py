@@ -26,6 +26,37 @@ class Backing(StrEnum):
     DEVICE = "block device"
     NAMED = "named disk"
     COPY = "private copy"
+    ARCHIVE = "archive"
+
+
+class ArchiveFormat(StrEnum):
+    """The format of an archive."""
+
+    TAR = "tar"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A file or directory of an archive; `name`: in the archive, `path`: on the host, absolute."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveRequest:
+    """An archive of files, as the content of a disk.
+
+    Attributes:
+        members: files, and directories with all that is in them; below the roots of the disk's request.
+        format: TAR: POSIX ustar; RAW: the content of one file, with zeros up to the end of a sector.
+        credential: name of a system credential (systemd.exec(5)), the one member; empty: none.
+    """
+
+    members: tuple[Member, ...] = ()
+    format: ArchiveFormat = ArchiveFormat.TAR
+    credential: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +86,7 @@ class DiskRequest:
         create: the file to create if there is none; its directory exists, below one of the roots. None: create none.
         name: of the named disk; None: another file.
         private: the task gets a copy of the file for one run, so that the file is only read.
+        archive: the content of the disk, instead of a path; None: none.
     """
 
     disk: DeviceName
@@ -65,6 +97,7 @@ class DiskRequest:
     create: NewFile | None = None
     name: DiskName | None = None
     private: bool = False
+    archive: ArchiveRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +115,7 @@ class Disk:
             cannot hold.
         planned: the start has to make it first; `identity` is (0, 0) until then.
         backing: what it is.
-        source: path of the file that a private copy is of; empty: none.
+        source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
     """
 
@@ -101,7 +134,7 @@ class Disk:
     @property
     def is_private(self) -> bool:
         """Return whether the disk exists for one run only, and ends with it."""
-        return self.backing is Backing.COPY
+        return self.backing in (Backing.COPY, Backing.ARCHIVE)
 
 
 @dataclass(frozen=True, kw_only=True)

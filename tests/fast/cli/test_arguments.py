@@ -11,7 +11,8 @@ from solo5_systemd.cli import arguments as typed
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
-from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.workload import Publish, StopSignal
 
 SERVICE = DeviceName("service")
@@ -88,6 +89,23 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
         "s=disk:web,size=1M,sector-size=4096,create",
         named_disk(DeviceName("s"), DiskName("web"), sector_size=4096, create=NewFile(size=1 << 20)),
     ),
+    (
+        typed.disk,
+        "s=files:/a,b/c,sector-size=4096",
+        archive_disk(
+            DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"), member("b/c", "b/c"))), sector_size=4096
+        ),
+    ),
+    (
+        typed.disk,
+        "s=files:/a,format=raw",
+        archive_disk(DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"),), format=ArchiveFormat.RAW)),
+    ),
+    (
+        typed.disk,
+        "s=credential:x",
+        archive_disk(DeviceName("s"), ArchiveRequest(credential="x", format=ArchiveFormat.RAW)),
+    ),
     (typed.disk_size, "64MiB", 64 << 20),
     (typed.interval, "0.1", 0.1),
     (typed.interval, "86400", 86400.0),
@@ -126,6 +144,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
         *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b s=disk:a,create".split(),
         *"s=disk:a,size=1M s=disk:a,size=0,create s=disk:a,size=1M,create,ro s=disk:a,b".split(),
         "s=disk:a,size=1M,size=1M",
+        *"s=files: s=files:, s=files:.. s=files:/a,/a s=files:/a,format=zip s=credential: s=credential:a/b".split(),
         "",
     ],
     typed.unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],

@@ -32,7 +32,8 @@ from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, Uni
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import MIB, Publish, Workload
@@ -648,6 +649,16 @@ async def test_a_cancelled_start_leaves_no_private_disk() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert (machine.disks.private, machine.holds) == (set(), NOTHING)
+
+
+async def test_a_scope_has_no_archive(machine: Machine, runtime: Runtime) -> None:
+    archive = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("a", "/a"),)))
+    workload = replace(WORKLOAD, disks=(archive,))
+    with pytest.raises(InvalidRequestError, match="of a scope is an archive of files: expected a service"):
+        await scoped(runtime, replace(workload, kind=UnitKind.SCOPE))
+    assert not CHANGES & set(machine.steps.taken)
+    await runtime.start(workload)
+    assert "make disk" in machine.steps.taken
 
 
 async def test_named_disks_are_checked_against_the_policy(machine: Machine, runtime: Runtime) -> None:

@@ -382,6 +382,19 @@ def test_named_disks_and_copies_are_in_the_workload() -> None:
     assert (file.private, file.name) == (True, None)
 
 
+def test_files_are_those_of_the_task() -> None:
+    [disk] = workload(
+        task_config(block={"conf": {"files": ["local/a", "secrets/", "alloc/data/x"], "format": "tar"}})
+    ).disks
+    assert disk.roots == ("/alloc/web/local", "/alloc/web/secrets", "/alloc/alloc")
+    assert disk.archive is not None
+    assert [(each.name, each.path) for each in disk.archive.members] == [
+        ("local/a", "/alloc/web/local/a"),
+        ("secrets", "/alloc/web/secrets"),
+        ("alloc/data/x", "/alloc/alloc/data/x"),
+    ]
+
+
 @pytest.mark.parametrize(("text", "size"), [("512", 512), ("64K", 64 << 10), ("1g", 1 << 30), ("2TiB", 2 << 40)])
 def test_sizes_are_those_of_solo5ctl(text: str, size: int) -> None:
     assert schema.size(text) == size == disk_size(text)

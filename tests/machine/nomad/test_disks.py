@@ -1,7 +1,10 @@
 """Disks from an allocation's files: usable as they are, and no access to any other file."""
 
+import hashlib
+import json
 import os
 import pwd
+import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import DATA, USUAL, Agent
+from tests.machine.nomad.agent import DATA, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -25,6 +28,7 @@ from tests.machine.nomad.jobs import (
     says,
     status,
 )
+from tests.machine.test_archives import everywhere
 
 
 def artifact(web: str, destination: str) -> str:
@@ -256,3 +260,54 @@ def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -
     jobs.submit(hcl("closed", named('disk = "web-1"\ncreate = true\nsize = "1M"', "read"), kind="batch"))
     assert "expected one that matches a pattern, and there is none" in refusal(ended("closed"))
     assert not list(NAMED.iterdir())
+
+
+def template(destination: str, data: str) -> str:
+    return f'template {{\n  destination = "{destination}"\n  data = "{data}"\n}}\n'
+
+
+def archived(files: str, *words: str) -> str:
+    args = ", ".join(f'"{word}"' for word in words)
+    image = f'unikernel = "{GUESTS}/tar.spt"\nargs = [{args}]\n'
+    return f'{image}block "storage" {{\n  files = [{files}]\n}}\n'
+
+
+def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
+    """The secret is in no file but Nomad's own, no unit property, no journal, and in Nomad's API nowhere."""
+    secret = secrets.token_hex(16)
+    job = hcl(
+        "archived",
+        archived('"local/app.toml", "secrets/db", "alloc/data"', "stay"),
+        task=template("local/app.toml", "port = 80") + template("secrets/db/password", "HERE"),
+    ).replace("HERE", '{{ with nomadVar \\"nomad/jobs/archived\\" }}{{ .password }}{{ end }}')
+    ok("nomad", "var", "put", "-force", "nomad/jobs/archived", f"password={secret}")
+    try:
+        jobs.submit(job)
+        running("archived")
+        alloc = str(allocations("archived")[0]["ID"])
+        says(alloc, f"secrets/db/password type 0 size 32 sha256 {hashlib.sha256(secret.encode()).hexdigest()}")
+        says(alloc, f"local/app.toml type 0 size 9 sha256 {hashlib.sha256(b'port = 80').hexdigest()}")
+        says(alloc, "member alloc/data/ type 5 size 0")
+        source = file(alloc, "guest/secrets/db/password")
+        assert source.read_text() == secret
+        found = everywhere(secret.encode(), source)
+        assert [path for path in found if not path.startswith(str(DATA))] == []
+        for path in ("/v1/allocations", f"/v1/allocation/{alloc}", "/v1/job/archived", "/v1/nodes"):
+            assert secret not in json.dumps(api(path))
+    finally:
+        ok("nomad", "var", "purge", "nomad/jobs/archived")
+
+
+REFUSED_FILES = {
+    "outside": ('"/etc/hostname"', "cannot be used: expected a file below"),
+    "above": ('"../alloc/x"', "cannot be a name in an archive: expected a path without '..'"),
+    "task": ('"tmp"', "cannot be used: expected a file below"),
+    "missing": ('"local/none"', "cannot be used: expected a file below"),
+}
+
+
+def test_files_outside_of_the_task_are_no_disk(jobs: Jobs) -> None:
+    for job, (files, _) in REFUSED_FILES.items():
+        jobs.submit(hcl(job, archived(files), kind="batch"))
+    for job, (_, words) in REFUSED_FILES.items():
+        assert words in refusal(ended(job))

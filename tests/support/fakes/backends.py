@@ -143,7 +143,11 @@ class FakeDisks:
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
-            planned = request.private or (request.create is not None and request.path not in self.files)
+            planned = (
+                request.private
+                or request.archive is not None
+                or (request.create is not None and request.path not in self.files)
+            )
             return replace(disk(request.disk, path=request.path), planned=planned)
 
     async def make(self, request: DiskRequest) -> MadeDisk:

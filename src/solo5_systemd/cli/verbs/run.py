@@ -13,6 +13,7 @@ from solo5_systemd.unit.log_fields import labels
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.storage.model import DiskRequest
     from solo5_systemd.workload import Workload
 
 # A workload and its parts are imported where one is made, for startup time: `--help` takes none.
@@ -105,9 +106,11 @@ def _add_workload_options(parser: Parser) -> None:
         help="host name for {hostname} in ARGs (default: the task's name)",
     )  # fmt: skip
     parser.add_argument(
-        "--block", metavar="NAME=FILE|disk:DISK[,OPTION...]", type=typed.disk, action="append", default=[],
-        help="connect a disk of the image to a file, block device or named disk; OPTION: sector-size=N, ephemeral, ro; "
-        "of a named disk: size=SIZE,create",
+        "--block", metavar="NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", type=typed.disk,
+        action="append", default=[],
+        help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
+        "OPTION: sector-size=N; of files and named disks: ephemeral, ro; of a named disk: size=SIZE,create; of an "
+        "archive: format=tar or format=raw",
     )  # fmt: skip
 
 
@@ -172,9 +175,18 @@ def _by_dhcp(arguments: Namespace) -> bool:
     return any(network.policy.dhcp for network in read_settings().networks if network.name in names)
 
 
+def _absolute(disk: "DiskRequest") -> "DiskRequest":
+    """Return a disk with absolute paths: lexical, since Path.resolve() would follow symbolic links."""
+    from dataclasses import replace
+
+    if disk.archive is None:
+        return replace(disk, path=os.path.abspath(disk.path))  # noqa: PTH100
+    members = tuple(replace(each, path=os.path.abspath(each.path)) for each in disk.archive.members)  # noqa: PTH100
+    return replace(disk, archive=replace(disk.archive, members=members))
+
+
 def _workload(arguments: Namespace) -> "Workload":
     import secrets
-    from dataclasses import replace
 
     from solo5_systemd.image.manifest import Target
     from solo5_systemd.settings.resolver import resolver
@@ -195,7 +207,7 @@ def _workload(arguments: Namespace) -> "Workload":
         hostname=arguments.hostname or "",
         namespace=arguments.network_namespace or "",
         publish=typed.unique(arguments.publish, typed.host_endpoint, "published port"),
-        disks=tuple(replace(disk, path=os.path.abspath(disk.path)) for disk in disks),  # noqa: PTH100
+        disks=tuple(map(_absolute, disks)),
         tender=Target(arguments.tender) if arguments.tender else None,
         kind=UnitKind.SCOPE if arguments.scope else UnitKind.SERVICE,
         properties=tuple(arguments.property),

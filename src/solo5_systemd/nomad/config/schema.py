@@ -144,6 +144,8 @@ NIC = table(
 DISK = table(
     attribute("source", TEXT),
     attribute("disk", TEXT),
+    attribute("files", TEXTS),
+    attribute("format", TEXT),
     attribute("size", TEXT),
     attribute("create", BOOLEAN),
     attribute("ephemeral", BOOLEAN),

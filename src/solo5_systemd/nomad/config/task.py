@@ -20,7 +20,7 @@ from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import UNLIMITED, rate
-from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE
+from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
 from solo5_systemd.unit.log_fields import labels
 
 
@@ -50,7 +50,9 @@ class DiskOptions:
     """A `block` block.
 
     Attributes:
-        source: path of a file or block device; empty for a named disk.
+        source: path of a file or block device; empty for a named disk or an archive.
+        files: paths of the files and directories of an archive.
+        format: of the archive; None: a tar.
         name: of a named disk.
         sector_size: in bytes; None: the default.
         size: of the named disk that is created if there is none, in bytes; None: none is created.
@@ -59,6 +61,8 @@ class DiskOptions:
 
     disk: DeviceName
     source: str = ""
+    files: tuple[str, ...] = ()
+    format: ArchiveFormat | None = None
     name: DiskName | None = None
     sector_size: int | None = None
     size: int | None = None
@@ -224,22 +228,31 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
     options = DiskOptions(
         disk=name,
         source=fields.text("source", ""),
+        files=fields.texts("files", ()),
+        format=choice(fields, "format", ArchiveFormat),
         name=fields.parsed("disk", disk_name) if fields.has("disk") else None,
         sector_size=_sector_size(fields),
         size=fields.parsed("size", schema.size) if fields.has("size") else None,
         private=_is_private(fields),
     )
     create = fields.boolean("create", default=False)
-    if bool(options.source) == (options.name is not None):
-        what = "both source and disk" if options.source else "neither source nor disk"
+    given = [key for key in ("source", "disk", "files") if fields.has(key)]
+    if len(given) != 1:
         raise InvalidRequestError(
-            f"{fields.where} has {what}: expected one of them.",
+            f"{fields.where} has {' and '.join(given) or 'none of source, disk and files'}: expected one of them.",
             'Write block "NAME" { source = "local/disk.img" } or block "NAME" { disk = "data" }.',
         )
     if create is not (options.size is not None) or (create and options.name is None):
         raise InvalidRequestError(
             f"{fields.where} has only some of disk, create = true and size: expected all of them for a named disk that "
             "is created if there is none, or disk alone."
+        )
+    if options.format is not None and "files" not in given:
+        raise InvalidRequestError(f"{fields.where} has format without files: expected both.")
+    if options.private and "files" in given:
+        raise InvalidRequestError(
+            f"{fields.where} has files, and ephemeral or read_only: expected files alone, whose archive is of this run "
+            "in any case."
         )
     return options
 

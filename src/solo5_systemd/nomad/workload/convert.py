@@ -12,14 +12,15 @@ from solo5_systemd.names import NetworkName, TaskName, task_name
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
-from solo5_systemd.nomad.config.task import NicOptions, TaskOptions
+from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
-from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property
@@ -277,6 +278,9 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
             create = None if disk.size is None else NewFile(size=disk.size)
             yield named_disk(disk.disk, disk.name, sector_size=disk.sector_size, create=create, private=disk.private)
             continue
+        if disk.files:
+            yield _archive(disk, task)
+            continue
         yield DiskRequest(
             disk=disk.disk,
             path=host_path(f'block "{disk.disk}".source', disk.source, task),
@@ -285,6 +289,22 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
             allocation=(own, shared),
             private=disk.private,
         )
+
+
+def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
+    """Return a disk with files of the task: of `local`, `secrets` and the directory that tasks share, `alloc`."""
+    own, shared = task_directory(task), shared_directory(task)
+    members = []
+    for file in disk.files:
+        first, _, rest = posixpath.normpath(file).partition("/")
+        path = posixpath.join(shared, rest) if first == "alloc" else posixpath.join(own, file)
+        members.append(member(file, posixpath.normpath(path)))
+    return archive_disk(
+        disk.disk,
+        ArchiveRequest(members=tuple(members), format=disk.format or ArchiveFormat.TAR),
+        sector_size=disk.sector_size,
+        roots=(posixpath.join(own, "local"), posixpath.join(own, "secrets"), shared),
+    )
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:

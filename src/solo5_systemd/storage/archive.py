@@ -1,0 +1,135 @@
+"""Archives: names, headers, limits. The same files make the same bytes, whatever their owners and times."""
+
+import re
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from posixpath import normpath
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.sanitize import MAX_NAME, bounded
+from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, Member
+
+BLOCK = tarfile.BLOCKSIZE
+"""Bytes; headers and contents of a tar archive begin at multiples of it."""
+
+BYTES_MAX = 16 << 20
+"""Largest archive. It is memory of the host that no limit of the task counts."""
+
+ENTRIES_MAX = 4096
+DEPTH_MAX = 32
+"""Levels of directories below a member."""
+
+_CREDENTIAL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A file or directory in an archive; `size`: bytes of a file."""
+
+    name: str
+    size: int = 0
+    is_directory: bool = False
+
+
+def member(text: str, path: str) -> Member:
+    """Return the member for a path as it was requested.
+
+    Args:
+        text: the requested path, whose components are the name in the archive.
+        path: of the file on the host, absolute.
+
+    Raises:
+        InvalidRequestError: the name has no component, or `..`.
+    """
+    name = normpath(text).lstrip("/")
+    if name in ("", ".") or ".." in name.split("/") or "\0" in text:
+        raise InvalidRequestError(
+            f"{text!r} cannot be a name in an archive: expected a path without '..', such as local/app.toml."
+        )
+    return Member(name=name, path=path)
+
+
+def credential_name(text: str) -> str:
+    """Parse the name of a system credential.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
+    if not re.fullmatch(_CREDENTIAL, text, re.ASCII):
+        raise InvalidRequestError(
+            f"credential name {text!r} is not usable: expected 1 to 255 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit."
+        )
+    return text
+
+
+def header(entry: Entry) -> bytes:
+    """Return the ustar header of an entry: owner root, time 0.
+
+    Raises:
+        InvalidRequestError: its name is too long for the format.
+    """
+    info = tarfile.TarInfo(entry.name)
+    info.size = entry.size
+    info.mode = 0o755 if entry.is_directory else 0o644
+    info.type = tarfile.DIRTYPE if entry.is_directory else tarfile.REGTYPE
+    try:
+        return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{bounded(entry.name, MAX_NAME)!r} is too long a name for a tar archive: expected at most 100 bytes, or "
+            "155 of directories and 100 of the file."
+        ) from error
+
+
+def padded(size: int, unit: int) -> int:
+    """Return a size with what is missing of the last unit."""
+    return -(-size // unit) * unit
+
+
+def tar_size(entries: Iterable[Entry], sector: int) -> int:
+    """Return the bytes of a tar archive with its end, in whole sectors."""
+    return padded(sum(BLOCK + padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
+
+
+def check_entry(request: DiskRequest, count: int, size: int) -> None:
+    """Check the limits of an archive after each entry.
+
+    Args:
+        request: of the disk.
+        count: of the entries.
+        size: bytes of their content.
+
+    Raises:
+        InvalidRequestError: there is too much.
+    """
+    if count > ENTRIES_MAX:
+        raise InvalidRequestError(
+            f"disk {request.disk}: its archive has more than {ENTRIES_MAX} entries: expected as many or fewer.",
+            "Use a disk image.",
+        )
+    if size > BYTES_MAX:
+        raise InvalidRequestError(
+            f"disk {request.disk}: its files have more than {BYTES_MAX >> 20} MiB, which would be in memory: expected "
+            "as much or less.",
+            "Use a disk image.",
+        )
+
+
+def archive_disk(
+    disk: DeviceName, archive: ArchiveRequest, *, sector_size: int | None = None, roots: tuple[str, ...] = ()
+) -> DiskRequest:
+    """Return the request for a disk with an archive.
+
+    Raises:
+        InvalidRequestError: two members have one name, or there is none.
+    """
+    names = [each.name for each in archive.members]
+    if not names and not archive.credential:
+        raise InvalidRequestError(f"disk {disk}: its archive has no file: expected one or more.")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")
+    return DiskRequest(disk=disk, path="", sector_size=sector_size, roots=roots, archive=archive)

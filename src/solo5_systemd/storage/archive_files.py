@@ -1,0 +1,381 @@
+"""Read the files of an archive, and write it to a file in memory.
+
+Content passes from file to file by a buffer that is left out of core dumps. Directories are walked by descriptors, and
+no symbolic link is followed below a root: what a path leads to cannot change between a check and the read.
+"""
+
+import errno
+import hashlib
+import mmap
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from pathlib import Path, PurePath
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.files.procfs import open_path
+from solo5_systemd.sanitize import MAX_NAME, bounded
+from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
+
+CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
+ENCRYPTED = tuple(path.with_name("credstore.encrypted") for path in CREDENTIALS)
+"""Where systemd searches the credentials that a unit names (systemd.exec(5), LoadCredential=)."""
+
+DECRYPT = "/usr/bin/systemd-creds"
+DECRYPT_TIMEOUT_S = 30.0
+"""A key in a TPM may take seconds."""
+
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+_BUFFER = 1 << 18
+
+Visit = Callable[[Entry, int], None]
+"""Called with an entry and a descriptor of its file, which is open for reading; -1 for a directory."""
+
+
+def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
+    """Return the entries of an archive, in order, without reading their content.
+
+    Raises:
+        Solo5Error: a file is missing, outside of the roots or of a kind that is not archived, or there is too much.
+    """
+    entries: list[Entry] = []
+
+    def add(entry: Entry, _source: int) -> None:
+        entries.append(entry)
+        header(entry)
+
+    try:
+        if archive.credential:
+            path, _ = _credential(archive.credential)
+            _visit_file(request, archive.credential, _opened(str(path)), _limited(request, add))
+        else:
+            walk(request, archive.members, add)
+    except OSError as error:
+        raise HostError(f"disk {request.disk}: its files cannot be read: {error.strerror}.") from error
+    if archive.format is ArchiveFormat.RAW:
+        _check_raw(request, entries)
+    return entries
+
+
+def _check_raw(request: DiskRequest, entries: Sequence[Entry]) -> None:
+    if len(entries) != 1 or not entries[0].size:
+        raise InvalidRequestError(
+            f"disk {request.disk}: format raw has {len(entries)} entries with {sum(each.size for each in entries)} "
+            "bytes: expected one file that is not empty."
+        )
+
+
+def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) -> str:
+    """Write an archive to an empty file.
+
+    Args:
+        request: of the disk.
+        archive: its content.
+        target: descriptor of a file in memory.
+
+    Returns:
+        The SHA-256 of all bytes, in hexadecimal digits.
+
+    Raises:
+        Solo5Error: as `scan`; also if a file changes meanwhile.
+    """
+    with _Writer(target) as writer, _sources(request, archive, target) as each:
+        is_tar = archive.format is ArchiveFormat.TAR
+        written: list[Entry] = []
+
+        def add(entry: Entry, source: int) -> None:
+            written.append(entry)
+            if is_tar:
+                writer.put(header(entry))
+            if not entry.is_directory:
+                writer.copy(entry, source)
+
+        each(add)
+        if is_tar:
+            writer.zeros(tar_size(written, sector_size(request)) - writer.size)
+        else:
+            _check_raw(request, written)
+        writer.zeros(padded(writer.size, sector_size(request)) - writer.size)
+        return writer.digest()
+
+
+@contextmanager
+def _sources(request: DiskRequest, archive: ArchiveRequest, target: int) -> Iterator[Callable[[Visit], None]]:
+    """Yield what visits all entries. A credential is decrypted to a file beside the target, in memory, too."""
+    if not archive.credential:
+        yield lambda visit: walk(request, archive.members, visit)
+        return
+    path, is_encrypted = _credential(archive.credential)
+    source = _decrypted(archive.credential, path, target) if is_encrypted else _opened(str(path))
+    yield lambda visit: _visit_file(request, archive.credential, source, _limited(request, visit))
+
+
+def walk(request: DiskRequest, members: Sequence[Member], visit: Visit) -> None:
+    """Visit all files and directories of an archive in the order of their names.
+
+    Raises:
+        Solo5Error: as `scan`.
+    """
+    limited = _limited(request, visit)
+    for each in sorted(members, key=lambda member: member.name.split("/")):
+        _walk(request, each.name, _open_member(request, each), limited, DEPTH_MAX)
+
+
+def _limited(request: DiskRequest, visit: Visit) -> Visit:
+    """Return a visit that checks the limits of an archive first."""
+    count = total = 0
+
+    def limited(entry: Entry, source: int) -> None:
+        nonlocal count, total
+        count, total = count + 1, total + entry.size
+        check_entry(request, count, total)
+        visit(entry, source)
+
+    return limited
+
+
+def _walk(request: DiskRequest, name: str, found: int, visit: Visit, depth: int) -> None:
+    """Visit what is at a descriptor (O_PATH), which is closed."""
+    with closing(_Descriptor(found)):
+        mode = os.fstat(found).st_mode
+        if stat.S_ISREG(mode):
+            _visit_file(request, name, _opened(f"/proc/self/fd/{found}"), visit)
+            return
+        if not stat.S_ISDIR(mode):
+            raise InvalidRequestError(
+                f"disk {request.disk}: {_shown(name)} is {_kind(mode)}: expected files and directories only."
+            )
+        if not depth:
+            raise InvalidRequestError(
+                f"disk {request.disk}: {_shown(name)} has more than {DEPTH_MAX} levels of directories: expected fewer."
+            )
+        visit(Entry(name=name, is_directory=True), -1)
+        listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with closing(_Descriptor(listed)):
+            for each in _names(request, listed):
+                _walk(request, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), visit, depth - 1)
+
+
+def _names(request: DiskRequest, directory: int) -> Sequence[str]:
+    """Return the sorted names in a directory, which may have any number of them."""
+    with os.scandir(directory) as found:
+        names = [entry.name for entry in islice(found, ENTRIES_MAX + 1)]
+    check_entry(request, len(names), 0)
+    return sorted(names)
+
+
+def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> None:
+    """Visit an open file, which is closed; it must not change meanwhile."""
+    with closing(_Descriptor(source)):
+        before = os.fstat(source)
+        if before.st_nlink > 1:
+            raise InvalidRequestError(
+                f"disk {request.disk}: {_shown(name)} has {before.st_nlink} names: expected one, since a hard link may "
+                "be the file of another user."
+            )
+        visit(Entry(name=name, size=before.st_size), source)
+        after = os.fstat(source)
+        if _state(before) != _state(after):
+            raise HostError(
+                f"disk {request.disk}: {_shown(name)} has changed while it was read: expected a file at rest.",
+                "Start the task again.",
+            )
+
+
+def _open_member(request: DiskRequest, member: Member) -> int:
+    """Open a member with O_PATH: no symbolic link below a root, and none at the end of a path without roots.
+
+    Raises:
+        InvalidRequestError: it is outside of the roots, or (in the roots) does not exist.
+        NotFoundError: without roots, it does not exist.
+        HostError: the file system returned an error.
+    """
+    what = f"disk {request.disk}: {_shown(member.path)}"
+    path = PurePath(member.path)
+    try:
+        if request.roots:
+            return _open_beneath(path, request.roots)
+        parent, _ = open_path(what, str(path.parent), ())
+        with closing(_Descriptor(parent)):
+            return os.open(path.name, _PLACE, dir_fd=parent)
+    except OSError as error:
+        if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+            raise InvalidRequestError(
+                f"{what} cannot be used: expected a file below {' or '.join(request.roots)}.",
+                "Symbolic links are not followed.",
+            ) from error
+        if error.errno == errno.ENOENT:
+            raise NotFoundError(f"{what} does not exist.") from error
+        raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
+
+
+def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
+    """Open a path below one of the roots component by component, following no symbolic link."""
+    for root in roots:
+        if not path.is_relative_to(root) or ".." in path.parts:
+            continue
+        found = os.open(os.path.realpath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in path.relative_to(root).parts:
+            with closing(_Descriptor(found)):
+                if stat.S_ISLNK(os.fstat(found).st_mode):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                found = os.open(name, _PLACE, dir_fd=found)
+        return found
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, _READ)
+    except OSError as error:
+        raise HostError(f"{path!r} cannot be read: {error.strerror}.") from error
+
+
+def _credential(name: str) -> tuple[Path, bool]:
+    """Return the file of a system credential, and whether it is encrypted.
+
+    Raises:
+        NotFoundError: there is none of this name.
+    """
+    for directories, is_encrypted in ((CREDENTIALS, False), (ENCRYPTED, True)):
+        for directory in directories:
+            path = directory / name
+            with suppress(OSError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    return path, is_encrypted
+    raise NotFoundError(
+        f"no credential is named {name!r}: expected a file in {' or '.join(map(str, (*CREDENTIALS, *ENCRYPTED)))}.",
+        f"Write one: systemd-creds encrypt --name={name} FILE {ENCRYPTED[0]}/{name}",
+    )
+
+
+def _decrypted(name: str, path: Path, target: int) -> int:
+    """Return a descriptor of a file without a name, beside `target`, with the decrypted credential."""
+    place = Path(f"/proc/self/fd/{target}").readlink().parent
+    file = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        done = subprocess.run(
+            [DECRYPT, "decrypt", f"--name={name}", str(path), "-"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=DECRYPT_TIMEOUT_S,
+        )
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise HostError(
+                f"credential {name!r} cannot be decrypted: {bounded(lines[-1] if lines else 'no reason', MAX_NAME)}."
+            )
+        # A second description: its offset is 0, as of a file that was opened.
+        return os.open(f"/proc/self/fd/{file}", _READ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"credential {name!r} cannot be decrypted: {error}.") from error
+    finally:
+        os.close(file)
+
+
+class _Writer:
+    """Writes an archive, and hashes it.
+
+    The buffer is a mapping that core dumps leave out (MADV_DONTDUMP). The hash gets whole blocks of 64 bytes only, so
+    that it keeps no content of its own.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._hash = hashlib.sha256()
+        self._buffer = mmap.mmap(-1, _BUFFER)
+        self._buffer.madvise(mmap.MADV_DONTDUMP)
+        self.size = 0
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._buffer[:] = bytes(_BUFFER)
+        self._buffer.close()
+
+    def put(self, data: bytes) -> None:
+        """Write a header."""
+        self._buffer[: len(data)] = data
+        self._flush(len(data))
+
+    def copy(self, entry: Entry, source: int) -> None:
+        """Write the content of a file, with zeros up to the end of a block."""
+        left = entry.size
+        while left:
+            with memoryview(self._buffer)[: min(left, _BUFFER)] as view:
+                count = os.readv(source, [view])
+            if not count:
+                break  # it has become shorter, which the caller finds
+            count = self._filled(source, count, min(left, _BUFFER))
+            end = padded(count, BLOCK)
+            self._buffer[count:end] = bytes(end - count)
+            self._flush(end)
+            left -= count
+
+    def zeros(self, count: int) -> None:
+        """Write zeros, in whole blocks."""
+        while count > 0:
+            now = min(count, _BUFFER)
+            self._buffer[:now] = bytes(now)
+            self._flush(now)
+            count -= now
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hexadecimal digits."""
+        return self._hash.hexdigest()
+
+    def _filled(self, source: int, count: int, wanted: int) -> int:
+        """Read on after a short read, up to `wanted` bytes or the end of the file; return all bytes."""
+        while count < wanted:
+            with memoryview(self._buffer)[count:wanted] as view:
+                more = os.readv(source, [view])
+            if not more:
+                break
+            count += more
+        return count
+
+    def _flush(self, count: int) -> None:
+        with memoryview(self._buffer)[:count] as view:
+            self._hash.update(view)
+            written = 0
+            while written < count:
+                with view[written:] as rest:
+                    written += os.pwrite(self._target, rest, self.size + written)
+        self.size += count
+
+
+class _Descriptor:
+    """A descriptor that is closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "of an unknown kind")
+
+
+def _shown(name: str) -> str:
+    return repr(bounded(name, MAX_NAME))

@@ -1,0 +1,85 @@
+"""Archives, as values: names, headers, limits."""
+
+import io
+import tarfile
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.archive import (
+    BYTES_MAX,
+    ENTRIES_MAX,
+    Entry,
+    archive_disk,
+    check_entry,
+    credential_name,
+    header,
+    member,
+    padded,
+    tar_size,
+)
+from solo5_systemd.storage.model import ArchiveRequest, Member
+
+DISK = DeviceName("config")
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [("local/app.toml", "local/app.toml"), ("/etc/x", "etc/x"), ("./a//b/", "a/b"), ("secrets/", "secrets")],
+)
+def test_the_name_of_a_member_is_its_path(text: str, name: str) -> None:
+    assert member(text, "/x") == Member(name=name, path="/x")
+
+
+@pytest.mark.parametrize("text", ["", ".", "/", "..", "../x", "a/../../x", "a\0b"])
+def test_a_path_without_a_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be a name in an archive"):
+        member(text, "/x")
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "a b", "a\n", "x" * 256, "-x"])
+def test_the_name_of_a_credential_is_a_file_name(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="credential name .* is not usable"):
+        credential_name(name)
+    assert credential_name("db.password") == "db.password"
+
+
+def test_headers_are_read_by_tar_and_have_no_time_and_owner() -> None:
+    entries = [Entry(name="a", is_directory=True), Entry(name="a/" + "d" * 120 + "/ä", size=3)]
+    data = header(entries[0]) + header(entries[1]) + b"abc".ljust(512, b"\0") + bytes(1024)
+    assert len(data) == tar_size(entries, 512)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        directory, file = archive.getmembers()
+        assert (directory.isdir(), directory.mode, file.mode, file.name) == (True, 0o755, 0o644, entries[1].name)
+        assert {(each.mtime, each.uid, each.gid, each.uname) for each in (directory, file)} == {(0, 0, 0, "")}
+        content = archive.extractfile(file)
+        assert content is not None
+        assert content.read() == b"abc"
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="is too long a name for a tar archive"):
+        header(Entry(name="x" * 101))
+
+
+def test_sizes_are_whole_sectors() -> None:
+    assert (padded(0, 512), padded(1, 512), padded(512, 512)) == (0, 512, 512)
+    assert tar_size([Entry(name="a", size=1)], 4096) == 4096
+
+
+def test_limits() -> None:
+    request = archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"),)))
+    check_entry(request, ENTRIES_MAX, BYTES_MAX)
+    with pytest.raises(InvalidRequestError, match="more than 4096 entries"):
+        check_entry(request, ENTRIES_MAX + 1, 0)
+    with pytest.raises(InvalidRequestError, match="more than 16 MiB"):
+        check_entry(request, 1, BYTES_MAX + 1)
+
+
+def test_an_archive_has_files_and_each_once() -> None:
+    with pytest.raises(InvalidRequestError, match="its archive has no file"):
+        archive_disk(DISK, ArchiveRequest())
+    with pytest.raises(InvalidRequestError, match="its archive has 'a' twice"):
+        archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"), member("./a", "/b"))))
+    assert archive_disk(DISK, ArchiveRequest(credential="x")).archive == ArchiveRequest(credential="x")

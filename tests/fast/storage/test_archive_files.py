@@ -1,0 +1,315 @@
+"""Archives of real files: their content, what is refused, and what stays out of a core dump."""
+
+import errno
+import hashlib
+import os
+import secrets
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import archive_files
+from solo5_systemd.storage.archive import Entry, archive_disk, member
+from solo5_systemd.storage.archive_files import scan, write_archive
+from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
+from solo5_systemd.storage.start_directories import StartDirectories
+
+DISK = DeviceName("config")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "conf" / "sub").mkdir(parents=True)
+    (tmp_path / "conf" / "b.toml").write_text("port = 80\n")
+    (tmp_path / "conf" / "sub" / "key").write_bytes(os.urandom(600_000))
+    (tmp_path / "conf" / "a").touch()
+    return tmp_path / "conf"
+
+
+def request(*paths: Path, roots: tuple[str, ...] = (), **more: ArchiveFormat) -> DiskRequest:
+    members = tuple(member(path.name, str(path)) for path in paths)
+    return archive_disk(DISK, ArchiveRequest(members=members, **more), roots=roots)
+
+
+def archive_of(wanted: DiskRequest) -> ArchiveRequest:
+    assert wanted.archive is not None
+    return wanted.archive
+
+
+def written(wanted: DiskRequest, target: Path) -> str:
+    with target.open("w+b") as file:
+        return write_archive(wanted, archive_of(wanted), file.fileno())
+
+
+def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
+    wanted = request(files)
+    digest = written(wanted, tmp_path / "one")
+    os.utime(files / "b.toml", (5, 5))
+    (files / "b.toml").chmod(0o600)
+    assert written(wanted, tmp_path / "two") == digest == hashlib.sha256((tmp_path / "one").read_bytes()).hexdigest()
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    with tarfile.open(tmp_path / "one") as archive:
+        assert archive.getnames() == ["conf", "conf/a", "conf/b.toml", "conf/sub", "conf/sub/key"]
+        key = archive.extractfile("conf/sub/key")
+        assert key is not None
+        assert key.read() == (files / "sub" / "key").read_bytes()
+    names = [entry.name for entry in scan(wanted, archive_of(wanted))]
+    assert names == ["conf", "conf/a", "conf/b.toml", "conf/sub", "conf/sub/key"]
+
+
+def test_one_file_alone(files: Path, tmp_path: Path) -> None:
+    wanted = request(files / "b.toml", format=ArchiveFormat.RAW)
+    assert [entry.size for entry in scan(wanted, archive_of(wanted))] == [10]
+    written(wanted, tmp_path / "raw")
+    assert (tmp_path / "raw").read_bytes() == b"port = 80\n".ljust(512, b"\0")
+
+
+@pytest.mark.parametrize("names", [("sub",), ("a",), ("a", "b.toml")])
+def test_raw_is_one_file_that_is_not_empty(files: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    wanted = request(*(files / name for name in names), format=ArchiveFormat.RAW)
+    for act in (lambda: scan(wanted, archive_of(wanted)), lambda: written(wanted, tmp_path / "raw")):
+        with pytest.raises(InvalidRequestError, match="expected one file that is not empty"):
+            act()
+
+
+def test_links_are_followed_nowhere_below_a_root(files: Path, tmp_path: Path) -> None:
+    roots = (str(files),)
+    (files / "link").symlink_to("sub")
+    (files / "sub" / "up").symlink_to("../b.toml")
+    (tmp_path / "outside").write_text("secret")
+    good = request(files / "sub" / "key", roots=roots)
+    assert len(scan(good, archive_of(good))) == 1
+    for path, words in (
+        (files / "link" / "key", "cannot be used: expected a file below"),
+        (files / "link", "is a symbolic link: expected files and directories only"),
+        (files / "sub" / "up", "is a symbolic link"),
+        (files / "sub", "is a symbolic link"),
+        (tmp_path / "outside", "cannot be used: expected a file below"),
+        (files / "none", "cannot be used: expected a file below"),
+        (files / ".." / "outside", "cannot be used: expected a file below"),
+        (files / "a" / "b", "cannot be used: expected a file below"),
+    ):
+        wanted = request(path, roots=roots)
+        with pytest.raises(InvalidRequestError, match=words):
+            scan(wanted, archive_of(wanted))
+
+
+def test_without_roots_the_directory_may_be_reached_by_links(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to(files)
+    good = request(tmp_path / "way" / "b.toml")
+    assert len(scan(good, archive_of(good))) == 1
+    for path, error in ((tmp_path / "way", InvalidRequestError), (tmp_path / "none" / "x", NotFoundError)):
+        wanted = request(path)
+        with pytest.raises(error):
+            scan(wanted, archive_of(wanted))
+    missing = request(tmp_path / "none")
+    with pytest.raises(NotFoundError, match="does not exist"):
+        scan(missing, archive_of(missing))
+
+
+def test_kinds_that_are_no_files(files: Path) -> None:
+    os.mkfifo(files / "sub" / "fifo")
+    for path, kind in ((files, "a FIFO"), (Path("/dev/null"), "a device")):
+        wanted = request(path)
+        with pytest.raises(InvalidRequestError, match=f"is {kind}: expected files and directories only"):
+            scan(wanted, archive_of(wanted))
+    assert archive_files._kind(0o160000) == "of an unknown kind"
+
+
+def test_hard_links_are_refused(files: Path) -> None:
+    (files / "second").hardlink_to(files / "b.toml")
+    wanted = request(files)
+    with pytest.raises(InvalidRequestError, match="has 2 names: expected one"):
+        scan(wanted, archive_of(wanted))
+
+
+def test_many_and_deep(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = request(files)
+    monkeypatch.setattr(archive_files, "DEPTH_MAX", 0)
+    with pytest.raises(InvalidRequestError, match="has more than 0 levels of directories"):
+        scan(wanted, archive_of(wanted))
+    monkeypatch.undo()
+    monkeypatch.setattr("solo5_systemd.storage.archive.ENTRIES_MAX", 2)
+    with pytest.raises(InvalidRequestError, match="more than 2 entries"):
+        scan(wanted, archive_of(wanted))
+
+
+@pytest.mark.parametrize("change", [b"port = 81\n", b"longer than it was", b""])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: bytes
+) -> None:
+    real = archive_files._Writer.copy
+
+    def changing(self: archive_files._Writer, entry: Entry, source: int) -> None:
+        if entry.name.endswith("b.toml"):
+            (files / "b.toml").write_bytes(change)
+            os.utime(files / "b.toml")
+        real(self, entry, source)
+
+    monkeypatch.setattr(archive_files._Writer, "copy", changing)
+    with pytest.raises(HostError, match="b.toml' has changed while it was read"):
+        written(request(files), tmp_path / "out")
+
+
+def test_short_reads_are_completed(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = written(request(files), tmp_path / "whole")
+    real = os.readv
+
+    def short(descriptor: int, buffers: list[memoryview]) -> int:
+        return real(descriptor, [buffers[0][:1000]])
+
+    monkeypatch.setattr("solo5_systemd.storage.archive_files.os.readv", short)
+    assert written(request(files), tmp_path / "parts") == expected
+
+
+def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for name, words in (("scandir", "its files cannot be read: Input/output"), ("open", "Input/output error")):
+        wanted = request(files)
+        with monkeypatch.context() as patched:
+            patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", fail)
+            with pytest.raises(HostError, match=words):
+                scan(wanted, archive_of(wanted))
+
+
+@pytest.fixture
+def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "encrypted").mkdir()
+    monkeypatch.setattr(archive_files, "CREDENTIALS", (tmp_path / "plain",))
+    monkeypatch.setattr(archive_files, "ENCRYPTED", (tmp_path / "encrypted",))
+    return tmp_path
+
+
+def credential(name: str) -> DiskRequest:
+    return archive_disk(DISK, ArchiveRequest(credential=name, format=ArchiveFormat.RAW))
+
+
+def test_credentials(credentials: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no credential is named 'token'"):
+        scan(credential("token"), archive_of(credential("token")))
+    (credentials / "plain" / "token").write_text("word")
+    assert [entry.name for entry in scan(credential("token"), archive_of(credential("token")))] == ["token"]
+    written(credential("token"), tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"word".ljust(512, b"\0")
+
+
+@pytest.fixture
+def decrypt(credentials: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the place of systemd-creds, and an encrypted credential."""
+    program = credentials / "creds"
+    program.write_text("#!/bin/sh\necho $2 $3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(archive_files, "DECRYPT", str(program))
+    (credentials / "encrypted" / "token").write_text("cipher")
+    return program
+
+
+def test_an_encrypted_credential_is_what_the_program_prints(decrypt: Path, tmp_path: Path) -> None:
+    written(credential("token"), tmp_path / "out")
+    assert (tmp_path / "out").read_bytes().startswith(f"--name=token {tmp_path}/encrypted/token\n".encode())
+
+
+def test_a_credential_that_cannot_be_decrypted_is_told(decrypt: Path, tmp_path: Path) -> None:
+    decrypt.write_text("#!/bin/sh\necho bad >&2\nexit 1\n")
+    with pytest.raises(HostError, match="credential 'token' cannot be decrypted: bad"):
+        written(credential("token"), tmp_path / "out")
+    decrypt.unlink()
+    with pytest.raises(HostError, match="cannot be decrypted"):
+        written(credential("token"), tmp_path / "out")
+
+
+async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
+    directories = StartDirectories(tmp_path / "archives", root="")
+    disks, wanted = ImageFiles(locks=tmp_path / "locks", archives=directories), request(files)
+    planned = await disks.inspect(wanted)
+    assert (planned.planned, planned.is_private, planned.backing, planned.source) == (
+        True,
+        True,
+        Backing.ARCHIVE,
+        "conf",
+    )
+    made = await disks.make(wanted)
+    path = Path(made.disk.path)
+    assert made.disk.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size % 512 == 0
+    await disks.release(made)
+    assert not list((tmp_path / "archives").iterdir())
+    (files / "sub" / "bad").symlink_to("x")
+    with pytest.raises(Solo5Error):
+        await disks.make(wanted)
+    assert not list((tmp_path / "archives").iterdir())
+
+
+async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    directories = StartDirectories(tmp_path / "archives", root="")
+    monkeypatch.setattr("solo5_systemd.storage.archive_files.os.pwrite", fail)
+    with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):
+        await ImageFiles(archives=directories).make(request(files))
+    assert not list((tmp_path / "archives").iterdir())
+
+
+HOLDER = """
+import sys
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.archive_files import _Writer, write_archive
+from solo5_systemd.storage.model import ArchiveRequest
+_Writer.__exit__ = lambda *_: None  # as if it was killed while the buffer has the content
+request = archive_disk(DeviceName("d"), ArchiveRequest(members=(member("f", sys.argv[1]),)))
+with open(sys.argv[2], "w+b") as target:
+    write_archive(request, request.archive, target.fileno())
+kept = open(sys.argv[1], "rb").read() if sys.argv[3] == "kept" else None
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def in_a_core(pid: int, secret: bytes) -> bool:
+    """Return whether a core dump of a process would have a text: in a mapping that is not left out (VmFlags: dd)."""
+    ranges: list[tuple[int, int]] = []
+    with Path(f"/proc/{pid}/smaps").open(encoding="ascii") as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in maps:
+            first, _, rest = line.partition(" ")
+            if "-" in first and not first.endswith(":"):
+                low, _, high = first.partition("-")
+                ranges.append((int(low, 16), int(high, 16) if rest.startswith("r") else 0))
+            if first == "VmFlags:" and "dd" in rest.split():
+                ranges.pop()
+        for begin, end in ranges:
+            if end:
+                memory.seek(begin)
+                try:
+                    data = memory.read(end - begin)
+                except OSError:  # vvar and the like, which no core has
+                    continue
+                if secret in data:
+                    return True
+    return False
+
+
+@pytest.mark.parametrize("how", ["by the buffer", "kept"])
+def test_content_is_in_no_core_dump(tmp_path: Path, how: str) -> None:
+    """The second run keeps the content as Python would, so that the search is shown to find it."""
+    secret = secrets.token_hex(32).encode()
+    (tmp_path / "secret").write_bytes(secret)
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "secret"), str(tmp_path / "out"), how]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert in_a_core(process.pid, secret) is (how == "kept")
+    assert secret in (tmp_path / "out").read_bytes()

@@ -1,0 +1,238 @@
+"""Archives of files as disks: what the guest reads, and where their content is not."""
+
+import hashlib
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+
+ARCHIVES = Path("/run/solo5/archives")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(machine: Machine) -> Iterator[None]:
+    yield
+    assert not ARCHIVES.exists() or not list(ARCHIVES.iterdir())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A directory of configuration, with a secret."""
+    (tmp_path / "conf" / "sub").mkdir(parents=True)
+    (tmp_path / "conf" / "app.toml").write_text("port = 80\n")
+    (tmp_path / "conf" / "sub" / "key").write_bytes(os.urandom(100_000))
+    (tmp_path / "conf" / "empty").touch()
+    return tmp_path / "conf"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def options(files: Path, more: str = "") -> tuple[str, str]:
+    return "--block", f"storage=files:{files}{more}"
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files: Path, target: str) -> None:
+    name = run(f"tar.{target}", "write=mine", "stay", options=options(files))
+    says(name, "sector 0: 'mine'")
+    text, prefix = console(name), str(files).lstrip("/")
+    for member in ("app.toml", "empty", "sub/key"):
+        size = (files / member).stat().st_size
+        assert f"member {prefix}/{member} type 0 size {size} sha256 {sha256(files / member)}" in text
+    assert f"member {prefix}/sub/ type 5 size 0" in text
+    assert (files / "app.toml").read_text() == "port = 80\n"
+    [disk] = inspect(name)["disks"]
+    assert (disk["backing"], disk["path"], len(disk["sha256"])) == ("archive", prefix, 64)
+    again = run(f"tar.{target}", "stay", options=options(files))
+    assert inspect(again)["disks"][0]["sha256"] == disk["sha256"], "the same files make the same bytes"
+    assert sh("sh", "-c", "grep ramfs /proc/mounts | grep solo5").stdout == "", "no file system is left mounted"
+
+
+def test_tar_of_this_host_reads_the_archive(run: Runner, files: Path, tmp_path: Path) -> None:
+    name = run("tar.spt", "stay", options=options(files))
+    says(name, "end at")
+    disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/storage")
+    (tmp_path / "copy.tar").write_bytes(disk.read_bytes())
+    assert hashlib.sha256(disk.read_bytes()).hexdigest() == inspect(name)["disks"][0]["sha256"]
+    ok("tar", "-C", str(tmp_path), "-xf", str(tmp_path / "copy.tar"))
+    out = tmp_path / str(files).lstrip("/")
+    assert (out / "sub" / "key").read_bytes() == (files / "sub" / "key").read_bytes()
+    assert {path.stat().st_mtime for path in out.rglob("*") if path.is_file()} == {0.0}
+    status = disk.stat()
+    assert (status.st_mode & 0o777, status.st_nlink) == (0o600, 0)
+    assert status.st_uid == Path(f"/proc/{inspect(name)['pid']}").stat().st_uid != 0
+
+
+def test_one_file_is_the_disk_itself(run: Runner, files: Path) -> None:
+    name = run("disk.spt", "read", options=options(files / "app.toml", ",format=raw"))
+    ok("solo5ctl", "wait", name)
+    assert "capacity 512 bytes" in console(name)
+    assert "port = 80" in console(name)
+
+
+def everywhere(secret: bytes, source: Path) -> list[str]:
+    """Return where a text is: in files, command lines, environments, the journal and unit properties."""
+    found = []
+    places = ("/run", "/var", "/tmp", "/etc", "/srv", "/root", "/opt", "/home", "/dev/shm")
+    listed = subprocess.run(
+        ["grep", "-rlaF", "--devices=skip", "--file=-", *places], input=secret, capture_output=True, check=False
+    )
+    found += [path for path in listed.stdout.decode().splitlines() if Path(path) != source]
+    for process in Path("/proc").glob("[0-9]*"):
+        for file in ("cmdline", "environ"):
+            try:
+                if secret in (process / file).read_bytes():
+                    found.append(str(process / file))
+            except OSError:
+                continue
+    for command in (["journalctl", "--no-pager", "-o", "export"], ["systemctl", "show", "*"], ["busctl", "tree"]):
+        if secret in subprocess.run(command, capture_output=True, check=False).stdout:
+            found.append(" ".join(command))
+    return found
+
+
+def test_a_secret_is_nowhere_but_in_the_guests_disk(run: Runner, tmp_path: Path) -> None:
+    secret = secrets.token_hex(16).encode()
+    source = tmp_path / "secret"
+    source.write_bytes(secret)
+    name = run("tar.spt", "stay", options=options(source))
+    says(name, f"sha256 {hashlib.sha256(secret).hexdigest()}")
+    pid = inspect(name)["pid"]
+    assert secret in Path(f"/proc/{pid}/root/run/solo5-disks/storage").read_bytes(), "the search can find it"
+    assert everywhere(secret, source) == []
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    assert [line.split()[4:6] for line in limits.splitlines() if line.startswith("Max core")] == [["0", "0"]]
+    ok("kill", "-ABRT", str(pid))
+    ok("solo5ctl", "wait", name)
+    ok("solo5ctl", "rm", name)
+    assert everywhere(secret, source) == [], "nor when its tender was killed by a signal that dumps core"
+    source.unlink()
+    eventually(lambda: not list(Path("/run/solo5/users").glob("[!.]*")), "its user is free")
+
+
+def test_the_memory_of_an_archive_is_ramfs_that_is_never_swapped(run: Runner, files: Path) -> None:
+    name = run("tar.spt", "stay", options=options(files))
+    says(name, "end at")
+    pid = inspect(name)["pid"]
+    mounts = [line.split(" - ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    [kind] = [after.split()[0] for before, after in mounts if "/run/solo5-disks/storage" in before]
+    assert kind == "ramfs"
+
+
+def test_a_credential_is_a_disk(run: Runner) -> None:
+    place = Path("/etc/credstore/token")
+    place.parent.mkdir(exist_ok=True, mode=0o700)
+    place.write_text("of the operator")
+    try:
+        name = run("disk.spt", "read", options=("--block", "storage=credential:token"))
+        ok("solo5ctl", "wait", name)
+        assert "sector 0: 'of the operator'" in console(name)
+        missing = run.fail("--block", "storage=credential:none", f"{GUESTS}/disk.spt", "read")
+        assert "no credential is named 'none': expected a file in /etc/credstore" in missing.stderr
+    finally:
+        place.unlink()
+
+
+def test_an_encrypted_credential_is_decrypted_in_memory(run: Runner, tmp_path: Path) -> None:
+    place = Path("/etc/credstore.encrypted/token")
+    place.parent.mkdir(exist_ok=True, mode=0o700)
+    secret = secrets.token_hex(16)
+    (tmp_path / "plain").write_text(secret)
+    made = sh("systemd-creds", "encrypt", "--with-key=host", "--name=token", str(tmp_path / "plain"), str(place))
+    assert made.returncode == 0, made.stderr
+    try:
+        name = run("disk.spt", "sector=0", "stay", options=("--block", "storage=credential:token"))
+        says(name, "capacity 512 bytes")
+        disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/storage")
+        assert disk.read_bytes().startswith(secret.encode() + b"\0")
+        assert everywhere(secret.encode(), tmp_path / "plain") == []
+        place.write_bytes(b"damaged")
+        failed = run.fail("--block", "storage=credential:token", f"{GUESTS}/disk.spt", "read")
+        assert "credential 'token' cannot be decrypted" in failed.stderr
+        assert "Traceback" not in failed.stderr
+    finally:
+        place.unlink()
+
+
+def planted(kind: str, directory: Path) -> None:
+    match kind:
+        case "link":
+            (directory / "bad").symlink_to("/etc/shadow")
+        case "fifo":
+            os.mkfifo(directory / "bad")
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(str(directory / "bad"))
+        case "device":
+            os.mknod(directory / "bad", 0o020666, os.makedev(1, 5))
+        case "hard link":
+            (directory / "bad").hardlink_to(directory / "app.toml")
+        case "large":
+            with (directory / "bad").open("wb") as file:
+                file.truncate((16 << 20) + 1)
+        case "many":
+            for number in range(4097):
+                (directory / str(number)).touch()
+        case _:
+            (directory / "/".join("d" * 40)).mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("link", "is a symbolic link: expected files and directories only"),
+        ("fifo", "is a FIFO: expected files and directories only"),
+        ("socket", "is a socket: expected"),
+        ("device", "is a device: expected"),
+        ("hard link", "has 2 names: expected one"),
+        ("large", "have more than 16 MiB, which would be in memory"),
+        ("many", "has more than 4096 entries"),
+        ("deep", "has more than 32 levels of directories"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused_before_anything_is_made(
+    run: Runner, files: Path, kind: str, words: str
+) -> None:
+    planted(kind, files)
+    failed = run.fail(*options(files), f"{GUESTS}/tar.spt")
+    assert (failed.returncode, words in failed.stderr) == (125, True), failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_missing_file_is_named(run: Runner) -> None:
+    failed = run.fail("--block", "storage=files:/nowhere/x", f"{GUESTS}/tar.spt")
+    assert "does not exist" in failed.stderr
+    scope = run.fail("--scope", "--block", "storage=files:/etc/hostname", f"{GUESTS}/tar.spt")
+    assert "of a scope is an archive of files: expected a service" in scope.stderr
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from tests.machine.test_storage import die, start
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.model import ArchiveRequest
+request = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("hostname", "/etc/hostname"),)))
+start("killed", request, die)
+"""
+
+
+def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Runner, files: Path) -> None:
+    done = subprocess.run(["python3", "-c", KILLED], cwd="/srv", check=False, capture_output=True)
+    assert done.returncode == -9, done.stderr.decode()
+    [left] = ARCHIVES.iterdir()
+    assert f"private disk {left}: left by a start that was killed" in ok("solo5ctl", "gc", "--dry-run")
+    name = run("tar.spt", options=options(files))
+    ok("solo5ctl", "wait", name)
+    assert not list(ARCHIVES.iterdir())
+    sh("solo5ctl", "rm", "--force", "killed")
+    ok("solo5ctl", "gc")
