@@ -70,6 +70,17 @@ def test_inspect_shows_fields_or_json(solo5ctl: Solo5ctl) -> None:
     assert documents[0]["outcome"]["ending"] == "exited"
 
 
+def test_inspect_shows_the_disks_of_a_running_task_to_root(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"disk": "config", "backing": "archive", "path": "local/app.toml", "sha256": "ab"}
+    disks = [{"disk": "data", "backing": "named disk", "path": "/var/lib/solo5/disks/web"}, config]
+    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks if task == "web" else ())
+    text = solo5ctl("inspect", "web").out
+    assert "    Disk: data: named disk /var/lib/solo5/disks/web\n" in text
+    assert "    Disk: config: archive local/app.toml, SHA-256 ab\n" in text
+    assert json.loads(solo5ctl("inspect", "--json", "web").out)[0]["disks"] == disks
+    assert "disks" not in json.loads(solo5ctl("inspect", "--json", "web", root=False).out)[0]
+
+
 def test_stop_stops_all_concurrently_and_prints_each_name(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("stop", "web", "api", "web")
     assert (result.status, sorted(result.out.split())) == (0, ["api", "web"])

@@ -147,6 +147,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"disable_log_collection": "no"}, "disable_log_collection is 'no'"),
         ({"allowed_properties": ["User"]}, "allowed_properties is 'User': expected some of AllowedCPUs,"),
         ({"allowed_units": ["slice"]}, "allowed_units is 'slice': expected one of"),
+        ({"allowed_disks": ["web/*"]}, "allowed_disks is 'web/*': expected names of disks, with * and ?"),
         ({"allowed_tenders": ["xen"]}, "allowed_tenders is 'xen': expected one of"),
         ({"defaults": {"unit": "scope"}}, "defaults.unit is 'scope': expected one of allowed_units (service)"),
         (
