@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent
 from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, registered, running, status, unit
 from tests.machine.nomad.test_joined import restart_with
@@ -109,7 +109,8 @@ def configured(agent: Agent, jobs: Jobs) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.vm  # the kernel of a container's host may have bridges without VLANs
-def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, configured: Callable[[str], None]) -> None:
+def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, machine: Machine, configured: Callable[[str], None]) -> None:
+    machine.expect("plugin failed to exit gracefully|plugin process exited")  # an emulated machine takes too long
     ok("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
     try:
         ok("ip", "link", "set", "br0", "up")
