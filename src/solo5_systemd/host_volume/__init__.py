@@ -1,0 +1,1 @@
+"""`solo5-disk`: a plugin for Nomad's dynamic host volumes, each of which has a disk image."""

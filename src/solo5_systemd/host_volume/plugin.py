@@ -1,0 +1,233 @@
+"""The operations of `solo5-disk`: create the disk image of a volume, and delete a volume that no task uses.
+
+    DHV_VOLUMES_DIR/ID/disk.img         the disk image of a volume, in a directory of root
+    /var/lib/solo5/volumes/ID           the path of that directory, from the creation of the image until its deletion
+
+Nomad creates each volume again whenever the agent starts. By the second file, an image that is missing then, such as on
+a file system that is not mounted yet, is an error: a blank disk in its place would look like lost data.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file, sync_directory
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import LOCKS, lock
+from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
+
+STATE = Path("/var/lib/solo5/volumes")
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
+    """Run `create` or `delete`, and return the exit status.
+
+    An error is one line of stderr, which the agent logs, and `error` of the document on stdout, which
+    `nomad volume create` and `delete` print.
+    """
+    try:
+        if operation == "create":
+            request = create_request(environment)
+            answer: Mapping[str, object] = {"path": request.directory, "bytes": create(request)}
+        elif operation == "delete":
+            delete(delete_request(environment))
+            answer = {}
+        else:
+            raise InvalidRequestError(f"operation {operation!r} is unknown: expected fingerprint, create or delete.")
+    except Solo5Error as error:
+        print(f"solo5-disk: {error}", file=sys.stderr)
+        print(json.dumps({"error": str(error)}))
+        return 1
+    print(json.dumps(answer))
+    return 0
+
+
+def create(request: CreateRequest, state: Path = STATE) -> int:
+    """Create the disk image of a volume; one that exists is kept, and grows to the requested size.
+
+    Returns:
+        The size of the image, in bytes.
+
+    Raises:
+        InvalidRequestError: the image is larger than requested, or no regular file.
+        HostError: the volume was created earlier and has no image now, or the file system returned an error.
+    """
+    directory = Path(request.directory)
+    with _errors(request.name, directory), _exclusive(state) as record:
+        created = _recorded(record / directory.name)
+        if created not in ("", str(directory)):
+            raise HostError(
+                f"volume {request.name} was created as {created}: expected {directory}, where the agent has volumes.",
+                "Set host_volumes_dir of the agent back, or move the directory and write its path into "
+                f"{record / directory.name}.",
+            )
+        if not created:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        size = _create_image(request, directory, is_new=not created)
+        if not created:
+            sync_directory(directory)
+            sync_directory(directory.parent)
+            replace_file(record / directory.name, str(directory), durable=True)
+        return size
+
+
+def delete(
+    request: DeleteRequest, state: Path = STATE, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
+) -> None:
+    """Delete a volume with all files in it, which no task may have as a disk meanwhile.
+
+    Raises:
+        TakenError: a task has one of its files as a disk.
+        HostError: the file system returned an error.
+    """
+    directory = Path(request.directory)
+    with _errors(request.name, directory), _exclusive(state) as record:
+        if directory.is_symlink():
+            raise HostError(
+                f"volume {request.name}: {directory} is a symbolic link: expected a directory.",
+                f"Remove the link, and what it leads to: rm {directory}",
+            )
+        if directory.is_dir():
+            held = _lock(request.name, tuple(_disks(directory)), locks, lock_timeout)
+            try:
+                shutil.rmtree(directory)
+            finally:
+                os.close(held)
+        (record / directory.name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _errors(name: str, directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"volume {name}: {error.filename or directory} cannot be used: {error.strerror}.") from error
+
+
+@contextmanager
+def _exclusive(state: Path) -> Iterator[Path]:
+    """Create the directory of records and lock it: Nomad calls plugins concurrently."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(state, _DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield state
+    finally:
+        os.close(descriptor)
+
+
+def _recorded(record: Path) -> str:
+    """Return the directory of a volume that was created earlier; empty for a new one."""
+    return record.read_text().strip() if record.exists() else ""
+
+
+# --- create ------------------------------------------------------------------------------------------------------
+
+
+def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> int:
+    path = directory / IMAGE
+    try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        if not is_new:
+            raise HostError(
+                f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
+                "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
+            ) from error
+        return _new_image(request, path)
+    except OSError as error:
+        raise _no_image(request, path, os.strerror(error.errno or 0)) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise _no_image(request, path, "it has another type, or a hard link")
+        if request.size_max is not None and status.st_size > request.size_max:
+            raise InvalidRequestError(
+                f"volume {request.name}: {path} has {status.st_size} bytes: expected at most capacity_max "
+                f"{request.size_max}, since a disk is not made smaller."
+            )
+        if status.st_size < request.size:
+            _resize(request, descriptor, path)
+        return max(status.st_size, request.size)
+    finally:
+        os.close(descriptor)
+
+
+def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"volume {request.name}: {path} is no disk image ({reason}): expected a regular file with one name."
+    )
+
+
+def _new_image(request: CreateRequest, path: Path) -> int:
+    descriptor = open_unnamed(path.parent, 0o600)
+    try:
+        _resize(request, descriptor, path)
+        os.fsync(descriptor)
+        link_unnamed(descriptor, path)
+    finally:
+        os.close(descriptor)
+    return request.size
+
+
+def _resize(request: CreateRequest, descriptor: int, path: Path) -> None:
+    """Set the size, with or without blocks for it; a running guest has the old size until its next start."""
+    if request.preallocate:
+        status = os.fstatvfs(descriptor)
+        needed = request.size - os.fstat(descriptor).st_blocks * 512
+        if needed > status.f_bavail * status.f_frsize:
+            raise HostError(
+                f"volume {request.name}: {path} needs {needed} bytes: expected as much free space, and the file "
+                f"system has {status.f_bavail * status.f_frsize}.",
+                "Without the parameter preallocate, blocks are allocated when the guest writes them.",
+            )
+        os.posix_fallocate(descriptor, 0, request.size)
+    else:
+        os.ftruncate(descriptor, request.size)
+
+
+# --- delete ------------------------------------------------------------------------------------------------------
+
+
+def _disks(directory: Path) -> Iterator[Disk]:
+    """Yield every regular file below a directory, once, as a disk to lock. Symbolic links are not followed."""
+    seen: set[tuple[int, int]] = set()
+    for root, _, names, descriptor in os.fwalk(directory):
+        for name in names:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and identity(status) not in seen:
+                seen.add(identity(status))
+                path = str(Path(root, name))
+                yield Disk(
+                    disk=DeviceName("volume"),
+                    path=path,
+                    sector_size=SECTOR_SIZE,
+                    device=None,
+                    identity=identity(status),
+                )
+
+
+def _lock(name: str, disks: tuple[Disk, ...], locks: Path, timeout: float) -> int:
+    """Lock the disks: the lock of a task that has just ended may be held for a moment, see `LOCK_TIMEOUT_S`."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return lock(disks, directory=locks)
+        except TakenError as error:
+            if time.monotonic() > deadline:
+                reason = error.sentence.partition(": ")[2]
+                raise TakenError(f"volume {name}: {reason}", error.hint) from error
+        time.sleep(LOCK_INTERVAL_S)

@@ -1,0 +1,134 @@
+"""The requests of Nomad's dynamic host volumes, as their plugins get them: an operation, and variables `DHV_*`.
+
+Source: client/hostvolumemanager/host_volume_plugin.go of Nomad 1.10 to 2.0. The sizes and parameters are those of a
+volume specification, which a user of Nomad has written; the directories are the agent's.
+"""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from solo5_systemd.decode import Fields, json_document
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.storage.model import MAX_SECTOR_SIZE
+
+IMAGE = "disk.img"
+"""The disk image of a volume, and the default of `file` in a job's `block`."""
+
+GRAIN = MAX_SECTOR_SIZE
+"""Bytes: a size is a multiple of this, so that the disk has whole sectors for each sector size of the tenders."""
+
+MAX_SIZE = 1 << 60
+"""Bytes; offsets of files have 63 bits."""
+
+PARAMETERS = ("preallocate",)
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateRequest:
+    """A volume to create, or to keep as it is: Nomad repeats the request whenever the agent starts.
+
+    Attributes:
+        name: in Nomad, for errors.
+        directory: of the volume, absolute.
+        size: of a new disk image, in bytes; a smaller image grows to it.
+        size_max: of an image that exists, in bytes; None: no limit.
+        preallocate: allocate all blocks of the image now.
+    """
+
+    name: str
+    directory: str
+    size: int
+    size_max: int | None
+    preallocate: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteRequest:
+    """A volume to delete; no error if it does not exist."""
+
+    name: str
+    directory: str
+
+
+def create_request(environment: Mapping[str, str]) -> CreateRequest:
+    """Return the request of `create`.
+
+    Raises:
+        InvalidRequestError: a variable is missing or malformed, or no size fits.
+    """
+    name = _name(environment)
+    low, high = (_bytes(environment, name, bound) for bound in ("MIN", "MAX"))
+    return CreateRequest(
+        name=name,
+        directory=_directory(environment),
+        size=_size(name, low, high),
+        size_max=high or None,
+        preallocate=_preallocate(environment, name),
+    )
+
+
+def delete_request(environment: Mapping[str, str]) -> DeleteRequest:
+    """Return the request of `delete`: the directory is the one that `create` has returned, if it is one of this volume.
+
+    Raises:
+        InvalidRequestError: a variable is missing or malformed.
+    """
+    directory = _directory(environment)
+    # After a failure to record the volume, Nomad passes the directory of all volumes here.
+    created = posixpath.normpath(environment.get("DHV_CREATED_PATH", ""))
+    if created.startswith("/") and posixpath.basename(created) == posixpath.basename(directory):
+        directory = created
+    return DeleteRequest(name=_name(environment), directory=directory)
+
+
+def _name(environment: Mapping[str, str]) -> str:
+    return environment.get("DHV_VOLUME_NAME", "")
+
+
+def _directory(environment: Mapping[str, str]) -> str:
+    parent, identifier = environment.get("DHV_VOLUMES_DIR", ""), environment.get("DHV_VOLUME_ID", "")
+    if not parent.startswith("/"):
+        raise InvalidRequestError(f"DHV_VOLUMES_DIR is {parent!r}: expected the absolute path of a directory.")
+    if not _ID.fullmatch(identifier):
+        raise InvalidRequestError(f"DHV_VOLUME_ID is {identifier!r}: expected a UUID, as Nomad makes them.")
+    return posixpath.join(posixpath.normpath(parent), identifier)
+
+
+def _bytes(environment: Mapping[str, str], name: str, bound: str) -> int:
+    text = environment.get(f"DHV_CAPACITY_{bound}_BYTES", "0")
+    if not re.fullmatch("[0-9]{1,19}", text, re.ASCII) or int(text) > MAX_SIZE:
+        raise InvalidRequestError(
+            f"volume {name}: capacity_{bound.lower()} is {text} bytes: expected 0 to {MAX_SIZE}."
+        )
+    return int(text)
+
+
+def _size(name: str, low: int, high: int) -> int:
+    """Return the smallest size of at least `low` bytes or, without a lower bound, the largest of at most `high`."""
+    if not low and not high:
+        raise InvalidRequestError(
+            f"volume {name} has no capacity: expected the size of its disk.", 'Set capacity_max = "1GiB".'
+        )
+    size = -(-low // GRAIN) * GRAIN if low else high // GRAIN * GRAIN
+    if not size or (high and size > high):
+        raise InvalidRequestError(
+            f"volume {name}: no multiple of {GRAIN} bytes is between capacity_min {low} and capacity_max {high}: "
+            "expected room for a disk with whole sectors.",
+            f"Set capacity_max to {max(size, GRAIN)} or more.",
+        )
+    return size
+
+
+def _preallocate(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get("DHV_PARAMETERS", "") or "null"
+    document = json_document(text.encode(errors="replace"), f"volume {name}: parameters")
+    fields = Fields({} if document is None else document, f"volume {name}: parameters")
+    fields.allow(*PARAMETERS)
+    value = fields.text("preallocate", "false")
+    if value not in ("true", "false"):
+        raise fields.wrong("preallocate", value, '"true" or "false"')
+    return value == "true"

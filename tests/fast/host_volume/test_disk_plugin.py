@@ -1,0 +1,205 @@
+"""The plugin `solo5-disk` on a file system: what it creates, keeps, refuses and deletes."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.host_volume import plugin
+from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk
+
+ID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Path:
+    return tmp_path / "host_volumes"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def request(volumes: Path, size: int = 2 * GRAIN, size_max: int | None = None, *, full: bool = False) -> CreateRequest:
+    return CreateRequest(name="data", directory=str(volumes / ID), size=size, size_max=size_max, preallocate=full)
+
+
+def removal(volumes: Path) -> DeleteRequest:
+    return DeleteRequest(name="data", directory=str(volumes / ID))
+
+
+def test_create_makes_a_sparse_image_that_only_root_may_read(volumes: Path, state: Path) -> None:
+    assert plugin.create(request(volumes), state) == 2 * GRAIN
+    image = (volumes / ID / "disk.img").stat()
+    assert (image.st_size, image.st_blocks, image.st_mode & 0o7777) == (2 * GRAIN, 0, 0o600)
+    assert (volumes / ID).stat().st_mode & 0o7777 == 0o700
+    assert [p.name for p in (volumes / ID).iterdir()] == ["disk.img"]
+
+
+def test_preallocated_image_has_its_blocks(volumes: Path, state: Path) -> None:
+    plugin.create(request(volumes, full=True), state)
+    assert (volumes / ID / "disk.img").stat().st_blocks * 512 >= 2 * GRAIN
+
+
+def test_preallocation_beyond_the_free_space_is_refused(volumes: Path, state: Path) -> None:
+    with pytest.raises(HostError, match="needs .* bytes: expected as much free space"):
+        plugin.create(request(volumes, 1 << 59, full=True), state)
+    assert not list((volumes / ID).iterdir())
+
+
+def test_repeated_create_keeps_the_data(volumes: Path, state: Path) -> None:
+    plugin.create(request(volumes), state)
+    (volumes / ID / "disk.img").write_bytes(b"kept".ljust(2 * GRAIN))
+    assert plugin.create(request(volumes), state) == 2 * GRAIN
+    assert plugin.create(request(volumes, GRAIN), state) == 2 * GRAIN, "it is not made smaller"
+    assert plugin.create(request(volumes, 3 * GRAIN), state) == 3 * GRAIN, "it grows"
+    assert (volumes / ID / "disk.img").read_bytes().startswith(b"kept ")
+
+
+def test_create_after_a_kill_before_the_record(volumes: Path, state: Path) -> None:
+    plugin.create(request(volumes), state)
+    (state / ID).unlink()
+    assert plugin.create(request(volumes), state) == 2 * GRAIN
+    assert (state / ID).read_text() == str(volumes / ID)
+
+
+def test_lost_image_is_not_replaced_by_a_blank_one(volumes: Path, state: Path) -> None:
+    """As on a file system that is not mounted when the agent starts."""
+    plugin.create(request(volumes), state)
+    (volumes / ID / "disk.img").unlink()
+    (volumes / ID).rmdir()
+    with pytest.raises(HostError, match="volume data has lost its disk image"):
+        plugin.create(request(volumes), state)
+    assert not (volumes / ID).exists()
+    plugin.delete(removal(volumes), state)
+    assert plugin.create(request(volumes), state) == 2 * GRAIN, "deleted, it may be created anew"
+
+
+def test_volume_that_was_created_elsewhere_is_refused(volumes: Path, state: Path, tmp_path: Path) -> None:
+    plugin.create(request(volumes), state)
+    with pytest.raises(HostError, match=f"was created as {volumes}/{ID}: expected {tmp_path}/new/{ID}"):
+        plugin.create(request(tmp_path / "new"), state)
+
+
+def test_image_beyond_its_maximum_is_refused(volumes: Path, state: Path) -> None:
+    plugin.create(request(volumes), state)
+    with pytest.raises(InvalidRequestError, match=f"has {2 * GRAIN} bytes: expected at most capacity_max {GRAIN}"):
+        plugin.create(request(volumes, GRAIN, GRAIN), state)
+
+
+def link(image: Path, victim: Path) -> None:
+    image.symlink_to(victim)
+
+
+def hard_link(image: Path, victim: Path) -> None:
+    image.hardlink_to(victim)
+
+
+def fifo(image: Path, victim: Path) -> None:
+    os.mkfifo(image)
+
+
+def directory(image: Path, victim: Path) -> None:
+    image.mkdir()
+
+
+@pytest.mark.parametrize("plant", [link, hard_link, fifo, directory])
+def test_planted_image_is_neither_used_nor_followed(volumes: Path, state: Path, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
+    """Planted by a container that has the same volume."""
+    victim = tmp_path / "victim"
+    victim.write_text("victim")
+    plugin.create(request(volumes), state)
+    (volumes / ID / "disk.img").unlink()
+    plant(volumes / ID / "disk.img", victim)
+    with pytest.raises(InvalidRequestError, match="is no disk image"):
+        plugin.create(request(volumes), state)
+    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    assert victim.read_text() == "victim"
+    assert not (volumes / ID).exists()
+
+
+@pytest.mark.parametrize("name", ["disk.img", "below/other.img"])
+def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, state: Path, tmp_path: Path, name: str) -> None:
+    plugin.create(request(volumes), state)
+    file = volumes / ID / name
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    used = Disk(disk=DeviceName("d"), path=str(file), sector_size=512, device=None, identity=identity(file.stat()))
+    held = lock([used], directory=tmp_path / "locks")
+    with pytest.raises(TakenError, match=f"volume data: '{file}' is in use by another task"):
+        plugin.delete(removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+    assert file.exists()
+    os.close(held)
+    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    assert not (volumes / ID).exists()
+    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+
+
+def test_delete_follows_no_link(volumes: Path, state: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    volumes.mkdir()
+    (volumes / ID).symlink_to(tmp_path / "precious")
+    with pytest.raises(HostError, match="is a symbolic link: expected a directory"):
+        plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    assert (tmp_path / "precious").exists()
+
+
+def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
+    """A second call waits for the lock of the records."""
+    state.mkdir()
+    held = os.open(state, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    code = f"from pathlib import Path; from solo5_systemd.host_volume import plugin; plugin.STATE = Path({str(state)!r})\n"
+    code += f"from tests.fast.host_volume.test_disk_plugin import removal; plugin.delete(removal(Path({str(volumes)!r})), plugin.STATE)"
+    with subprocess.Popen([sys.executable, "-c", code]) as second:
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(0.5)
+        os.close(held)
+        assert second.wait(30) == 0
+
+
+def test_file_system_error_is_one_sentence(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="volume data: .*/file/.* cannot be used: Not a directory"):
+        plugin.create(request(tmp_path / "file"), state)
+
+
+def test_answers_are_those_of_the_protocol(
+    volumes: Path, state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin.create, "__defaults__", (state,))
+    environment = {
+        "DHV_VOLUMES_DIR": str(volumes),
+        "DHV_VOLUME_ID": ID,
+        "DHV_VOLUME_NAME": "data",
+        "DHV_CAPACITY_MAX_BYTES": str(GRAIN),
+    }
+    assert plugin.run("create", environment) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": f"{volumes}/{ID}", "bytes": GRAIN}
+    assert plugin.run("create", {**environment, "DHV_CAPACITY_MAX_BYTES": "0"}) == 1
+    output = capsys.readouterr()
+    sentence = 'volume data has no capacity: expected the size of its disk. Set capacity_max = "1GiB".'
+    assert output.err == f"solo5-disk: {sentence}\n"
+    assert json.loads(output.out) == {"error": sentence}
+    assert plugin.run("destroy", environment) == 1
+    assert "operation 'destroy' is unknown" in capsys.readouterr().err
+
+
+def test_fingerprint_imports_nothing_of_the_rest() -> None:
+    """Nomad waits for one second; a machine whose instructions are emulated needs fifteen times as long for imports."""
+    code = "import sys; sys.argv[1:] = ['fingerprint']; from solo5_systemd.host_volume.__main__ import main; main()"
+    code += "; print([name for name in sys.modules if name in ('json', 're') or name.startswith('solo5_systemd.')])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(output.splitlines()[0]) == {"version": "1.0.0"}
+    assert "solo5_systemd.host_volume.plugin" not in output
+    assert "json" not in output.splitlines()[1]
