@@ -3,7 +3,7 @@
 import sys
 
 VERSION = "1.0.0"
-"""The version of the plugin, as Nomad shows it in `plugins.host_volume.solo5-disk.version`; independent of the package."""
+"""The plugin's own version, which Nomad shows as the attribute `plugins.host_volume.solo5-disk.version`."""
 
 
 def main() -> int:

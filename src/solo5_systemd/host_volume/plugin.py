@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file, sync_directory
+from solo5_systemd.files.atomic_file import replace_file, sync_directory
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage.locks import LOCKS, lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
+from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
 
 STATE = Path("/var/lib/solo5/volumes")
@@ -78,7 +79,6 @@ def create(request: CreateRequest, state: Path = STATE) -> int:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         size = _create_image(request, directory, is_new=not created)
         if not created:
-            sync_directory(directory)
             sync_directory(directory.parent)
             replace_file(record / directory.name, str(directory), durable=True)
         return size
@@ -147,7 +147,7 @@ def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> i
                 f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
                 "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
             ) from error
-        return _new_image(request, path)
+        return _new_image(request, directory)
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
@@ -160,7 +160,7 @@ def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> i
                 f"{request.size_max}, since a disk is not made smaller."
             )
         if status.st_size < request.size:
-            _resize(request, descriptor, path)
+            _grow(request, descriptor, path)
         return max(status.st_size, request.size)
     finally:
         os.close(descriptor)
@@ -172,31 +172,35 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
     )
 
 
-def _new_image(request: CreateRequest, path: Path) -> int:
-    descriptor = open_unnamed(path.parent, 0o600)
+def _new_image(request: CreateRequest, directory: Path) -> int:
+    descriptor = os.open(directory, _DIRECTORY)
     try:
-        _resize(request, descriptor, path)
-        os.fsync(descriptor)
-        link_unnamed(descriptor, path)
+        _check_free(request, descriptor, directory, request.size)
+        new = NewFile(size=request.size, preallocate=request.preallocate)
+        create_file(descriptor, IMAGE, new, owner=os.geteuid())
     finally:
         os.close(descriptor)
     return request.size
 
 
-def _resize(request: CreateRequest, descriptor: int, path: Path) -> None:
-    """Set the size, with or without blocks for it; a running guest has the old size until its next start."""
+def _grow(request: CreateRequest, descriptor: int, path: Path) -> None:
+    """Set a larger size, with or without blocks for it; a running guest has the old size until its next start."""
+    _check_free(request, descriptor, path, request.size - os.fstat(descriptor).st_blocks * 512)
     if request.preallocate:
-        status = os.fstatvfs(descriptor)
-        needed = request.size - os.fstat(descriptor).st_blocks * 512
-        if needed > status.f_bavail * status.f_frsize:
-            raise HostError(
-                f"volume {request.name}: {path} needs {needed} bytes: expected as much free space, and the file "
-                f"system has {status.f_bavail * status.f_frsize}.",
-                "Without the parameter preallocate, blocks are allocated when the guest writes them.",
-            )
         os.posix_fallocate(descriptor, 0, request.size)
-    else:
-        os.ftruncate(descriptor, request.size)
+    os.ftruncate(descriptor, request.size)
+    os.fsync(descriptor)
+
+
+def _check_free(request: CreateRequest, descriptor: int, path: Path, needed: int) -> None:
+    status = os.fstatvfs(descriptor)
+    free = status.f_bavail * status.f_frsize
+    if request.preallocate and needed > free:
+        raise HostError(
+            f"volume {request.name}: {path} needs {needed} bytes: expected as much free space, and the file system has "
+            f"{free}.",
+            "Without the parameter preallocate, blocks are allocated when the guest writes them.",
+        )
 
 
 # --- delete ------------------------------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ def _disks(directory: Path) -> Iterator[Disk]:
     seen: set[tuple[int, int]] = set()
     for root, _, names, descriptor in os.fwalk(directory):
         for name in names:
-            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            status = os.lstat(name, dir_fd=descriptor)
             if stat.S_ISREG(status.st_mode) and identity(status) not in seen:
                 seen.add(identity(status))
                 path = str(Path(root, name))

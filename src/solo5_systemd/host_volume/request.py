@@ -101,9 +101,7 @@ def _directory(environment: Mapping[str, str]) -> str:
 def _bytes(environment: Mapping[str, str], name: str, bound: str) -> int:
     text = environment.get(f"DHV_CAPACITY_{bound}_BYTES", "0")
     if not re.fullmatch("[0-9]{1,19}", text, re.ASCII) or int(text) > MAX_SIZE:
-        raise InvalidRequestError(
-            f"volume {name}: capacity_{bound.lower()} is {text} bytes: expected 0 to {MAX_SIZE}."
-        )
+        raise InvalidRequestError(f"volume {name}: capacity_{bound.lower()} is {text} bytes: expected 0 to {MAX_SIZE}.")
     return int(text)
 
 

@@ -26,7 +26,7 @@ def capabilities() -> wire.DriverCapabilities:
 
     File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
     need them; a unikernel sees no file system of the host anyway. GROUP stands for the modes `bridge`, `cni/NAME` and
-    `none`, whose namespaces Nomad makes; the mode `driver` (TASK) and mounts are not supported.
+    `none`, whose namespaces Nomad makes; the mode `driver` (TASK) is not supported. Mounts are volumes: each is a disk.
     """
     return wire.DriverCapabilities(
         send_signals=True,
@@ -34,13 +34,16 @@ def capabilities() -> wire.DriverCapabilities:
         fs_isolation=wire.DriverCapabilities.NONE,
         network_isolation_modes=[wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP],
         must_create_network=False,
-        mount_configs=wire.DriverCapabilities.NO_MOUNTS,
+        mount_configs=wire.DriverCapabilities.ANY_MOUNTS,
     )
 
 
 UNDETECTED = wire.FingerprintResponse.UNDETECTED
 UNHEALTHY = wire.FingerprintResponse.UNHEALTHY
 HEALTHY = wire.FingerprintResponse.HEALTHY
+
+VOLUMES = "file-system,block-device"
+"""The attachment modes of volumes that can be disks."""
 
 CONFINEMENT = "user,capabilities,devices,files,system-calls,ip"
 """The sandbox of a service. A scope, which PID 1 does not execute, has the first two."""
@@ -143,6 +146,7 @@ def _attributes(
         yield _key("cgroup.problem"), f"limits do not hold: {limits.value}"
     yield _key("confinement"), CONFINEMENT
     yield _key("block"), True
+    yield _key("volumes"), VOLUMES
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]
     yield _key("networks"), ",".join(offered)
     if problem := filter_problem(host.kernel):

@@ -81,8 +81,8 @@ class DiskRequest:
         path: of the file or device node, in the caller's mount namespace.
         sector_size: in bytes; None: 512.
         roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
-        allocation: those of the roots with the files of the task's allocation; a file there that root owns is given to
-            the task's user.
+        allocation: those of the roots with the files of the task's allocation, or of its volume; a file there that
+            root owns is given to the task's user. A volume may be a block device, which is `path` then.
         create: the file to create if there is none; its directory exists, below one of the roots. None: create none.
         name: of the named disk; None: another file.
         private: the task gets a copy of the file for one run, so that the file is only read.

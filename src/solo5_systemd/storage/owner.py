@@ -32,15 +32,19 @@ def is_in_allocation(request: DiskRequest, path: str) -> bool:
 
 
 def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that a file of an allocation is a regular file without a second hard link.
+    """Check that a file of an allocation or a volume is a regular file without a second hard link.
+
+    A volume may be a block device itself.
 
     Raises:
-        InvalidRequestError: a block device, or a file with several links.
+        InvalidRequestError: a block device in a directory, or a file with several links.
     """
     what = f"disk {request.disk}: {request.path!r}"
+    if stat.S_ISBLK(status.st_mode) and request.path in request.allocation:
+        return
     if stat.S_ISBLK(status.st_mode):
         raise InvalidRequestError(
-            f"{what} is a block device in the allocation's directory: expected a regular file.",
+            f"{what} is a block device in a directory of the allocation or of a volume: expected a regular file.",
             "The operator offers devices in plugin.solo5.config.block_paths.",
         )
     if status.st_nlink != 1:

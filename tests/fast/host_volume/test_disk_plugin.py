@@ -159,8 +159,12 @@ def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
     state.mkdir()
     held = os.open(state, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    code = f"from pathlib import Path; from solo5_systemd.host_volume import plugin; plugin.STATE = Path({str(state)!r})\n"
-    code += f"from tests.fast.host_volume.test_disk_plugin import removal; plugin.delete(removal(Path({str(volumes)!r})), plugin.STATE)"
+    code = f"""
+from pathlib import Path
+from solo5_systemd.host_volume.plugin import delete
+from tests.fast.host_volume.test_disk_plugin import removal
+delete(removal(Path({str(volumes)!r})), Path({str(state)!r}))
+"""
     with subprocess.Popen([sys.executable, "-c", code]) as second:
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(0.5)

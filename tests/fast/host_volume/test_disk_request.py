@@ -11,7 +11,9 @@ ID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 MIB = 1 << 20
 
 
-def environment(low: str = str(MIB), high: str = str(2 * MIB), parameters: str = "null", **others: str) -> dict[str, str]:
+def environment(
+    low: str = str(MIB), high: str = str(2 * MIB), parameters: str = "null", **others: str
+) -> dict[str, str]:
     """Return the variables of `create`, as Nomad 1.11 sets them."""
     return {
         "DHV_OPERATION": "create",
@@ -69,7 +71,13 @@ def test_capacity_that_no_disk_has_is_refused(low: str, high: str, words: str) -
 
 @pytest.mark.parametrize(
     "parameters, preallocate",
-    [("null", False), ("{}", False), ("", False), ('{"preallocate": "true"}', True), ('{"preallocate": "false"}', False)],
+    [
+        ("null", False),
+        ("{}", False),
+        ("", False),
+        ('{"preallocate": "true"}', True),
+        ('{"preallocate": "false"}', False),
+    ],
 )
 def test_parameters(parameters: str, preallocate: bool) -> None:
     assert create_request(environment(parameters=parameters)).preallocate is preallocate

@@ -150,7 +150,7 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
             lambda task: task.MergeFrom(wire.TaskConfig(user="root")),
             "sets user 'root': every task runs as a user of its own",
         ),
-        (lambda task: task.mounts.add(task_path="/data"), "has a volume_mount (/data)"),
+        (lambda task: task.mounts.add(task_path="/data"), "has a volume_mount (/data) that no block uses"),
         (
             lambda task: task.MergeFrom(
                 wire.TaskConfig(env={"CSI_ENDPOINT": "unix:///csi/csi.sock"}, mounts=[wire.Mount(task_path="/csi")])

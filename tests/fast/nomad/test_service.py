@@ -56,7 +56,7 @@ async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: 
         fs_isolation=wire.DriverCapabilities.NONE,
         network_isolation_modes=[wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP],
         must_create_network=False,
-        mount_configs=wire.DriverCapabilities.NO_MOUNTS,
+        mount_configs=wire.DriverCapabilities.ANY_MOUNTS,
         disable_log_collection=not collected,
     )
 

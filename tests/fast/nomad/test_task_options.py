@@ -135,17 +135,26 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"nic": {f"a{number}": {} for number in range(64)}}, "config.nic is '64 blocks': expected 63 or fewer"),
         ({"block": {f"a{number}": {} for number in range(64)}}, "config.block is '64 blocks': expected 63 or fewer"),
         ({"ports": [80]}, "config.ports is [80]: expected a list of strings"),
-        ({"block": {"a": {}}}, "config.block.a has none of source, disk and files: expected one of them"),
-        ({"block": {"a": {"source": "d", "disk": "d"}}}, "config.block.a has source and disk: expected one of them"),
+        ({"block": {"a": {}}}, "config.block.a has none of source, disk, files and volume: expected"),
+        ({"block": {"a": {"source": "d", "disk": "d"}}}, "config.block.a has source and disk: expected one"),
         ({"block": {"a": {"source": "d", "format": "tar"}}}, "config.block.a has format without files"),
         ({"block": {"a": {"files": ["d"], "read_only": True}}}, "config.block.a has files, and ephemeral or read_only"),
         ({"block": {"a": {"files": ["d"], "format": "zip"}}}, "config.block.a.format is 'zip': expected one of"),
         ({"block": {"a": {"disk": "../d"}}}, "disk name '../d' is not usable"),
-        ({"block": {"a": {"disk": "d", "create": True}}}, "config.block.a has only some of disk, create = true and"),
-        ({"block": {"a": {"disk": "d", "size": "1M"}}}, "config.block.a has only some of disk, create = true and"),
+        ({"block": {"a": {"disk": "d", "create": True}}}, "config.block.a has only some of disk or volume, create"),
+        ({"block": {"a": {"disk": "d", "size": "1M"}}}, "config.block.a has only some of disk or volume, create"),
         ({"block": {"a": {"source": "d", "size": "1M", "create": True}}}, "config.block.a has only some of disk"),
         ({"block": {"a": {"disk": "d", "size": "1X", "create": True}}}, "'1X' is not a size: expected a positive"),
         ({"block": {"a": {"disk": "d", "size": "0", "create": True}}}, "'0' is not a size: expected a positive"),
+        ({"block": {"a": {"source": "d", "volume": "v"}}}, "config.block.a has source and volume: expected one"),
+        ({"block": {"a": {"source": "d", "file": "f"}}}, "config.block.a.file is 'f': expected none without volume"),
+        ({"block": {"a": {"volume": "v", "size": "1M"}}}, "config.block.a has only some of disk or volume, create"),
+        ({"block": {"a": {"volume": ""}}}, "config.block.a.volume is '': expected the name of a volume"),
+        ({"block": {"a": {"volume": "v", "file": "../f"}}}, "config.block.a.file is '../f': expected the path of"),
+        ({"block": {"a": {"volume": "v", "file": "/f"}}}, "config.block.a.file is '/f': expected the path of a file"),
+        ({"block": {"a": {"volume": "v", "file": ""}}}, "config.block.a.file is '': expected the path of a file"),
+        ({"block": {"a": {"volume": "v", "file": "a//b"}}}, "config.block.a.file is 'a//b': expected the path of"),
+        ({"block": {"a": {"volume": "v", "file": "a\0b"}}}, "config.block.a.file is 'a"),
         ({"block": {"a": {"source": "d", "sector_size": 511}}}, "config.block.a.sector_size is 511: expected a whole"),
         ({"block": {"a": {"source": "d", "sector_size": 1e300}}}, "config.block.a.sector_size is 1e+300"),
         ({"block": {"a": {"source": "d", "sector_size": float("nan")}}}, "config.block.a.sector_size is nan"),
@@ -212,7 +221,7 @@ def test_any_bytes_are_options_or_a_refusal(data: bytes) -> None:
 
 KEYS = st.sampled_from(
     "unikernel args nic ports egress rate block tender unit logging quiet cpu_hard_limit properties network ip mac "
-    "source sector_size a".split()
+    "source volume file size sector_size a".split()
 )
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9), st.binary(max_size=9),

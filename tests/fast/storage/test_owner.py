@@ -162,7 +162,7 @@ def test_a_device_that_was_made_in_the_allocation_is_not_opened(
 ) -> None:
     node = SimpleNamespace(st_mode=stat.S_IFBLK | 0o666, st_nlink=1)
     monkeypatch.setattr("os.fstat", lambda _: node)
-    assert "is a block device in the allocation's directory" in refusal(file, tmp_path)
+    assert "is a block device in a directory of the allocation" in refusal(file, tmp_path)
 
 
 async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(

@@ -35,6 +35,10 @@ SERVER_UNIT = "nomad-server.service"
 _CONFIG = Path("/etc/nomad.d")
 _UNITS = Path("/run/systemd/system")
 _MODULES = Path("/lib/modules", platform.release())
+VOLUME_PLUGINS = Path("/usr/lib/nomad/host_volume_plugins")
+VOLUMES = Path("/srv/volumes")
+"""Has the directory of the node's host volumes `static` and, read-only, `reading`."""
+
 CNI = Path("/etc/cni.d")
 """The directory of the networks of CNI, for `network { mode = "cni/NAME" }`."""
 
@@ -85,6 +89,14 @@ client {{
   network_interface = "cable"
   cni_path          = "/usr/lib/cni"
   cni_config_dir    = "{cni}"
+  host_volume_plugin_dir = "{volume_plugins}"
+  host_volume "static" {{
+    path = "{volumes}/static"
+  }}
+  host_volume "reading" {{
+    path      = "{volumes}/static"
+    read_only = true
+  }}
   options           = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
     "driver.allowlist"     = "solo5,raw_exec"
@@ -163,6 +175,7 @@ class Agent:
         assert shutil.which("nomad"), "nomad is not in this machine: boot it with --with nomad"
         _CONFIG.mkdir(exist_ok=True)
         CNI.mkdir(exist_ok=True)
+        (VOLUMES / "static").mkdir(parents=True, exist_ok=True)
         if not _MODULES.exists():  # of the host's kernel in a container: the agent looks for bridges there
             _MODULES.mkdir()
             (_MODULES / "modules.builtin").write_text("kernel/net/bridge/bridge.ko\n")
@@ -177,7 +190,15 @@ class Agent:
 
     def configure(self, config: str) -> None:
         """Write the client's configuration with this plugin configuration, for the next start."""
-        client = _CLIENT.format(plugins=PLUGINS, second=SECOND_ADDRESS, six=SIX_ADDRESS, cni=CNI, config=config)
+        client = _CLIENT.format(
+            plugins=PLUGINS,
+            second=SECOND_ADDRESS,
+            six=SIX_ADDRESS,
+            cni=CNI,
+            config=config,
+            volume_plugins=VOLUME_PLUGINS,
+            volumes=VOLUMES,
+        )
         (_CONFIG / "client.hcl").write_text(_COMMON.format(data=DATA) + client)
 
     def start(self) -> None:
@@ -242,7 +263,7 @@ class Agent:
         for path in (_UNITS / UNIT, _UNITS / SERVER_UNIT):
             path.unlink()
         ok("systemctl", "daemon-reload")
-        for folder in (DATA, Path(f"{DATA}-server"), _CONFIG):
+        for folder in (DATA, Path(f"{DATA}-server"), _CONFIG, VOLUMES):
             shutil.rmtree(folder)
 
 

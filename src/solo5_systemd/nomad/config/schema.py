@@ -146,6 +146,8 @@ DISK = table(
     attribute("disk", TEXT),
     attribute("files", TEXTS),
     attribute("format", TEXT),
+    attribute("volume", TEXT),
+    attribute("file", TEXT),
     attribute("size", TEXT),
     attribute("create", BOOLEAN),
     attribute("ephemeral", BOOLEAN),

@@ -50,13 +50,16 @@ class DiskOptions:
     """A `block` block.
 
     Attributes:
-        source: path of a file or block device; empty for a named disk or an archive.
+        source: path of a file or block device; empty for a named disk, an archive or a volume.
         files: paths of the files and directories of an archive.
         format: of the archive; None: a tar.
         name: of a named disk.
         sector_size: in bytes; None: the default.
-        size: of the named disk that is created if there is none, in bytes; None: none is created.
+        size: of the named disk, or the file in the volume, that is created if there is none, in bytes; None: none is
+            created.
         private: a private copy for one run (`ephemeral`, `read_only`).
+        volume: a volume of the task, by the name of its request or the destination of its `volume_mount`.
+        file: a path in the volume; None: the default.
     """
 
     disk: DeviceName
@@ -67,6 +70,8 @@ class DiskOptions:
     sector_size: int | None = None
     size: int | None = None
     private: bool = False
+    volume: str | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,18 +239,21 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
         sector_size=_sector_size(fields),
         size=fields.parsed("size", schema.size) if fields.has("size") else None,
         private=_is_private(fields),
+        volume=fields.text("volume") if fields.has("volume") else None,
+        file=_file(fields) if fields.has("file") else None,
     )
     create = fields.boolean("create", default=False)
-    given = [key for key in ("source", "disk", "files") if fields.has(key)]
+    given = [key for key in ("source", "disk", "files", "volume") if fields.has(key)]
     if len(given) != 1:
+        none = "none of source, disk, files and volume"
         raise InvalidRequestError(
-            f"{fields.where} has {' and '.join(given) or 'none of source, disk and files'}: expected one of them.",
-            'Write block "NAME" { source = "local/disk.img" } or block "NAME" { disk = "data" }.',
+            f"{fields.where} has {' and '.join(given) or none}: expected one of them.",
+            'Write block "NAME" { source = "local/disk.img" }, { disk = "data" } or { volume = "data" }.',
         )
-    if create is not (options.size is not None) or (create and options.name is None):
+    if create is not (options.size is not None) or (create and given[0] not in ("disk", "volume")):
         raise InvalidRequestError(
-            f"{fields.where} has only some of disk, create = true and size: expected all of them for a named disk that "
-            "is created if there is none, or disk alone."
+            f"{fields.where} has only some of disk or volume, create = true and size: expected all of them for a disk "
+            "that is created if there is none, or disk or volume alone."
         )
     if options.format is not None and "files" not in given:
         raise InvalidRequestError(f"{fields.where} has format without files: expected both.")
@@ -254,6 +262,10 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
             f"{fields.where} has files, and ephemeral or read_only: expected files alone, whose archive is of this run "
             "in any case."
         )
+    if options.volume == "":
+        raise fields.wrong("volume", "", "the name of a volume of the task")
+    if options.file is not None and options.volume is None:
+        raise fields.wrong("file", options.file, "none without volume, in which the file is")
     return options
 
 
@@ -266,6 +278,14 @@ def _sector_size(fields: Fields) -> int | None:
 def _is_private(fields: Fields) -> bool:
     flags = [fields.boolean(key, default=False) for key in ("ephemeral", "read_only")]
     return any(flags)
+
+
+def _file(fields: Fields) -> str:
+    """Return a relative path without `..`: the name of a file in a volume."""
+    text = fields.text("file")
+    if text.startswith("/") or "\0" in text or any(part in ("", ".", "..") for part in text.split("/")):
+        raise fields.wrong("file", text, 'the path of a file in the volume, such as file = "disk.img"')
+    return text
 
 
 def _ports(fields: Fields) -> tuple[PortLabel, ...] | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import Started, Task
@@ -17,7 +18,7 @@ from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.schema import Logging
-from solo5_systemd.nomad.config.task import TaskOptions, task_options
+from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.stream import EventStream, StartEvents
@@ -27,9 +28,10 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import watch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
-from solo5_systemd.nomad.workload import convert, ports
+from solo5_systemd.nomad.workload import convert, ports, volumes
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.model import Settings
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import Workload
 
@@ -169,7 +171,8 @@ class TaskStarter:
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
         # In a thread, since the file system may hang.
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
-        workload = replace(request.workload, image=image)
+        disks = await asyncio.to_thread(_with_volumes, request.workload.disks, request.options.disks)
+        workload = replace(request.workload, image=image, disks=disks)
         engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
@@ -263,3 +266,13 @@ def _started(task: Task, since: int) -> Started:
 
 def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
     return next((path for path in candidates if exists(path, roots)), candidates[0])
+
+
+def _with_volumes(requests: Sequence[DiskRequest], disks: Sequence[DiskOptions]) -> tuple[DiskRequest, ...]:
+    """Return the requests, those of volumes for the file system or block device that is mounted there."""
+    return tuple(
+        request
+        if disk.volume is None
+        else volumes.of_kind(request, disk, is_directory=not Path(request.roots[0]).is_block_device())
+        for request, disk in zip(requests, disks, strict=True)
+    )

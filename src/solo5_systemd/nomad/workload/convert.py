@@ -14,7 +14,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import ports
+from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
@@ -75,6 +75,7 @@ def workload(
     """
     _check_name(task.name)
     _refuse_unsupported(task)
+    volumes.check(task, options)
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return Workload(
@@ -175,13 +176,12 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
             f"task {task.name} has a csi_plugin block: a unikernel has no socket that Nomad could call.",
             "Run the CSI plugin by a driver for containers.",
         )
-    for what, entries in (("a volume_mount", task.mounts), ("a device", task.devices)):
-        if entries:
-            where = entries[0].task_path or entries[0].host_path
-            raise InvalidRequestError(
-                f"task {task.name} has {what} ({where}): a unikernel has no file system to mount it in.",
-                'Give it a disk: config { block "NAME" { source = "…" } }',
-            )
+    if task.devices:
+        where = task.devices[0].task_path or task.devices[0].host_path
+        raise InvalidRequestError(
+            f"task {task.name} has a device ({where}): a unikernel has no file system to mount it in.",
+            'Give it a disk: config { block "NAME" { source = "…" } }',
+        )
     mode = task.network_isolation_spec.mode  # HOST without the message
     if mode not in (wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP):
         name = wire.NetworkIsolationSpec.NetworkIsolationMode.Name(mode)
@@ -274,6 +274,9 @@ def _nic(nic: NicOptions) -> NicRequest:
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     own, shared = task_directory(task), shared_directory(task)
     for disk in options.disks:
+        if disk.volume is not None:
+            yield volumes.disk_request(task, disk)
+            continue
         if disk.name is not None:
             create = None if disk.size is None else NewFile(size=disk.size)
             yield named_disk(disk.disk, disk.name, sector_size=disk.sector_size, create=create, private=disk.private)

@@ -1,0 +1,150 @@
+"""A task's volumes as disks: each `volume_mount` belongs to one `block` of the task, which names it.
+
+Nomad passes the path of a volume on the host. That of a file system is a directory, where the disk is a file; that of a
+block device is the device. Which of the two it is, is known only when the path is looked at: `of_kind`.
+"""
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.sanitize import MAX_NAME, bounded
+from solo5_systemd.storage.model import DiskRequest, NewFile
+
+IMAGE = "disk.img"
+"""The default of `file`; the plugin solo5-disk creates this file."""
+
+PRIVATE = ("", "private")
+"""Nomad's `propagation_mode` without propagation of mounts; "private" is its default."""
+
+
+def check(task: wire.TaskConfig, options: TaskOptions) -> None:
+    """Check that each volume of a task is the disk of one block, and that its options can be honoured.
+
+    Raises:
+        InvalidRequestError: they cannot.
+    """
+    used: dict[tuple[str, str], DiskOptions] = {}
+    for disk in options.disks:
+        if disk.volume is not None:
+            mount = _mount(task, disk)
+            _check_mount(task, mount, disk)
+            _check_unshared(task, disk, used.setdefault((mount.host_path, _file(disk)), disk))
+    named = {_mount(task, disk).host_path for disk in options.disks if disk.volume is not None}
+    for mount in task.mounts:
+        if mount.host_path not in named:
+            name = mount.request_name or mount.task_path
+            raise InvalidRequestError(
+                f"task {task.name} has a volume_mount ({_quoted(name)}) that no block uses: a unikernel has no file "
+                "system to mount it in.",
+                f'Use it as a disk: config {{ block "NAME" {{ volume = "{_quoted(name)}" }} }}',
+            )
+
+
+def disk_request(task: wire.TaskConfig, disk: DiskOptions) -> DiskRequest:
+    """Return the request of a block with `volume`, as the file in a directory; see `of_kind`.
+
+    Raises:
+        InvalidRequestError: the task has no such volume.
+    """
+    volume = posixpath.normpath(_mount(task, disk).host_path)
+    return DiskRequest(
+        disk=disk.disk,
+        path=posixpath.join(volume, _file(disk)),
+        sector_size=disk.sector_size,
+        roots=(volume,),
+        allocation=(volume,),
+        create=None if disk.size is None else NewFile(size=disk.size),
+        private=disk.private,
+    )
+
+
+def of_kind(request: DiskRequest, disk: DiskOptions, *, is_directory: bool) -> DiskRequest:
+    """Return the request for a volume whose kind is known now.
+
+    Args:
+        request: of `disk_request`.
+        disk: its block.
+        is_directory: whether the volume is a directory; otherwise it is the disk itself.
+
+    Raises:
+        InvalidRequestError: `file` or `size` is set for a block device.
+    """
+    if is_directory:
+        return request
+    [volume] = request.roots
+    for key, value in (("file", disk.file), ("size", disk.size)):
+        if value is not None:
+            raise InvalidRequestError(
+                f'config.block "{disk.disk}".{key} is {_quoted(str(value))}: expected none, since volume '
+                f"{_quoted(disk.volume or '')} is a block device ({volume}).",
+                f'Remove {key}, or mount the volume with attachment_mode = "file-system".',
+            )
+    return replace(request, path=volume)
+
+
+def _file(disk: DiskOptions) -> str:
+    return IMAGE if disk.file is None else disk.file
+
+
+def _mount(task: wire.TaskConfig, disk: DiskOptions) -> wire.Mount:
+    """Return the mount of a block's volume: by the name of its request, from Nomad 1.11.5 on, or its destination."""
+    found = [mount for mount in task.mounts if mount.request_name == disk.volume]
+    found = found or [mount for mount in task.mounts if _is_destination(mount, disk.volume or "")]
+    if not found:
+        raise InvalidRequestError(
+            f'config.block "{disk.disk}".volume is {_quoted(disk.volume or "")}: expected the volume or the '
+            f"destination of a volume_mount of the task, which has {_names(task.mounts)}.",
+            "Nomad before 1.11.5 passes the destination only: give it the volume's name.",
+        )
+    if len({mount.host_path for mount in found}) > 1:
+        raise InvalidRequestError(
+            f'config.block "{disk.disk}".volume {_quoted(disk.volume or "")} is the destination of several '
+            "volume_mounts: expected one.",
+            "Give each volume_mount a destination of its own.",
+        )
+    return next((mount for mount in found if mount.readonly), found[0])
+
+
+def _is_destination(mount: wire.Mount, name: str) -> bool:
+    """Compare without slashes at both ends: jobs write "data", "/data" and "/data/"."""
+    return mount.task_path.strip("/") == name.strip("/") != ""
+
+
+def _names(mounts: Sequence[wire.Mount]) -> str:
+    return ", ".join(_quoted(mount.request_name or mount.task_path) for mount in mounts) or "none"
+
+
+def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DiskOptions) -> None:
+    what = f"task {task.name}: volume_mount {_quoted(mount.request_name or mount.task_path)}"
+    if mount.readonly and not disk.private:
+        raise InvalidRequestError(
+            f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
+            f'For a copy of the disk for one run: block "{disk.disk}" {{ read_only = true }}',
+        )
+    if mount.propagation_mode not in PRIVATE:
+        raise InvalidRequestError(
+            f"{what} has propagation_mode {_quoted(mount.propagation_mode)}: expected private, since a unikernel has "
+            "no mounts.",
+            "Remove propagation_mode.",
+        )
+    if mount.selinux_label:
+        raise InvalidRequestError(
+            f"{what} has selinux_label {_quoted(mount.selinux_label)}: expected none, since the volume is not mounted.",
+            "Remove selinux_label.",
+        )
+
+
+def _check_unshared(task: wire.TaskConfig, disk: DiskOptions, other: DiskOptions) -> None:
+    if other is not disk:
+        raise InvalidRequestError(
+            f"task {task.name}: blocks {other.disk} and {disk.disk} have one file of one volume: expected a file for "
+            "each."
+        )
+
+
+def _quoted(text: str) -> str:
+    return bounded(text, MAX_NAME)

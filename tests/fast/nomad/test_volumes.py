@@ -1,0 +1,140 @@
+"""Volumes of a job as disks: which mount a block means, and what is refused before anything is created."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from tests.fast.nomad.values import task_config
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.config.task import DiskOptions, task_options
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload import convert, volumes
+from solo5_systemd.storage.model import DiskRequest, NewFile
+
+VOLUME = "/var/lib/nomad/host_volumes/1"
+OTHER = "/var/lib/nomad/host_volumes/2"
+
+
+def mount(name: str = "", destination: str = "data", path: str = VOLUME, **others: object) -> wire.Mount:
+    """A mount as Nomad 1.11.3 sends it: without the name of the request, and with its default of the mode."""
+    fields: dict[str, object] = {"propagation_mode": "private", **others}
+    return wire.Mount(request_name=name, task_path=destination, host_path=path, **fields)  # type: ignore[arg-type]
+
+
+def task(*mounts: wire.Mount, **blocks: Mapping[str, object]) -> wire.TaskConfig:
+    made = task_config(block=blocks)
+    made.mounts.extend(mounts)
+    return made
+
+
+def disks(made: wire.TaskConfig) -> list[DiskRequest]:
+    options = task_options(made.msgpack_driver_config)
+    return list(convert.workload(made, options, PluginConfig(), convert.Processors(count=2)).disks)
+
+
+def refusal(made: wire.TaskConfig) -> str:
+    with pytest.raises(InvalidRequestError) as refused:
+        disks(made)
+    return str(refused.value)
+
+
+def request(path: str = f"{VOLUME}/disk.img", volume: str = VOLUME, disk: str = "storage") -> DiskRequest:
+    return DiskRequest(disk=DeviceName(disk), path=path, roots=(volume,), allocation=(volume,))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        mount("data", "/anywhere"),
+        mount("", "data"),
+        mount("", "/data"),
+        mount("", "/data/"),
+        mount("data", path=f"{VOLUME}/"),
+    ],
+)
+def test_volume_is_found_by_its_request_or_by_its_destination(made: wire.Mount) -> None:
+    assert disks(task(made, storage={"volume": "data"})) == [request()]
+
+
+def test_request_comes_before_a_destination() -> None:
+    both = mount("other", "data", OTHER), mount("data", "other")
+    blocks = {"storage": {"volume": "data"}, "second": {"volume": "other"}}
+    found = disks(task(*both, **blocks))
+    assert {each.disk: each.path for each in found} == {
+        "storage": f"{VOLUME}/disk.img",
+        "second": f"{OTHER}/disk.img",
+    }
+
+
+def test_one_volume_has_several_disks() -> None:
+    found = disks(task(mount(), storage={"volume": "data"}, log={"volume": "data", "file": "below/log.img"}))
+    assert sorted(each.path for each in found) == [f"{VOLUME}/below/log.img", f"{VOLUME}/disk.img"]
+
+
+def test_sector_size_is_that_of_the_block() -> None:
+    [found] = disks(task(mount(), storage={"volume": "data", "sector_size": 4096}))
+    assert found.sector_size == 4096
+
+
+@pytest.mark.parametrize(
+    "made, words",
+    [
+        (
+            task(mount(), storage={"source": "local/disk.img"}),
+            "task web has a volume_mount (data) that no block uses: a unikernel has no file system to mount it in. "
+            'Use it as a disk: config { block "NAME" { volume = "data" } }',
+        ),
+        (
+            task(mount("vol", "/a"), storage={"volume": "data"}),
+            'config.block "storage".volume is data: expected the volume or the destination of a volume_mount of the '
+            "task, which has vol.",
+        ),
+        (task(storage={"volume": "data"}), "of a volume_mount of the task, which has none."),
+        (task(mount(destination="/"), storage={"volume": "/"}), "volume is /: expected"),
+        (task(mount(), storage={"volume": ""}), "config.block.storage.volume is '': expected the name of a volume"),
+        (
+            task(mount(), mount(path=OTHER), storage={"volume": "data"}),
+            "volume data is the destination of several volume_mounts: expected one",
+        ),
+        (
+            task(mount(readonly=True), storage={"volume": "data"}),
+            "task web: volume_mount data is read-only: expected a writable volume, since tenders open a disk for",
+        ),
+        (task(mount(), mount(destination="/data", readonly=True), storage={"volume": "data"}), "is read-only"),
+        (
+            task(mount(propagation_mode="host-to-task"), storage={"volume": "data"}),
+            "volume_mount data has propagation_mode host-to-task: expected private",
+        ),
+        (task(mount(selinux_label="Z"), storage={"volume": "data"}), "volume_mount data has selinux_label Z: expected"),
+        (
+            task(mount(), storage={"volume": "data"}, other={"volume": "/data"}),
+            "have one file of one volume: expected a file for each",
+        ),
+        (task(mount("x" * 4000), storage={"volume": "y" * 4000}), "volume is yyy"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(made: wire.TaskConfig, words: str) -> None:
+    sentence = refusal(made)
+    assert words in sentence
+    assert len(sentence) < 1000
+
+
+def test_directory_has_a_file_and_a_block_device_is_the_disk() -> None:
+    disk = DiskOptions(disk=DeviceName("storage"), volume="data")
+    assert volumes.of_kind(request(), disk, is_directory=True) == request()
+    assert volumes.of_kind(request(), disk, is_directory=False) == request(path=VOLUME)
+
+
+@pytest.mark.parametrize("key, value", [("file", "disk.img"), ("size", 4096)])
+def test_file_and_size_of_a_block_device_are_refused(key: str, value: object) -> None:
+    disk = DiskOptions(disk=DeviceName("storage"), volume="data", **{key: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=f"{key} is {value}: expected none, since volume data is a block dev"):
+        volumes.of_kind(request(), disk, is_directory=False)
+
+
+def test_file_is_created_with_the_size() -> None:
+    [found] = disks(task(mount(), storage={"volume": "data", "size": "64M"}))
+    assert found == replace(request(), create=NewFile(size=64 << 20))

@@ -1,0 +1,368 @@
+"""Host volumes of a node and dynamic host volumes of `solo5-disk` as disks, under a real agent."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh
+from tests.machine.nomad.agent import DATA, VOLUMES, Agent, api
+from tests.machine.nomad.jobs import (
+    SCOPE,
+    SERVICE,
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    group_hcl,
+    hcl,
+    refusal,
+    running,
+    says,
+    status,
+    task_hcl,
+    unit,
+)
+from tests.machine.nomad.test_examples import EXAMPLES, completes, submit
+
+STATIC = VOLUMES / "static"
+RECORDS = Path("/var/lib/solo5/volumes")
+NEVER = 'restart {\n  attempts = 0\n  mode = "fail"\n}\nreschedule {\n  attempts = 0\n  unlimited = false\n}\n'
+MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "data"\n}\n'
+
+
+def volume(source: str = "static", name: str = "data", options: str = "") -> str:
+    """Return a group's request for a host volume."""
+    return f'volume "{name}" {{\n  type = "host"\n  source = "{source}"\n  {options}\n}}\n{NEVER}'
+
+
+def disk(*words: str, block: str = "", image: str = "disk.hvt", name: str = "data") -> str:
+    """Return the config of a task whose guest has the volume as its disk."""
+    args = ", ".join(f'"{word}"' for word in words)
+    return f'unikernel = "{GUESTS}/{image}"\nargs = [{args}]\nblock "storage" {{\n  volume = "{name}"\n  {block}\n}}\n'
+
+
+def job(name: str, config: str, group: str = "", *, kind: str = "batch", mount: str = MOUNT) -> str:
+    return hcl(name, config, kind=kind, group=group or volume(), task=mount)
+
+
+def completed(name: str, text: str) -> str:
+    alloc = ended(name)
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    says(alloc, text)
+    return alloc
+
+
+def refused(name: str, words: str) -> str:
+    """Wait until a job's task has failed, and compare what `nomad alloc status` shows."""
+    alloc = ended(name)
+    shown = refusal(alloc)
+    assert words in shown, shown
+    return alloc
+
+
+@pytest.fixture
+def static(agent: Agent) -> Iterator[Path]:
+    yield STATIC
+    for path in STATIC.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
+def test_file_in_a_host_volume_is_created_once_and_kept(jobs: Jobs, static: Path, kind: str) -> None:
+    jobs.submit(job("first", disk("sector=3", "write=kept", "read", block='size = "64K"') + kind))
+    completed("first", "sector 3: 'kept'")
+    eventually(lambda: (static / "disk.img").owner() == "solo5", "it is reclaimed from the task's user")
+    assert (static / "disk.img").stat().st_size == 64 << 10
+    jobs.submit(job("second", disk("sector=3", "read", block='size = "1M"') + kind))
+    completed("second", "sector 3: 'kept'")
+    assert (static / "disk.img").stat().st_size == 64 << 10, "it exists: size is not that of a resize"
+
+
+def test_files_of_one_volume_are_two_disks(jobs: Jobs, static: Path) -> None:
+    for name in ("one", "two"):
+        jobs.submit(
+            job(name, disk(f"write={name}", "read", "stay", block=f'size = "64K"\nfile = "{name}.img"'), kind="service")
+        )
+    for name in ("one", "two"):
+        running(name)
+        says(str(allocations(name)[0]["ID"]), f"sector 0: '{name}'")
+
+
+def test_one_disk_has_one_writer(jobs: Jobs, static: Path) -> None:
+    """Of two jobs, and of solo5ctl."""
+    jobs.run(job("first", disk("stay", block='size = "64K"'), kind="service"))
+    jobs.submit(job("second", disk("read")))
+    refused("second", "is in use by another task: expected a disk without a lock")
+    path = static / "disk.img"
+    by_hand = sh("solo5ctl", "run", "--rm", "--block", f"storage={path}", f"{GUESTS}/disk.spt", "read")
+    assert by_hand.returncode == 125
+    assert "is in use by another task" in by_hand.stderr
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "absent": (
+        job("absent", disk("read")),
+        "'/srv/volumes/static/disk.img' cannot be used: expected a file below /srv/volumes/static",
+    ),
+    "unmounted": (job("unmounted", disk("read"), mount=""), "of a volume_mount of the task, which has none"),
+    "name": (job("name", disk("read", name="date")), 'config.block "storage".volume is date: expected the volume'),
+    "zero": (job("zero", disk("read", block='size = "0"')), "has 0 bytes: expected one or more whole sectors of 512"),
+    "sector": (
+        job("sector", disk("read", block='size = "1000"')),
+        "has 1000 bytes: expected one or more whole sectors of 512",
+    ),
+    "outside": (
+        job("outside", disk("read", block='file = "../other.img"')),
+        "config.block.storage.file is '../other.img': expected the path of a file in the volume",
+    ),
+    "reading": (
+        job("reading", disk("read"), volume("reading", options="read_only = true")),
+        "volume_mount data is read-only: expected a writable volume, since tenders open a disk for reading and writing",
+    ),
+    "unused": (
+        job("unused", f'unikernel = "{GUESTS}/hello.hvt"'),
+        "has a volume_mount (data) that no block uses: a unikernel has no file system to mount it in",
+    ),
+    "propagated": (
+        job("propagated", disk("read"), mount=MOUNT.replace("}", '  propagation_mode = "host-to-task"\n}')),
+        "has propagation_mode host-to-task: expected private, since a unikernel has no mounts",
+    ),
+}
+
+
+def test_what_cannot_be_honoured_is_one_sentence_and_creates_nothing(jobs: Jobs, static: Path) -> None:
+    for text, _ in WRONG.values():
+        jobs.submit(text)
+    for name, (_, words) in WRONG.items():
+        refused(name, words)
+    assert not list(static.iterdir())
+
+
+def symbolic_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def dangling_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.with_name("created"))
+
+
+def hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def fifo(path: Path, victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path, victim: Path) -> None:
+    """A device node of the victim's file system, as a container with CAP_MKNOD can create it in its volume."""
+    os.mknod(path, 0o060666, victim.stat().st_dev)
+
+
+def of_another_user(path: Path, victim: Path) -> None:
+    path.write_bytes(bytes(4096))
+    path.chmod(0o666)
+    os.chown(path, 65534, 65534)
+
+
+PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "symbolic": (symbolic_link, "cannot be used: expected a file below"),
+    "dangling": (dangling_link, "cannot be used: expected a file below"),
+    "hard": (hard_link, "has 2 names"),
+    "fifo": (fifo, "is no disk: expected a regular file or a block device"),
+    "device": (device, "is a block device in a directory of the allocation or of a volume"),
+    "foreign": (of_another_user, "belongs to user 65534"),
+}
+
+
+def test_file_that_another_user_of_the_volume_has_planted_is_not_used(jobs: Jobs, static: Path) -> None:
+    victim = VOLUMES / "victim.img"
+    victim.write_bytes(b"secret".ljust(4096, b"\0"))
+    victim.chmod(0o600)
+    before = victim.stat()
+    try:
+        for name, (plant, _) in PLANTED.items():
+            plant(static / name, victim)
+            jobs.submit(job(name, disk("write=x", "read", block=f'file = "{name}"\nsize = "64K"')))
+        for name, (_, words) in PLANTED.items():
+            refused(name, words)
+        now = victim.stat()
+        assert (now.st_uid, now.st_mode, victim.read_bytes()[:7]) == (before.st_uid, before.st_mode, b"secret\0")
+        assert not (VOLUMES / "created").exists()
+    finally:
+        victim.unlink()
+
+
+def test_full_volume(jobs: Jobs, static: Path) -> None:
+    """A sparse disk that is larger than its file system: spt's guest gets an error, and hvt ends with one."""
+    ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
+    try:
+        (static / "fill").write_bytes(bytes(60 << 10))
+        jobs.submit(
+            job(
+                "full",
+                disk("sector=1000", "write=x", "sector=100", "write=x", "sector=200", "write=x", block='size = "1M"'),
+            )
+        )
+        alloc = ended("full")
+        assert allocation(alloc)["ClientStatus"] == "failed", status(alloc)
+        print(status(alloc))
+        assert "No space left on device" in refusal(alloc)
+    finally:
+        ok("umount", "--lazy", str(STATIC))
+
+
+# --- solo5-disk --------------------------------------------------------------------------------------------------
+
+
+def create(name: str, *lines: str, check: bool = True) -> CompletedProcess[str]:
+    """Run `nomad volume create` for a host volume of solo5-disk."""
+    spec = "\n".join((f'name = "{name}"', 'type = "host"', 'plugin_id = "solo5-disk"', *lines))
+    capability = 'capability {\n  access_mode = "single-node-writer"\n  attachment_mode = "file-system"\n}\n'
+    path = Path("/tmp/volume.hcl")
+    path.write_text(f"{spec}\n{capability}")
+    done = sh("nomad", "volume", "create", str(path))
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def identifier(name: str) -> str:
+    return next((str(each["ID"]) for each in api("/v1/volumes?type=host") if each["Name"] == name), "")
+
+
+def delete(name: str) -> CompletedProcess[str]:
+    return sh("nomad", "volume", "delete", "-type", "host", identifier(name))
+
+
+@pytest.fixture
+def volumes(agent: Agent) -> Iterator[Path]:
+    """Yield the directory of dynamic host volumes; afterwards there is none."""
+    attributes = agent.about()["Attributes"]
+    assert attributes["plugins.host_volume.solo5-disk.version"] == "1.0.0"
+    yield DATA / "host_volumes"
+    for each in api("/v1/volumes?type=host"):
+        eventually(lambda name=each["Name"]: delete(name).returncode == 0, "it is deleted")  # type: ignore[misc]
+    assert not list((DATA / "host_volumes").iterdir())
+    assert not list(RECORDS.iterdir())
+
+
+def test_volume_outlives_its_jobs(jobs: Jobs, volumes: Path) -> None:
+    """The commands and files of docs/nomad.md."""
+    output = ok("nomad", "volume", "create", str(EXAMPLES / "volumes/data.volume.hcl"))
+    assert "Created host volume data" in output, output
+    image = volumes / identifier("data") / "disk.img"
+    assert (image.stat().st_size, image.stat().st_blocks) == (64 << 20, 0)
+    assert "64 MiB" in ok("nomad", "volume", "status", "-type", "host", identifier("data"))
+    submit(jobs, "volume", "volume")
+    completes("volume", "sector 0: ''")
+    jobs.purge()
+    submit(jobs, "volume", "volume")
+    completes("volume", "sector 0: 'kept-on-data'")
+
+
+def test_volume_in_use_is_not_deleted(jobs: Jobs, volumes: Path) -> None:
+    create("data", 'capacity_max = "1MiB"')
+    image = volumes / identifier("data") / "disk.img"
+    jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))
+    by_nomad = delete("data")
+    assert by_nomad.returncode == 1
+    assert "volume" in by_nomad.stderr
+    assert "in use" in by_nomad.stderr
+    jobs.purge()
+    ok("solo5ctl", "run", "--detach", "--name", "by-hand", "--block", f"storage={image}", f"{GUESTS}/disk.spt", "stay")
+    try:
+        by_plugin = delete("data")
+        assert by_plugin.returncode == 1
+        assert f"volume data: '{image}' is in use by another task" in by_plugin.stderr
+        assert image.exists()
+    finally:
+        ok("solo5ctl", "rm", "--force", "by-hand")
+    assert image.read_bytes().startswith(b"kept\0")
+
+
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        (['capacity_max = "0"'], "has no capacity: expected the size of its disk"),
+        (['capacity_min = "50MB"', 'capacity_max = "50MB"'], "expected room for a disk with whole sectors"),
+        (['capacity_max = "1MiB"', 'parameters {\n  preallocated = "true"\n}'], "is not a known key: expected one of"),
+        (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "expected as much free space"),
+    ],
+)
+def test_wrong_volume_is_refused_with_the_reason(volumes: Path, lines: list[str], words: str) -> None:
+    done = create("wrong", *lines, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr, done.stderr
+    assert not identifier("wrong")
+    for left in volumes.iterdir():  # Nomad does not delete what a plugin has refused to create
+        assert not list(left.iterdir())
+        left.rmdir()
+
+
+def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:
+    """And not, as a blank disk, while its file system is not mounted."""
+    create("data", 'capacity_max = "1MiB"')
+    path = volumes / identifier("data")
+    alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
+    pid = inspect(task_of(alloc))["pid"]
+    agent.stop()
+    agent.start()
+    eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
+    assert inspect(task_of(alloc))["pid"] == pid, "the guest has not noticed"
+    jobs.purge()
+    agent.stop()
+    away = path.with_name("away")
+    path.rename(away)
+    agent.start()
+    eventually(lambda: "data" not in agent.about()["HostVolumes"], "the node does not offer it")
+    assert "volume data has lost its disk image" in agent.log()
+    assert not path.exists()
+    away.rename(path)
+    agent.stop()
+    agent.start()
+    eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
+    assert (path / "disk.img").read_bytes().startswith(b"kept\0")
+
+
+def task_of(alloc: str) -> str:
+    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+
+
+def test_drain_of_the_node_stops_the_guest_and_keeps_the_volume(agent: Agent, jobs: Jobs, volumes: Path) -> None:
+    create("data", 'capacity_max = "1MiB"')
+    image = volumes / identifier("data") / "disk.img"
+    alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
+    says(alloc, "storage")
+    try:
+        ok("nomad", "node", "drain", "-enable", "-deadline", "1m", "-yes", agent.node)
+        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
+    finally:
+        ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
+    running("user")
+    assert image.read_bytes().startswith(b"kept\0")
+
+
+def test_volume_grows_and_does_not_shrink(jobs: Jobs, volumes: Path) -> None:
+    create("data", 'capacity_max = "1MiB"')
+    number = identifier("data")
+    image = volumes / number / "disk.img"
+    create("data", f'id = "{number}"', 'capacity_min = "2MiB"', 'capacity_max = "2MiB"')
+    assert image.stat().st_size == 2 << 20
+    done = create("data", f'id = "{number}"', 'capacity_max = "1MiB"', check=False)
+    assert "cannot be less than existing provisioned capacity" in done.stderr
+    jobs.submit(job("user", disk("sector=3000", "write=far", "read"), volume("data")))
+    completed("user", "sector 3000: 'far'")
+
+
+def test_tasks_of_a_group_have_a_volume_together(jobs: Jobs, static: Path) -> None:
+    """A task of another driver beside the guest that needs no mount, and a second guest with a file of its own."""
+    one = task_hcl("one", disk("write=one", "read", block='file = "one.img"\nsize = "64K"'), task=MOUNT)
+    two = task_hcl("two", disk("write=two", "read", block='file = "two.img"\nsize = "64K"'), task=MOUNT)
+    beside = task_hcl("beside", 'command = "/bin/true"', driver="raw_exec")
+    jobs.submit(group_hcl("together", one, two, beside, kind="batch", group=volume()))
+    alloc = ended("together")
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    for name in ("one", "two"):
+        says(alloc, f"sector 0: '{name}'", name=name)
