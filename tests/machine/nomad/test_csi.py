@@ -1,0 +1,234 @@
+"""CSI volumes as disks, of a plugin that the agent runs: as a file system, and (in the virtual machine) as a device."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import eventually, inspect, ok, sh
+from tests.machine.nomad.agent import DATA, Agent, api
+from tests.machine.nomad.jobs import (
+    Jobs,
+    allocation,
+    ended,
+    group_hcl,
+    hcl,
+    refusal,
+    running,
+    says,
+    status,
+    task_hcl,
+)
+from tests.machine.nomad.test_volumes import MOUNT, NEVER, completed, disk, task_of
+
+PLUGIN = Path("/srv/tests/support/csi/plugin.py")
+DIRECTORY = Path("/srv/csi")
+PUBLISHED = DATA / "client/csi/monolith/test"
+"""Where Nomad has volumes of the plugin published; raw_exec has no mounts that would lead elsewhere."""
+
+SPECIFICATION = """
+id           = "{name}"
+name         = "{name}"
+type         = "csi"
+plugin_id    = "test"
+capacity_min = "1MiB"
+capacity_max = "1MiB"
+capability {{
+  access_mode     = "single-node-writer"
+  attachment_mode = "{mode}"
+}}
+"""
+
+
+def plugin_job() -> str:
+    task = f"""
+csi_plugin {{
+  id                     = "test"
+  type                   = "monolith"
+  mount_dir              = "/csi"
+  stage_publish_base_dir = "{PUBLISHED}"
+}}
+"""
+    config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "--volumes", "{DIRECTORY}"]'
+    return group_hcl(
+        "csi", task_hcl("plugin", config, driver="raw_exec", task=task, memory=64), group='restart {\n  delay = "1s"\n}'
+    )
+
+
+def volume(mode: str, options: str = "") -> str:
+    """Return a group's request for the CSI volume `data`."""
+    return f"""
+volume "data" {{
+  type            = "csi"
+  source          = "data"
+  access_mode     = "single-node-writer"
+  attachment_mode = "{mode}"
+  {options}
+}}
+{NEVER}"""
+
+
+def job(name: str, config: str, mode: str = "file-system", *, kind: str = "batch", options: str = "") -> str:
+    return hcl(name, config, kind=kind, group=volume(mode, options), task=MOUNT)
+
+
+def healthy() -> bool:
+    found = [each for each in api("/v1/plugins?type=csi") if each["ID"] == "test"]
+    return bool(found) and found[0]["NodesHealthy"] == found[0]["ControllersHealthy"] == 1
+
+
+def published() -> list[str]:
+    """Return the mount points of published volumes."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [point for point in (line.split()[4] for line in mounts) if point.startswith(f"{PUBLISHED}/per-alloc/")]
+
+
+def free() -> bool:
+    """Return whether no allocation has the volume."""
+    return not api("/v1/volume/csi/data")["WriteAllocs"] and not published()
+
+
+@pytest.fixture
+def plugin(agent: Agent) -> Iterator[str]:
+    """Run the plugin; yield its allocation."""
+    own = Jobs()
+    [alloc] = own.run(plugin_job())
+    eventually(healthy, "the plugin is healthy")
+    yield alloc
+    sh("nomad", "volume", "delete", "data")
+    own.purge()
+
+
+def create(mode: str) -> None:
+    path = Path("/tmp/csi.hcl")
+    path.write_text(SPECIFICATION.format(name="data", mode=mode))
+    assert "Created external volume" in ok("nomad", "volume", "create", str(path))
+
+
+@pytest.fixture
+def files(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
+    """The volume `data`, as a file system; purge jobs before it is deleted."""
+    create("file-system")
+    yield jobs
+    jobs.purge()
+    eventually(free, "the volume is free")
+
+
+@pytest.fixture
+def block_device(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
+    create("block-device")
+    yield jobs
+    jobs.purge()
+    eventually(free, "the volume is free")
+
+
+def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run csi-sanity against the plugin."""
+    socket = f"unix://{tmp_path}/csi.sock"
+    words = (sys.executable, str(PLUGIN), "--volumes", str(tmp_path / "volumes"))
+    with subprocess.Popen(words, env={**os.environ, "CSI_ENDPOINT": socket}, stderr=subprocess.DEVNULL) as served:
+        eventually((tmp_path / "csi.sock").exists, "the plugin listens")
+        where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
+        done = sh("csi-sanity", f"--csi.endpoint={socket}", *where, *options)
+        served.terminate()
+    return done
+
+
+def test_plugin_of_these_tests_is_one(tmp_path: Path) -> None:
+    done = sanity(tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "SUCCESS!" in done.stdout
+
+
+@pytest.mark.vm  # a container has no loop devices of its own
+def test_plugin_of_these_tests_is_one_for_block_devices(tmp_path: Path) -> None:
+    done = sanity(tmp_path, "--csi.testvolumeaccesstype=block")
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_file_system_outlives_its_jobs(files: Jobs) -> None:
+    files.submit(job("first", disk("write=kept", "read", block='size = "64K"')))
+    completed("first", "sector 0: 'kept'")
+    eventually(free, "the volume is free")
+    files.submit(job("second", disk("read")))
+    completed("second", "sector 0: 'kept'")
+    assert not list(Path("/var/lib/solo5/users").iterdir())
+
+
+def test_volume_has_one_writer(files: Jobs) -> None:
+    files.run(job("first", disk("stay", block='size = "64K"'), kind="service"))
+    files.submit(job("second", disk("read")))
+    eventually(lambda: "blocked" in {e["Status"] for e in api("/v1/job/second/evaluations")}, "it is blocked")
+    assert "has exhausted its available writer claims" in ok("nomad", "job", "status", "second")
+
+
+def test_read_only_volume_is_refused(files: Jobs) -> None:
+    files.submit(job("reading", disk("read"), options="read_only = true"))
+    assert "volume_mount data is read-only: expected a writable volume" in refusal(ended("reading"))
+
+
+def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
+    """Killed and restarted by Nomad while the guest runs; the volume is detached afterwards, and attached again."""
+    [alloc] = files.run(job("user", disk("write=kept", "read", "stay", block='size = "64K"'), kind="service"))
+    says(alloc, "sector 0: 'kept'")
+    pid = inspect(task_of(alloc))["pid"]
+    ok("nomad", "alloc", "signal", "-s", "SIGKILL", plugin, "plugin")
+    eventually(lambda: not healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted")
+    eventually(healthy, "the plugin is healthy again", 120)
+    assert inspect(task_of(alloc))["pid"] == pid
+    files.purge()
+    eventually(free, "the volume is free")
+    files.submit(job("second", disk("read")))
+    completed("second", "sector 0: 'kept'")
+
+
+def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) -> None:
+    [alloc] = files.run(job("user", disk("write=kept", "read", "stay", block='size = "64K"'), kind="service"))
+    says(alloc, "sector 0: 'kept'")
+    [point] = published()
+    ok("umount", "--lazy", point)
+    root = Path(f"/proc/{inspect(task_of(alloc))['pid']}/root")
+    assert (root / "run/solo5-disks/storage").read_bytes().startswith(b"kept\0"), "the unit has a mount of its own"
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    assert ended("user") == alloc
+    assert "disk.img' cannot be used: expected a file below" in refusal(alloc), status(alloc)
+
+
+def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
+    [alloc] = files.run(job("user", disk("write=kept", "stay", block='size = "64K"'), kind="service"))
+    try:
+        ok("nomad", "node", "drain", "-enable", "-ignore-system", "-deadline", "1m", "-yes", agent.node)
+        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
+        eventually(lambda: not published(), "the volume is detached")
+    finally:
+        ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
+    running("csi")
+    running("user")
+
+
+@pytest.mark.vm
+def test_block_device_is_the_disk(block_device: Jobs) -> None:
+    block_device.submit(job("first", disk("sector=7", "write=kept", "read"), "block-device"))
+    completed("first", "sector 7: 'kept'")
+    eventually(free, "the volume is free")
+    block_device.submit(job("second", disk("sector=7", "read"), "block-device"))
+    completed("second", "sector 7: 'kept'")
+    eventually(free, "the volume is free")
+    block_device.submit(job("sized", disk("read", block='size = "64K"'), "block-device"))
+    assert "size is 65536: expected none, since volume data is a block device" in refusal(ended("sized"))
+    assert not sh("losetup", "--noheadings", "--output=NAME").stdout.split()
+
+
+@pytest.mark.vm
+def test_device_that_is_detached_under_a_guest(block_device: Jobs) -> None:
+    """The guest keeps the device until it ends; the next start has no volume."""
+    [alloc] = block_device.run(job("user", disk("write=kept", "read", "stay"), "block-device", kind="service"))
+    says(alloc, "sector 0: 'kept'")
+    [point] = published()
+    ok("umount", "--lazy", point)
+    assert inspect(task_of(alloc))["outcome"]["kind"] == "running"
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    assert ended("user") == alloc
+    assert "cannot be used" in refusal(alloc)
