@@ -131,21 +131,21 @@ def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     with subprocess.Popen(words, env={**os.environ, "CSI_ENDPOINT": socket}, stderr=subprocess.DEVNULL) as served:
         eventually((tmp_path / "csi.sock").exists, "the plugin listens")
         where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
-        done = sh("csi-sanity", f"--csi.endpoint={socket}", *where, *options)
+        done = sh("csi-sanity", f"--csi.endpoint={socket}", "--ginkgo.no-color", *where, *options)
         served.terminate()
     return done
 
 
 def test_plugin_of_these_tests_is_one(tmp_path: Path) -> None:
     done = sanity(tmp_path)
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.returncode == 0, done.stdout[-8000:]
     assert "SUCCESS!" in done.stdout
 
 
 @pytest.mark.vm  # a container has no loop devices of its own
 def test_plugin_of_these_tests_is_one_for_block_devices(tmp_path: Path) -> None:
     done = sanity(tmp_path, "--csi.testvolumeaccesstype=block")
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.returncode == 0, done.stdout[-8000:]
 
 
 def test_file_system_outlives_its_jobs(files: Jobs) -> None:

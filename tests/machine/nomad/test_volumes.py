@@ -237,11 +237,12 @@ def delete(name: str) -> CompletedProcess[str]:
 
 
 @pytest.fixture
-def volumes(agent: Agent) -> Iterator[Path]:
+def volumes(agent: Agent, jobs: Jobs) -> Iterator[Path]:
     """Yield the directory of dynamic host volumes; afterwards there is none."""
     attributes = agent.about()["Attributes"]
     assert attributes["plugins.host_volume.solo5-disk.version"] == "1.0.0"
     yield DATA / "host_volumes"
+    jobs.purge()
     for each in api("/v1/volumes?type=host"):
         eventually(lambda name=each["Name"]: delete(name).returncode == 0, "it is deleted")  # type: ignore[misc]
     assert not list((DATA / "host_volumes").iterdir())

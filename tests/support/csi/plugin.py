@@ -105,7 +105,7 @@ class Plugin:
         needs(request.target_path, "a target")
         needs(request.HasField("volume_capability"), "a capability")
         volume, target = self._volume(request.volume_id), Path(request.target_path)
-        if not target.is_mount():
+        if not is_mounted(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if request.volume_capability.HasField("block"):
                 target.touch()
@@ -121,13 +121,11 @@ class Plugin:
         needs(request.volume_id, "a volume")
         needs(request.target_path, "a target")
         volume, target = self._volume(request.volume_id), Path(request.target_path)
+        if is_mounted(target):
+            run("umount", str(target))
         if target.is_dir():
-            if target.is_mount():
-                run("umount", str(target))
             target.rmdir()
-        elif target.exists():
-            subprocess.run(["umount", str(target)], check=False)
-            target.unlink()
+        target.unlink(missing_ok=True)
         for device in self._devices(volume):
             run("losetup", "--detach", device)  # at once, or when its last user closes it
         return self._new("NodeUnpublishVolumeResponse")
@@ -153,6 +151,11 @@ class Plugin:
 def needs(value: object, what: str) -> None:
     if not value:
         raise RefusalError(INVALID, f"the request has not {what}")
+
+
+def is_mounted(path: Path) -> bool:
+    """Return whether a path is a mount point; Path.is_mount() does not find bind mounts in one file system."""
+    return any(line.split()[4] == str(path) for line in Path("/proc/self/mountinfo").read_text().splitlines())
 
 
 def run(*words: str) -> str:
@@ -207,7 +210,7 @@ def main() -> None:
     options.volumes.mkdir(parents=True, exist_ok=True)
     pool, of = messages()
 
-    def new(name: str, **fields: object) -> Any:
+    def new(name: str, /, **fields: object) -> Any:
         return of(pool.FindMessageTypeByName(f"csi.v1.{name}"))(**fields)
 
     plugin = Plugin(options.name, options.volumes, new)
