@@ -90,15 +90,20 @@ def free() -> bool:
     return not api("/v1/volume/csi/data")["WriteAllocs"] and not published()
 
 
+def let_go() -> None:
+    """Stop all jobs but the plugin's, and wait until the volume is free."""
+    for name in {each["ID"] for each in api("/v1/jobs")} - {"csi"}:
+        api(f"/v1/job/{name}", "DELETE")
+    eventually(free, "the volume is free")
+
+
 @pytest.fixture
-def plugin(agent: Agent) -> Iterator[str]:
-    """Run the plugin; yield its allocation."""
-    own = Jobs()
-    [alloc] = own.run(plugin_job())
+def plugin(jobs: Jobs) -> Iterator[str]:
+    """Run the plugin; yield its allocation. It is stopped last, with the purge of all jobs."""
+    [alloc] = jobs.run(plugin_job())
     eventually(healthy, "the plugin is healthy")
     yield alloc
-    sh("nomad", "volume", "delete", "data")
-    own.purge()
+    ok("nomad", "volume", "delete", "data")
 
 
 def create(mode: str) -> None:
@@ -112,16 +117,14 @@ def files(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
     """The volume `data`, as a file system; purge jobs before it is deleted."""
     create("file-system")
     yield jobs
-    jobs.purge()
-    eventually(free, "the volume is free")
+    let_go()
 
 
 @pytest.fixture
 def block_device(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
     create("block-device")
     yield jobs
-    jobs.purge()
-    eventually(free, "the volume is free")
+    let_go()
 
 
 def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -178,8 +181,7 @@ def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
     eventually(lambda: not healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted")
     eventually(healthy, "the plugin is healthy again", 120)
     assert inspect(task_of(alloc))["pid"] == pid
-    files.purge()
-    eventually(free, "the volume is free")
+    let_go()
     files.submit(job("second", disk("read")))
     completed("second", "sector 0: 'kept'")
 
