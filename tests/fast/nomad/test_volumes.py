@@ -136,5 +136,11 @@ def test_file_and_size_of_a_block_device_are_refused(key: str, value: object) ->
 
 
 def test_file_is_created_with_the_size() -> None:
-    [found] = disks(task(mount(), storage={"volume": "data", "size": "64M"}))
+    [found] = disks(task(mount(), storage={"volume": "data", "create": True, "size": "64M"}))
     assert found == replace(request(), create=NewFile(size=64 << 20))
+
+
+@pytest.mark.parametrize("key", ["read_only", "ephemeral"])
+def test_copy_of_a_read_only_volumes_disk_is_permitted(key: str) -> None:
+    [found] = disks(task(mount(readonly=True), storage={"volume": "data", key: True}))
+    assert found == replace(request(), private=True)

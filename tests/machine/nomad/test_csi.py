@@ -152,7 +152,7 @@ def test_plugin_of_these_tests_is_one_for_block_devices(tmp_path: Path) -> None:
 
 
 def test_file_system_outlives_its_jobs(files: Jobs) -> None:
-    files.submit(job("first", disk("write=kept", "read", block='size = "64K"')))
+    files.submit(job("first", disk("write=kept", "read", block='create = true\nsize = "64K"')))
     completed("first", "sector 0: 'kept'")
     eventually(free, "the volume is free")
     files.submit(job("second", disk("read")))
@@ -161,7 +161,7 @@ def test_file_system_outlives_its_jobs(files: Jobs) -> None:
 
 
 def test_volume_has_one_writer(files: Jobs) -> None:
-    files.run(job("first", disk("stay", block='size = "64K"'), kind="service"))
+    files.run(job("first", disk("stay", block='create = true\nsize = "64K"'), kind="service"))
     files.submit(job("second", disk("read")))
     eventually(lambda: "blocked" in {e["Status"] for e in api("/v1/job/second/evaluations")}, "it is blocked")
     assert "has exhausted its available writer claims" in ok("nomad", "job", "status", "second")
@@ -174,7 +174,9 @@ def test_read_only_volume_is_refused(files: Jobs) -> None:
 
 def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
     """Killed and restarted by Nomad while the guest runs; the volume is detached afterwards, and attached again."""
-    [alloc] = files.run(job("user", disk("write=kept", "read", "stay", block='size = "64K"'), kind="service"))
+    [alloc] = files.run(
+        job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
+    )
     says(alloc, "sector 0: 'kept'")
     pid = inspect(task_of(alloc))["pid"]
     ok("nomad", "alloc", "signal", "-s", "SIGKILL", plugin, "plugin")
@@ -187,7 +189,9 @@ def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
 
 
 def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) -> None:
-    [alloc] = files.run(job("user", disk("write=kept", "read", "stay", block='size = "64K"'), kind="service"))
+    [alloc] = files.run(
+        job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
+    )
     says(alloc, "sector 0: 'kept'")
     [point] = published()
     ok("umount", "--lazy", point)
@@ -199,7 +203,7 @@ def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) 
 
 
 def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
-    [alloc] = files.run(job("user", disk("write=kept", "stay", block='size = "64K"'), kind="service"))
+    [alloc] = files.run(job("user", disk("write=kept", "stay", block='create = true\nsize = "64K"'), kind="service"))
     try:
         ok("nomad", "node", "drain", "-enable", "-ignore-system", "-deadline", "1m", "-yes", agent.node)
         eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
@@ -218,7 +222,7 @@ def test_block_device_is_the_disk(block_device: Jobs) -> None:
     block_device.submit(job("second", disk("sector=7", "read"), "block-device"))
     completed("second", "sector 7: 'kept'")
     eventually(free, "the volume is free")
-    block_device.submit(job("sized", disk("read", block='size = "64K"'), "block-device"))
+    block_device.submit(job("sized", disk("read", block='create = true\nsize = "64K"'), "block-device"))
     assert "size is 65536: expected none, since volume data is a block device" in refusal(ended("sized"))
     assert not sh("losetup", "--noheadings", "--output=NAME").stdout.split()
 

@@ -71,19 +71,32 @@ def static(agent: Agent) -> Iterator[Path]:
 
 @pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
 def test_file_in_a_host_volume_is_created_once_and_kept(jobs: Jobs, static: Path, kind: str) -> None:
-    jobs.submit(job("first", disk("sector=3", "write=kept", "read", block='size = "64K"') + kind))
+    jobs.submit(job("first", disk("sector=3", "write=kept", "read", block='create = true\nsize = "64K"') + kind))
     completed("first", "sector 3: 'kept'")
     eventually(lambda: (static / "disk.img").owner() == "solo5", "it is reclaimed from the task's user")
     assert (static / "disk.img").stat().st_size == 64 << 10
-    jobs.submit(job("second", disk("sector=3", "read", block='size = "1M"') + kind))
+    jobs.submit(job("second", disk("sector=3", "read", block='create = true\nsize = "1M"') + kind))
     completed("second", "sector 3: 'kept'")
     assert (static / "disk.img").stat().st_size == 64 << 10, "it exists: size is not that of a resize"
+
+
+def test_read_only_volume_is_the_source_of_a_copy(jobs: Jobs, static: Path) -> None:
+    (static / "disk.img").write_bytes(b"original".ljust(4096, b"\0"))
+    config = disk("read", "write=changed", "read", block="read_only = true")
+    jobs.submit(job("copy", config, volume("reading", options="read_only = true")))
+    completed("copy", "sector 0: 'changed'")
+    assert (static / "disk.img").read_bytes().startswith(b"original\0")
+    assert (static / "disk.img").owner() == "root"
 
 
 def test_files_of_one_volume_are_two_disks(jobs: Jobs, static: Path) -> None:
     for name in ("one", "two"):
         jobs.submit(
-            job(name, disk(f"write={name}", "read", "stay", block=f'size = "64K"\nfile = "{name}.img"'), kind="service")
+            job(
+                name,
+                disk(f"write={name}", "read", "stay", block=f'create = true\nsize = "64K"\nfile = "{name}.img"'),
+                kind="service",
+            )
         )
     for name in ("one", "two"):
         running(name)
@@ -92,7 +105,7 @@ def test_files_of_one_volume_are_two_disks(jobs: Jobs, static: Path) -> None:
 
 def test_one_disk_has_one_writer(jobs: Jobs, static: Path) -> None:
     """Of two jobs, and of solo5ctl."""
-    jobs.run(job("first", disk("stay", block='size = "64K"'), kind="service"))
+    jobs.run(job("first", disk("stay", block='create = true\nsize = "64K"'), kind="service"))
     jobs.submit(job("second", disk("read")))
     refused("second", "is in use by another task: expected a disk without a lock")
     path = static / "disk.img"
@@ -108,9 +121,12 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "unmounted": (job("unmounted", disk("read"), mount=""), "of a volume_mount of the task, which has none"),
     "name": (job("name", disk("read", name="date")), 'config.block "storage".volume is date: expected the volume'),
-    "zero": (job("zero", disk("read", block='size = "0"')), "has 0 bytes: expected one or more whole sectors of 512"),
+    "zero": (
+        job("zero", disk("read", block='create = true\nsize = "0"')),
+        "'0' is not a size: expected a positive",
+    ),
     "sector": (
-        job("sector", disk("read", block='size = "1000"')),
+        job("sector", disk("read", block='create = true\nsize = "1000"')),
         "has 1000 bytes: expected one or more whole sectors of 512",
     ),
     "outside": (
@@ -185,7 +201,7 @@ def test_file_that_another_user_of_the_volume_has_planted_is_not_used(jobs: Jobs
     try:
         for name, (plant, _) in PLANTED.items():
             plant(static / name, victim)
-            jobs.submit(job(name, disk("write=x", "read", block=f'file = "{name}"\nsize = "64K"')))
+            jobs.submit(job(name, disk("write=x", "read", block=f'file = "{name}"\ncreate = true\nsize = "64K"')))
         for name, (_, words) in PLANTED.items():
             refused(name, words)
         now = victim.stat()
@@ -203,7 +219,15 @@ def test_full_volume(jobs: Jobs, static: Path) -> None:
         jobs.submit(
             job(
                 "full",
-                disk("sector=1000", "write=x", "sector=100", "write=x", "sector=200", "write=x", block='size = "1M"'),
+                disk(
+                    "sector=1000",
+                    "write=x",
+                    "sector=100",
+                    "write=x",
+                    "sector=200",
+                    "write=x",
+                    block='create = true\nsize = "1M"',
+                ),
             )
         )
         alloc = ended("full")
@@ -359,8 +383,8 @@ def test_volume_grows_and_does_not_shrink(jobs: Jobs, volumes: Path) -> None:
 
 def test_tasks_of_a_group_have_a_volume_together(jobs: Jobs, static: Path) -> None:
     """A task of another driver beside the guest that needs no mount, and a second guest with a file of its own."""
-    one = task_hcl("one", disk("write=one", "read", block='file = "one.img"\nsize = "64K"'), task=MOUNT)
-    two = task_hcl("two", disk("write=two", "read", block='file = "two.img"\nsize = "64K"'), task=MOUNT)
+    one = task_hcl("one", disk("write=one", "read", block='file = "one.img"\ncreate = true\nsize = "64K"'), task=MOUNT)
+    two = task_hcl("two", disk("write=two", "read", block='file = "two.img"\ncreate = true\nsize = "64K"'), task=MOUNT)
     beside = task_hcl("beside", 'command = "/bin/true"', driver="raw_exec")
     jobs.submit(group_hcl("together", one, two, beside, kind="batch", group=volume()))
     alloc = ended("together")
