@@ -23,7 +23,8 @@ from solo5_systemd.files.atomic_file import replace_file, sync_directory
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
 from solo5_systemd.names import DeviceName
-from solo5_systemd.storage.locks import LOCKS, lock
+from solo5_systemd.storage.lock_records import LOCKS
+from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
