@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import asyncio
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blank, tab, newline and backslash
 
 
 @cache
@@ -64,6 +67,19 @@ def path_of(descriptor: int) -> str:
 def identity(status: os.stat_result) -> tuple[int, int]:
     """Return the identity of a file: device and inode; of a block device, its device number and 0."""
     return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
+
+
+def mount_points(table: Path = MOUNTS) -> frozenset[str]:
+    """Return the mount points of this process's mount namespace, bind mounts included (proc(5), /proc/pid/mountinfo).
+
+    Raises:
+        HostError: /proc cannot be read.
+    """
+    try:
+        lines = table.read_text(errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
+    return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
 
 
 def is_exposed(path: str, *, root: int = ROOT) -> bool:

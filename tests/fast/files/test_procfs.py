@@ -180,3 +180,15 @@ async def test_descriptor_that_is_opened_after_a_cancellation_is_closed(tmp_path
 async def test_failed_open_in_a_thread_is_the_callers_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await open_in_thread(lambda: os.open(tmp_path / "absent", os.O_RDONLY))
+
+
+def test_mount_points_are_unescaped(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n"
+        "37 35 98:0 / /a\\040b\\134 rw - tmpfs tmpfs rw\n"
+    )
+    assert procfs.mount_points(table) == {"/mnt2", "/a b\\"}
+    assert "/proc" in procfs.mount_points()
+    with pytest.raises(HostError, match="/proc cannot be read"):
+        procfs.mount_points(tmp_path / "absent")

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.fast.nomad.values import task_config
+from tests.fast.nomad.values import ALLOCATION, task_config
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, task_options
@@ -144,3 +144,20 @@ def test_file_is_created_with_the_size() -> None:
 def test_copy_of_a_read_only_volumes_disk_is_permitted(key: str) -> None:
     [found] = disks(task(mount(readonly=True), storage={"volume": "data", key: True}))
     assert found == replace(request(), private=True)
+
+
+def test_csi_volume_that_is_not_mounted_is_refused() -> None:
+    """Unmounted by hand: a file would be created on the node's own disk."""
+    path = f"/var/lib/nomad/client/csi/node/ebs/per-alloc/{ALLOCATION}/data/rw-file-system-single-node-writer"
+    made = task(mount(path=path), storage={"volume": "data"})
+    [found], [disk] = disks(made), task_options(made.msgpack_driver_config).disks
+    volumes.check_published(made, disk, found, {path})
+    with pytest.raises(HostError, match=f"volume data is not mounted at {path}: expected a CSI volume"):
+        volumes.check_published(made, disk, found, {"/"})
+
+
+def test_host_volume_needs_no_mount() -> None:
+    made = task(mount(), storage={"volume": "data"})
+    [found], [disk] = disks(made), task_options(made.msgpack_driver_config).disks
+    volumes.check_published(made, disk, found, set())
+    assert found.path == f"{VOLUME}/disk.img"

@@ -18,7 +18,6 @@ from tests.machine.nomad.jobs import (
     refusal,
     running,
     says,
-    status,
     task_hcl,
 )
 from tests.machine.nomad.test_volumes import MOUNT, NEVER, completed, disk, task_of
@@ -199,7 +198,8 @@ def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) 
     assert (root / "run/solo5-disks/storage").read_bytes().startswith(b"kept\0"), "the unit has a mount of its own"
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("user") == alloc
-    assert "disk.img' cannot be used: expected a file below" in refusal(alloc), status(alloc)
+    assert f"volume data is not mounted at {point}: expected a CSI volume" in refusal(alloc)
+    assert not list(Path(point).iterdir()), "no blank disk is created on the node's own file system"
 
 
 def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
@@ -237,4 +237,4 @@ def test_device_that_is_detached_under_a_guest(block_device: Jobs) -> None:
     assert inspect(task_of(alloc))["outcome"]["kind"] == "running"
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("user") == alloc
-    assert "cannot be used" in refusal(alloc)
+    assert f"volume data is not mounted at {point}" in refusal(alloc)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import boot_id, exists
+from solo5_systemd.files.procfs import boot_id, exists, mount_points
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.names import UnitKind, task_scope, task_service
 from solo5_systemd.nomad import logs
@@ -171,7 +171,7 @@ class TaskStarter:
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
         # In a thread, since the file system may hang.
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
-        disks = await asyncio.to_thread(_with_volumes, request.workload.disks, request.options.disks)
+        disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.disks)
         workload = replace(request.workload, image=image, disks=disks)
         engine = await self._session.engine()
         name = workload.name
@@ -268,11 +268,21 @@ def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
     return next((path for path in candidates if exists(path, roots)), candidates[0])
 
 
-def _with_volumes(requests: Sequence[DiskRequest], disks: Sequence[DiskOptions]) -> tuple[DiskRequest, ...]:
-    """Return the requests, those of volumes for the file system or block device that is mounted there."""
-    return tuple(
-        request
-        if disk.volume is None
-        else volumes.of_kind(request, disk, is_directory=not Path(request.roots[0]).is_block_device())
-        for request, disk in zip(requests, disks, strict=True)
-    )
+def _with_volumes(
+    task: wire.TaskConfig, requests: Sequence[DiskRequest], disks: Sequence[DiskOptions]
+) -> tuple[DiskRequest, ...]:
+    """Return the requests, those of volumes for the file system or block device that is mounted there.
+
+    Raises:
+        InvalidRequestError: a block has an option that does not fit the kind of its volume.
+        HostError: a volume is not mounted.
+    """
+    found = []
+    for request, disk in zip(requests, disks, strict=True):
+        if disk.volume is not None:
+            volumes.check_published(task, disk, request, mount_points())
+            is_directory = not Path(request.roots[0]).is_block_device()
+            found.append(volumes.of_kind(request, disk, is_directory=is_directory))
+        else:
+            found.append(request)
+    return tuple(found)

@@ -5,10 +5,10 @@ block device is the device. Which of the two it is, is known only when the path 
 """
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.sanitize import MAX_NAME, bounded
@@ -60,6 +60,29 @@ def disk_request(task: wire.TaskConfig, disk: DiskOptions) -> DiskRequest:
         create=None if disk.size is None else NewFile(size=disk.size),
         private=disk.private,
     )
+
+
+def check_published(task: wire.TaskConfig, disk: DiskOptions, request: DiskRequest, mounts: Container[str]) -> None:
+    """Check that a CSI volume is mounted at its path: a file there would otherwise be one of the node's own disk.
+
+    Nomad has CSI volumes published at `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
+
+    Args:
+        task: Nomad's configuration of the task.
+        disk: a block with `volume`.
+        request: of `disk_request`.
+        mounts: the mount points of the host.
+
+    Raises:
+        HostError: it is not mounted.
+    """
+    [volume] = request.roots
+    if f"/per-alloc/{task.alloc_id}/" in volume and volume not in mounts:
+        raise HostError(
+            f"disk {disk.disk}: volume {_quoted(disk.volume or '')} is not mounted at {volume}: expected a CSI volume "
+            "that its plugin has published.",
+            f"Nomad has it published for a new allocation: nomad alloc stop {task.alloc_id}",
+        )
 
 
 def of_kind(request: DiskRequest, disk: DiskOptions, *, is_directory: bool) -> DiskRequest:
