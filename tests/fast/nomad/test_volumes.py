@@ -125,7 +125,9 @@ def test_what_cannot_be_honoured_is_refused(made: wire.TaskConfig, words: str) -
 def test_directory_has_a_file_and_a_block_device_is_the_disk() -> None:
     disk = DiskOptions(disk=DeviceName("storage"), volume="data")
     assert volumes.of_kind(request(), disk, is_directory=True) == request()
-    assert volumes.of_kind(request(), disk, is_directory=False) == request(path=VOLUME)
+    assert volumes.of_kind(request(), disk, is_directory=False) == replace(
+        request(path=VOLUME), roots=("/var/lib/nomad/host_volumes",)
+    )
 
 
 @pytest.mark.parametrize("key, value", [("file", "disk.img"), ("size", 4096)])

@@ -106,7 +106,7 @@ def of_kind(request: DiskRequest, disk: DiskOptions, *, is_directory: bool) -> D
                 f"{_quoted(disk.volume or '')} is a block device ({volume}).",
                 f'Remove {key}, or mount the volume with attachment_mode = "file-system".',
             )
-    return replace(request, path=volume)
+    return replace(request, path=volume, roots=(posixpath.dirname(volume),))  # a root is a directory
 
 
 def _file(disk: DiskOptions) -> str:
