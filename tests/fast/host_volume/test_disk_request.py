@@ -1,8 +1,11 @@
 """The requests of Nomad's host volumes: sizes, parameters and paths, checked before anything is created."""
 
 import re
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.host_volume.request import GRAIN, MAX_SIZE, CreateRequest, create_request, delete_request
@@ -121,3 +124,13 @@ def test_wrong_path_is_refused(variable: str, text: str) -> None:
 def test_only_the_directory_of_this_volume_is_deleted(created: str, directory: str) -> None:
     request = delete_request(environment(DHV_CREATED_PATH=created))
     assert (request.name, request.directory) == ("data", directory)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(environment())), st.text(max_size=60)))
+def test_any_text_is_a_request_or_one_sentence(changed: dict[str, str]) -> None:
+    """A user of Nomad writes name, capacity and parameters; a job's variable may be any bytes (surrogates, too)."""
+    given = {**environment(), **changed}
+    with suppress(InvalidRequestError):
+        request = create_request(given)
+        assert request.directory.endswith(f"/{given['DHV_VOLUME_ID']}")
+        assert request.size % GRAIN == 0 < request.size
