@@ -144,7 +144,7 @@ class Guest:
     def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
         source, port, sequence, acknowledged, offset, flags = struct.unpack_from("!HHIIBB", body)
         data = body[offset >> 4 << 2 :]
-        ends = frame[30:34] + frame[26:30]
+        ends = frame[30:34] + frame[26:30] if frame[12:14] == IPV4.to_bytes(2) else frame[38:54] + frame[22:38]
         if flags & SYN:
             return _tcp(ends, port, source, 1000, sequence + 1, SYN | ACK)
         if data:

@@ -1,11 +1,11 @@
-"""A guest with IPv6 on a tap: answers neighbour discovery, ping and UDP of IPv6 besides what `Guest` answers."""
+"""A guest with IPv6 on a tap: answers neighbour discovery, ping, UDP and TCP of IPv6 besides what `Guest` does."""
 
 import asyncio
 import contextlib
 import struct
 from ipaddress import IPv6Address
 
-from tests.contract.guest import UDP, Guest
+from tests.contract.guest import TCP, UDP, Guest, _tcp
 
 from solo5_systemd.network.ipam6 import link_local
 from solo5_systemd.network.model import Lease
@@ -74,6 +74,10 @@ class Guest6(Guest):
         """Return a frame with a datagram."""
         return self.ipv6(mac, to, UDP, datagram(self.ip6, to, source_port, port, data))
 
+    def tcp6(self, mac: bytes, to: IPv6Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
+        """Return a frame with a TCP segment without data, with sequence and acknowledgement numbers."""
+        return self.ipv6(mac, to, TCP, _tcp(self.ip6.packed + to.packed, *ports, *numbers, flags))
+
     def ipv6(
         self, mac: bytes, to: IPv6Address, protocol: int, body: bytes, *, source: IPv6Address | None = None
     ) -> bytes:
@@ -116,6 +120,8 @@ class Guest6(Guest):
         elif to == self.ip6 and frame[20] == UDP and body[8:] != body[8:].upper():
             port, own = struct.unpack_from("!HH", body)
             self.send(self.udp6(frame[6:12], source, port, self.greeting + body[8:].upper(), own))
+        elif to == self.ip6 and frame[20] == TCP and (answer := self._on_tcp(frame, body)):
+            self.send(self.ipv6(frame[6:12], source, TCP, answer))
 
 
 def kind_of(frame: bytes) -> int:

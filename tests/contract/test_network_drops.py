@@ -53,7 +53,7 @@ async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside
             await until_pinged(guest)
             assert await counts(client, "back") == {"closed": 1}
             [mine] = [network for network in await client.networks() if network.name == "default"]
-            of_guest = mine.dropped.of_guest(lease.address, lease.tap)
+            of_guest = mine.dropped.of_guest(lease.addresses, lease.tap)
             assert (of_guest["spoofed"], of_guest["fragments"], of_guest["egress"]) == (1, 7, 0)
         await client.drop("a")
         await client.drop("b")

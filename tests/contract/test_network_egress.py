@@ -6,7 +6,7 @@ Each attempt ends in one of two ways, which the test waits for: an answer, or a 
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 
@@ -53,8 +53,10 @@ def unlisted(guest: Guest) -> int:
 
 
 @asynccontextmanager
-async def echoes(outside: Outside, *ports: int) -> AsyncIterator[None]:
-    """Answer datagrams at ports of the neighbour of the host."""
+async def echoes(
+    outside: Outside, *ports: int, bound: Callable[[int], socket.socket] | None = None
+) -> AsyncIterator[None]:
+    """Answer datagrams at ports of the neighbour of the host; `bound` makes a socket, by default of IPv4."""
 
     class Echo(asyncio.DatagramProtocol):
         def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
@@ -65,13 +67,18 @@ async def echoes(outside: Outside, *ports: int) -> AsyncIterator[None]:
 
     loop, transports = asyncio.get_running_loop(), []
     for port in ports:
-        with outside.entered():
-            bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        bound.bind((outside.address, port))
-        transports.append((await loop.create_datagram_endpoint(Echo, sock=bound))[0])
+        opened = bound(port) if bound else _bound(outside, port)
+        transports.append((await loop.create_datagram_endpoint(Echo, sock=opened))[0])
     yield
     for transport in transports:
         transport.close()
+
+
+def _bound(outside: Outside, port: int) -> socket.socket:
+    with outside.entered():
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((outside.address, port))
+    return made
 
 
 class Attempts:

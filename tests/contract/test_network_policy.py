@@ -46,11 +46,11 @@ def bound(address: str, port: int) -> socket.socket:
 
 
 def arrived(listener: socket.socket) -> list[bytes]:
-    """Return all received datagrams."""
+    """Return all received datagrams or frames."""
     found = []
     while True:
         try:
-            found.append(listener.recv(100))
+            found.append(listener.recv(2000))
         except BlockingIOError:
             return found
 

@@ -50,9 +50,15 @@ def _read(path: str) -> Endpoints | None:
     if not isinstance(ports, list) or not all(map(_is_port, ports)):
         return None
     return Endpoints(
-        tuple(LeasedNic(nic, network, ipv4.partition("/")[0], tap) for nic, network, _, tap, ipv4, *_others in leases),
+        tuple(map(_leased, leases)),
         tuple((host_ip, host_port, port, protocol) for _, host_ip, host_port, port, protocol in ports),
     )
+
+
+def _leased(wire: list[str]) -> LeasedNic:
+    nic, network, _, tap, ipv4, _, _, _, *added = wire
+    ipv6 = added[0] if added else ""
+    return LeasedNic(nic, network, ipv4.partition("/")[0], tap, ipv6.partition("/")[0])
 
 
 def _is_lease(wire: object) -> bool:

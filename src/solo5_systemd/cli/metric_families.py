@@ -163,8 +163,8 @@ def _info_labels(task: Task) -> Labels:
 
 
 def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[Labels, float]]:
-    for nic, network, address, tap in endpoints.nics if endpoints else ():
-        yield {"task": task, "nic": nic, "network": network, "ipv4": address, "tap": tap}, 1
+    for nic, network, ipv4, tap, ipv6 in endpoints.nics if endpoints else ():
+        yield {"task": task, "nic": nic, "network": network, "ipv4": ipv4, "ipv6": ipv6, "tap": tap}, 1
 
 
 def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:

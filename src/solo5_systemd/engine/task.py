@@ -146,12 +146,13 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 class LeasedNic(NamedTuple):
-    """What a list shows of a lease, as text; `address`: IPv4, without prefix length."""
+    """What a list shows of a lease, as text; `address` (IPv4) and `address6`: without prefix length, empty for none."""
 
     nic: str
     network: str
     address: str
     tap: str
+    address6: str = ""
 
 
 class Endpoints(NamedTuple):

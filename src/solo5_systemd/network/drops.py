@@ -18,7 +18,7 @@ DropsWire = Sequence[Sequence[Sequence[Any]]]
 
 RULES: Mapping[str, tuple[str, str, str]] = {
     "spoofed": ("bridge", "iifname", "frames with another source than the leased one, or another protocol"),
-    "unsafe": ("bridge", "iifname", "frames for bridges, with a VLAN tag, or of a DHCP server or router"),
+    "unsafe": ("bridge", "iifname", "frames for bridges, with a VLAN tag or source route, of a DHCP server or router"),
     "broadcasts": ("bridge", "iifname", "broadcasts above 500 a second"),
     "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
     "metadata": ("ip", "iifname", "packets for metadata services"),
@@ -38,7 +38,7 @@ OF_TAPS = tuple(name for name, (family, _, _) in RULES.items() if family == "bri
 
 OF_GUESTS: Mapping[str, str] = {
     "connections": "packets of new connections above the limits of connections and neighbours",
-    "fragments": "IPv4 fragments",
+    "fragments": "IPv4 and IPv6 fragments",
     "egress": "packets for destinations that are not listed",
     "sent_rate": "sent frames above the rate limit",
     "received_rate": "received frames above the rate limit",
@@ -82,10 +82,11 @@ class Dropped:
             rules={(rule, link): count for (rule, link), count in self.rules.items() if link in links or link in taps},
         )
 
-    def of_guest(self, address: IPv4Address | None, tap: str) -> Mapping[str, int]:
-        """Return the counts of one NIC, by OF_GUESTS and OF_TAPS; by address, those of its IPv4 one."""
+    def of_guest(self, addresses: Iterable[IPv4Address | IPv6Address], tap: str) -> Mapping[str, int]:
+        """Return the counts of one NIC, by OF_GUESTS and OF_TAPS: those of its tap, and of all of its addresses."""
+        own = tuple(addresses)
         by_address = (self.refused, self.fragments, self.egress)
-        counts = [each.get(address, 0) if address else 0 for each in by_address]
+        counts = [sum(each.get(address, 0) for address in own) for each in by_address]
         by_tap = {rule: self.rules.get((rule, tap), 0) for rule in OF_TAPS}
         limits = zip(OF_GUESTS, (*counts, self.sent.get(tap, 0), self.received.get(tap, 0)), strict=True)
         return {**dict(limits), **by_tap}
@@ -123,17 +124,17 @@ class Dropped:
 
 
 def of_nics(
-    nics: Iterable[tuple[str, str, str, str]], dropped: Mapping[NetworkName, Dropped]
+    nics: Iterable[tuple[str, str, str, str, str]], dropped: Mapping[NetworkName, Dropped]
 ) -> Mapping[DeviceName, Mapping[str, int]]:
     """Return the counts of each NIC of a task.
 
     Args:
-        nics: name, network, address (empty: none) and tap of each.
+        nics: name, network, IPv4 address (empty: none), tap and IPv6 address (empty: none) of each.
         dropped: the counts of each network; NICs of others are left out.
     """
     return {
-        DeviceName(nic): dropped[NetworkName(network)].of_guest(IPv4Address(address) if address else None, tap)
-        for nic, network, address, tap in nics
+        DeviceName(nic): dropped[NetworkName(network)].of_guest(map(ip_address, filter(None, (ipv4, ipv6))), tap)
+        for nic, network, ipv4, tap, ipv6 in nics
         if network in dropped
     }
 

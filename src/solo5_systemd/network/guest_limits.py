@@ -83,12 +83,6 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
                 "Leave egress out there, or restrict the guest at the LAN's router.",
             )
         listed = nic.limits.under(network.policy).egress
-        if listed is not None and network.ipv6 is not None:
-            raise InvalidRequestError(
-                f"NIC {nic.nic} has an egress list in network {network.name}, which has IPv6: expected a network of "
-                "IPv4 alone, as lists are.",
-                "Remove the list, or use a network without IPv6.",
-            )
         if listed is not None and len(listed) > COMMON_MAX:
             raise InvalidRequestError(
                 f"egress of NIC {nic.nic} and that of network {network.name} have {len(listed)} destinations in "

@@ -121,11 +121,16 @@ def _lease(
 
 
 def _limits(lease: Lease, elements: Iterable[Element]) -> Limits:
-    """Return the limits of a NIC as they apply: those of the request, under the network's."""
-    values = {each.name: each.value for each in elements if each.has_object and each.key[0] in _keys(lease)}
+    """Return the limits of a NIC as they apply: those of the request, under the network's.
+
+    An egress list is in two chains where the guest has two addresses.
+    """
+    own = [each for each in elements if each.has_object and each.key[0] in _keys(lease)]
+    values = {each.name: each.value for each in own}
+    chains = [each.value for each in sorted(own, key=str) if each.name == EGRESS]
     rates = (int(values[name][0]) if name in values else None for name in RATES)
     return Limits(
-        egress=_egress(values[EGRESS]) if EGRESS in values else None,
+        egress=_egress(entry for chain in chains for entry in chain) if chains else None,
         rate=Rate(**dict(zip(RATE_FIELDS, rates, strict=True))),
     )
 
@@ -138,8 +143,8 @@ def _egress(entries: Iterable[str]) -> tuple[Destination, ...]:
         return ()
 
 
-def _keys(lease: Lease) -> tuple[str, str]:
-    return str(lease.address), lease.tap
+def _keys(lease: Lease) -> tuple[str, ...]:
+    return *map(str, lease.addresses), lease.tap
 
 
 def _target(element: Element) -> IpAddress | None:

@@ -55,6 +55,7 @@ BRIDGE_SETS = """
     set linked { typeof iifname . @th,208,48; }
     set advertised { typeof iifname . @th,64,64 . @th,128,64; }
     set fragments6 { type ipv6_addr; counter; }
+    set unlisted6 { type ipv6_addr; counter; }
 """
 """nftables 1.0.6 has no names for the fields of neighbour discovery: 64 bits after the begin of the ICMPv6 header is
 the target address, 208 bits after it the link-layer address of a first option.
@@ -65,18 +66,16 @@ numbers are too many for `typeof`.
 
 BRIDGE_CHAINS = """
     # From taps with a leased IPv6 address. Without an address (::) a guest only announces groups, looks for a router,
-    # and detects duplicates of its addresses. Egress lists are of IPv4: a guest with one must not go around it. Each
-    # solicitation of a router can have a reply to all guests of the network, so they are limited as messages to DHCP
-    # servers are. Their option is not checked: MirageOS has sent one with the type 0.
+    # and detects duplicates of its addresses. Each solicitation of a router can have a reply to all guests of the
+    # network, so they are limited as messages to DHCP servers are. Their option is not checked: MirageOS has sent one
+    # with the type 0.
     chain proper6 {
-        iifname @confined goto dropped_spoofed
         icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
         icmpv6 type nd-router-solicit \\
             update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
-        ip6 saddr :: iifname . ether saddr @ipv6 \\
-            icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept
+        ip6 saddr :: iifname . ether saddr @ipv6 icmpv6 type { GROUPS } goto grouping6
         iifname . ether saddr . ip6 saddr @guests6 goto whole6
         goto dropped_spoofed
     }
@@ -99,9 +98,34 @@ BRIDGE_CHAINS = """
             iifname . @th,64,64 . @th,128,64 @advertised accept
         drop
     }
+    # A routing header names further destinations, which no rule would see: a guest is no source of routes.
     chain whole6 {
+        exthdr rt exists goto dropped_unsafe
         exthdr frag exists ip6 saddr @fragments6 drop
         exthdr frag exists ip6 saddr fe80::/10 drop
+        iifname @confined goto confining6
+        ether daddr set ether daddr map @secluded meta pkttype set host
         accept
     }
-"""
+    # With an egress list, all but neighbour discovery goes to the host, whose rules decide. The kernel returns
+    # packets with link-local addresses to the link that they came from, so these would be a way around the list.
+    chain confining6 {
+        icmpv6 type { GROUPS } goto grouping6
+        ip6 saddr fe80::/10 goto dropped_spoofed
+        meta pkttype { broadcast, multicast } goto unlisted6
+        ether daddr set iifname map @confined meta pkttype set host
+        accept
+    }
+    # Groups and router solicitations are for routers. Of a guest with an egress list the host alone receives them, and
+    # does not pass them on: they have room for any text.
+    chain grouping6 {
+        iifname != @confined accept
+        ip6 daddr != ff02::/16 goto dropped_unsafe
+        ether daddr set iifname map @confined meta pkttype set host
+        accept
+    }
+    chain unlisted6 {
+        ip6 saddr @unlisted6 drop
+        drop
+    }
+""".replace("GROUPS", "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit")

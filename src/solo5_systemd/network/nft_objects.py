@@ -6,6 +6,7 @@ maps of RATES to a limit. So the cost of a packet, of an attach and of a release
 """
 
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
 from typing import Any
 
 from solo5_systemd.settings.egress import Destination, destination
@@ -27,7 +28,10 @@ since they pass the rules before segmentation.
 
 _DADDR = {4: "ip daddr", 6: "ip6 daddr"}
 _UNITS = {"bytes": 1, "kbytes": 1 << 10, "mbytes": 1 << 20}
-_NUMBERS = {"6": "tcp", "17": "udp", "1": "icmp"}
+_PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "58": "icmp", "ipv6-icmp": "icmp", "icmpv6": "icmp"}
+"""The protocols of egress lists by their numbers and names in listings; which of both depends on /etc/protocols."""
+
+_EVERY = {"ip": "0.0.0.0/0", "ip6": "::/0"}
 
 
 def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> Sequence[str]:
@@ -68,8 +72,9 @@ def removed(table: str, family: str, name: str, key: str) -> Sequence[str]:
 
 
 def object_name(name: str, key: str) -> str:
-    """Return the name of a guest's chain or limit."""
-    return f"{name}-{key.strip(chr(34))}"
+    """Return the name of a guest's chain or limit; an IPv6 address as 32 hexadecimal digits: names have no colon."""
+    own = key.strip('"')
+    return f"{name}-{IPv6Address(own).packed.hex() if ':' in own else own}"
 
 
 def rate_values(rate: Rate) -> Mapping[str, tuple[str, str]]:
@@ -89,7 +94,8 @@ def _rule(entry: Destination) -> str:
         where = entry.network.network_address if single else entry.network
         matches.append(f"ct original {_DADDR[entry.network.version]} {where}")
     if entry.protocol is not None:
-        matches.append(f"meta l4proto {entry.protocol}")
+        is_ping6 = entry.protocol == "icmp" and entry.network.version == 6
+        matches.append(f"meta l4proto {'ipv6-icmp' if is_ping6 else entry.protocol}")
     if entry.ports is not None:
         first, last = entry.ports
         matches.append(f"ct original proto-dst {first}" + (f"-{last}" if last != first else ""))
@@ -107,7 +113,8 @@ def listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[s
             elif kind == "limit":
                 found[body["name"]] = _listed_limit(body)
             else:
-                found[body["chain"]] = (*found.get(body["chain"], ()), *_listed_entry(body["expr"]))
+                entry = _listed_entry(body["expr"], _EVERY[body["family"]])
+                found[body["chain"]] = (*found.get(body["chain"], ()), *entry)
     return found
 
 
@@ -123,11 +130,16 @@ def _listed_limit(body: Mapping[str, Any]) -> tuple[str, str]:
     return str(rate), str(burst)
 
 
-def _listed_entry(expressions: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the entry of an egress list that a rule is made of; none for the last rule of a chain."""
+def _listed_entry(expressions: Sequence[Mapping[str, Any]], every: str) -> Sequence[str]:
+    """Return the entry of an egress list that a rule is made of; none for the last rule of a chain.
+
+    Args:
+        expressions: of the rule.
+        every: the range of a rule without one.
+    """
     if "goto" in expressions[-1]:
         return ()
-    where, protocol, ports = "0.0.0.0/0", "", ""
+    where, protocol, ports = every, "", ""
     for expression in expressions:
         match expression:
             case {"match": {"left": {"ct": {"key": "proto-dst"}}, "right": right}}:
@@ -135,7 +147,7 @@ def _listed_entry(expressions: Sequence[Mapping[str, Any]]) -> Sequence[str]:
             case {"match": {"left": {"ct": _}, "right": right}}:
                 where = _words(right)
             case {"match": {"right": right}}:
-                protocol = f"/{_NUMBERS.get(str(right), right)}"
+                protocol = f"/{_PROTOCOLS.get(str(right), right)}"
             case _:
                 pass  # return
     return (f"[{where}]{ports}{protocol}" if where.count(":") > 1 else f"{where}{ports}{protocol}",)

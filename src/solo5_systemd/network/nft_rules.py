@@ -16,9 +16,18 @@ from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import bridge_mac, segment_link
 from solo5_systemd.network.ipam6 import link_local
-from solo5_systemd.network.model import EVERY_IPV6, Lease, Network, PortRequest, Reservation, destinations
+from solo5_systemd.network.model import (
+    EVERY_IPV6,
+    IpAddress,
+    Lease,
+    Network,
+    PortRequest,
+    Reservation,
+    destinations,
+)
 from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
+from solo5_systemd.settings.egress import Destination
 from solo5_systemd.settings.model import Join
 
 TABLE = "solo5"
@@ -41,8 +50,10 @@ REFUSED = "refused"
 FRAGMENTS, FRAGMENTS6 = "fragments", "fragments6"
 """The sets whose elements count dropped IPv4 and IPv6 fragments, by the guest's address."""
 
-UNLISTED = "unlisted"
-"""The set, one in each table, whose elements count dropped packets for destinations that a guest's egress omits."""
+UNLISTED, UNLISTED6 = "unlisted", "unlisted6"
+"""The sets whose elements count dropped packets for destinations that a guest's egress omits: UNLISTED in each table,
+in table bridge of IPv4, and UNLISTED6 there of IPv6.
+"""
 
 OVER_SENT, OVER_RECEIVED = "over_sent", "over_received"
 """The sets whose elements count frames that a rate limit has dropped, by tap."""
@@ -626,17 +637,25 @@ def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tu
 
 
 def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
-    """Return the elements of a guest's egress list; none without a list. A guest with a list has no IPv6."""
+    """Return the elements of a guest's egress list; none without a list."""
     if limits.egress is None:
         return ()
-    tap, address, gateway = _quoted(lease.tap), str(lease.address), bridge_mac(lease.network)
-    entries = (each for entry in limits.egress for each in entry.by_protocol() if each.network.version == 4)
+    tap, gateway = _quoted(lease.tap), bridge_mac(lease.network)
     return (
-        _member(UNLISTED, address),
-        Element(family="ip", name=EGRESS, key=(address,), value=tuple(map(str, entries))),
-        _bridged(UNLISTED, address),
+        *(element for address in lease.addresses for element in _listed(address, limits.egress)),
         Element(family="bridge", name="confined", key=(tap,), value=(gateway,)),
         Element(family="bridge", name="secluded", key=(lease.mac,), value=(gateway,)),
+    )
+
+
+def _listed(address: IpAddress, listed: Iterable[Destination]) -> tuple[Element, ...]:
+    """Return the elements of one address of a guest, whose chain has the entries of its version of IP alone."""
+    family, unlisted = ("ip", UNLISTED) if address.version == 4 else ("ip6", UNLISTED6)
+    entries = (each for entry in listed for each in entry.by_protocol() if each.network.version == address.version)
+    return (
+        _member(UNLISTED, str(address), family=family),
+        Element(family=family, name=EGRESS, key=(str(address),), value=tuple(map(str, entries))),
+        _bridged(unlisted, str(address)),
     )
 
 

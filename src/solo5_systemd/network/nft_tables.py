@@ -30,6 +30,7 @@ from solo5_systemd.network.nft_rules import (
     REFUSED,
     TABLE,
     UNLISTED,
+    UNLISTED6,
     Element,
     Ruleset,
 )
@@ -174,8 +175,9 @@ class Tables:
 
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
-        egress = Counter(self._counted("ip", UNLISTED, ip_address))
-        egress.update(self._counted("bridge", UNLISTED, ip_address))
+        egress = Counter[IpAddress]()
+        for family, name in (("ip", UNLISTED), ("ip6", UNLISTED), ("bridge", UNLISTED), ("bridge", UNLISTED6)):
+            egress.update(self._counted(family, name, ip_address))
         refused = (self._counted(family, REFUSED, ip_address) for family in ("ip", "ip6"))
         fragments = (self._counted("bridge", name, ip_address) for name in (FRAGMENTS, FRAGMENTS6))
         return Dropped(

@@ -6,13 +6,14 @@
     10.1.0.0/16:8000-8100/tcp
     10.2.0.0/16/icmp          a range, ping
     [2001:db8::/32]:443/tcp
+    2001:db8::/32             a range of IPv6; brackets are for its ports
 
 `none` alone is the empty list: no connection. Names are no destinations: a guest resolves them itself, and an address
 that a name has now is not the one that it has later.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
@@ -36,6 +37,14 @@ _ENTRY = re.compile(
 )
 _LOOKS_LIKE_A_NAME = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*\.?(:[0-9-]+)?(/[a-z]+)?", re.ASCII)
 
+_UNREACHABLE: Mapping[IPv6Network, str] = {
+    IPv6Network("::/127"): "of no other machine",
+    IPv6Network("::ffff:0:0/96"): "of IPv4: expected it without ::ffff:",
+    IPv6Network("fe80::/10"): "of one link",
+    IPv6Network("ff00::/8"): "of a group",
+}
+"""IPv6 addresses that a guest with a list never reaches: an entry inside of them would have no effect."""
+
 Network = IPv4Network | IPv6Network
 
 
@@ -45,7 +54,7 @@ class Destination:
 
     Attributes:
         network: an address or a range.
-        protocol: "tcp", "udp" or "icmp"; None: every protocol, or, with ports, TCP and UDP.
+        protocol: "tcp", "udp" or "icmp" (ICMPv6 for IPv6); None: every protocol, or, with ports, TCP and UDP.
         ports: the first and last port; None: every port.
     """
 
@@ -182,9 +191,12 @@ def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | 
 
 def _network(text: str, where: str) -> Network:
     try:
-        return ip_network(where)
+        found = ip_network(where)
     except ValueError:
         pass
+    else:
+        _check_is_reachable(text, found)
+        return found
     try:
         wider = ip_network(where, strict=False)
     except ValueError:
@@ -194,6 +206,13 @@ def _network(text: str, where: str) -> Network:
         f"egress {text!r} has an address with bits beyond its prefix: expected {wider} for the range, or {address} for "
         "the address alone."
     )
+
+
+def _check_is_reachable(text: str, network: Network) -> None:
+    for block, words in _UNREACHABLE.items():
+        if isinstance(network, IPv6Network) and network.subnet_of(block):
+            reason = words if ":" in words else f"{words}: expected a global or unique local address"
+            raise InvalidRequestError(f"egress {text!r} has an address {reason}.")
 
 
 def _refuse(text: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Interface
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from solo5_systemd.network.lease_files import STATE
 from solo5_systemd.network.lease_json import lease_record_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 
-WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, replace(LEASE, tap="s5-2")), ports=PORTS)
+SIX = replace(LEASE, tap="s5-2", ipv6=IPv6Interface("fd00:77::5/64"), gateway6=IPv6Address("fd00:77::1"))
+WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, SIX), ports=PORTS)
 BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 
 
@@ -27,6 +29,13 @@ def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
         (tmp_path / f"{each.task}.json").write_text(json.dumps(document(each)))
     (tmp_path / "other.json.damaged").write_text(json.dumps(document(BARE)))
     assert read_endpoints(str(tmp_path)) == {each.task: endpoints(each) for each in (WEB, BARE)}
+
+
+def test_a_lease_of_an_earlier_version_has_no_ipv6_address(tmp_path: Path) -> None:
+    written = document(BARE)
+    earlier = [wire[:8] for wire in written["leases"]]  # type: ignore[attr-defined]
+    (tmp_path / "bare.json").write_text(json.dumps(written | {"leases": earlier}))
+    assert [nic.address6 for nic in read_endpoints(str(tmp_path))[TaskName("bare")].nics] == [""]
 
 
 def test_the_records_are_those_of_the_network_service() -> None:

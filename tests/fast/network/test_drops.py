@@ -27,11 +27,11 @@ DROPPED = Dropped(
 
 def test_counts_are_of_a_guest_and_of_a_network() -> None:
     front = DROPPED.within([IPv4Network("10.77.0.0/24")], {"s5-a"}, {"solo5-front"})
-    assert front.of_guest(FIRST, "s5-a") == {
+    assert front.of_guest([FIRST], "s5-a") == {
         "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7,
         "spoofed": 8, "unsafe": 0, "broadcasts": 0,
     }  # fmt: skip
-    assert DROPPED.of_guest(None, "s5-b")["spoofed"] == 1
+    assert DROPPED.of_guest([], "s5-b")["spoofed"] == 1
     assert {rule: count for rule, count in front.by_rule().items() if count} == {
         "connections": 3, "fragments": 4, "egress": 5, "sent_rate": 6, "received_rate": 7, "spoofed": 8, "host": 9,
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """Egress lists: their texts, their intersection, and the rules that they become."""
 
 import json
+import re
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv6Network
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network, ip_address
 from itertools import product
 
 import pytest
@@ -94,12 +95,15 @@ def test_a_list_is_one_text(listed: Egress) -> None:
 
 
 PROTOCOLS = st.sampled_from([None, "tcp", "udp", "icmp"])
-POINTS = [("192.0.2.7", 7), ("192.0.2.8", 7), ("10.1.0.1", 80), ("2001:db8::1", 80)]
+POINTS = [("192.0.2.7", 7), ("192.0.2.8", 7), ("10.1.0.1", 80), ("2001:db8::1", 80), ("2001:db8::2", 7), ("::7", 79)]
+WHERE = (
+    "0.0.0.0/0", "192.0.2.0/29", "192.0.2.7", "10.0.0.0/8", "[::/0]", "[2001:db8::1]", "[2001:db8::/127]", "[::/1]",
+)  # fmt: skip
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> Destination:
-    where = draw(st.sampled_from(["0.0.0.0/0", "192.0.2.0/29", "192.0.2.7", "10.0.0.0/8", "[::/0]", "[2001:db8::1]"]))
+    where = draw(st.sampled_from(WHERE))
     protocol = draw(PROTOCOLS)
     ports = draw(st.sampled_from(["", ":7", ":1-79", ":7-80"])) if protocol != "icmp" else ""
     return destination(f"{where}{ports}" + (f"/{protocol}" if protocol else ""))
@@ -107,7 +111,7 @@ def entries(draw: st.DrawFn) -> Destination:
 
 def permits(listed: Egress, address: str, protocol: str, port: int) -> bool:
     def fits(entry: Destination) -> bool:
-        if IPv4Address(address) not in entry.network if "." in address else entry.network.version != 6:
+        if ip_address(address) not in entry.network:
             return False
         if entry.ports is not None:
             first, last = entry.ports
@@ -123,7 +127,7 @@ LISTS = st.none() | st.lists(entries(), max_size=3).map(lambda listed: tuple(dic
 @given(LISTS, LISTS)
 def test_what_two_lists_permit_is_what_each_permits(one: Egress, other: Egress) -> None:
     both = intersection(one, other)
-    for (address, port), protocol in product(POINTS[:3], ("tcp", "udp", "icmp", "gre")):
+    for (address, port), protocol in product(POINTS, ("tcp", "udp", "icmp", "gre")):
         expected = permits(one, address, protocol, port) and permits(other, address, protocol, port)
         assert permits(both, address, protocol, port) == expected, (address, port, protocol)
     assert both is None or egress(list(map(str, both))[:64]) == both[:64]
@@ -176,7 +180,7 @@ def test_a_listing_has_the_values_of_objects() -> None:
     """As libnftables lists them."""
 
     def rule(chain: str, *expr: object) -> dict[str, object]:
-        return {"rule": {"family": "ip", "chain": chain, "expr": [*expr]}}
+        return {"rule": {"family": "ip6" if chain.endswith("6") else "ip", "chain": chain, "expr": [*expr]}}
 
     def match(left: object, right: object) -> dict[str, object]:
         return {"match": {"op": "==", "left": left, "right": right}}
@@ -195,6 +199,10 @@ def test_a_listing_has_the_values_of_objects() -> None:
         rule("egress-a", match(address, "2001:db8::1"), match(protocol, "icmp"), back),
         rule("egress-a", back),
         rule("egress-a", {"goto": {"target": "unlisted"}}),
+        {"chain": {"name": "egress-6"}},
+        rule("egress-6", match({"ct": {"key": "ip6 daddr", "dir": "original"}}, "2001:db8::1"),
+             match(protocol, "ipv6-icmp"), back),
+        rule("egress-6", match(protocol, 58), back),
         {"chain": {"name": "egress-b"}},
         {"limit": {"name": "sent_bytes-s5-a", "rate": 1000, "rate_unit": "kbytes", "burst": 131072,
                    "burst_unit": "bytes"}},
@@ -202,6 +210,7 @@ def test_a_listing_has_the_values_of_objects() -> None:
     ]  # fmt: skip
     assert listed_objects(json.loads(json.dumps(listed))) == {
         "egress-a": ("10.0.0.0/8:5432/tcp", "192.0.2.7:53-54/udp", "[2001:db8::1]/icmp", "0.0.0.0/0"),
+        "egress-6": ("[2001:db8::1]/icmp", "[::/0]/icmp"),
         "egress-b": (),
         "sent_bytes-s5-a": ("1024000", "131072"),
         "sent_packets-s5-a": ("100", "10"),
@@ -263,15 +272,59 @@ def test_two_lists_with_too_much_in_common_are_refused() -> None:
     check_limits([replace(nic, limits=Limits(egress=egress(ports[:28])))], [listed])
 
 
-def test_a_list_is_refused_where_ipv6_would_be_a_way_around_it() -> None:
-    both = replace(network(), ipv6=IPv6Network("fd00:77::/64"))
-    listed = NicRequest(nic=SERVICE, limits=Limits(egress=egress(["10.0.0.0/8"])))
-    words = "NIC service has an egress list in network default, which has IPv6"
-    with pytest.raises(InvalidRequestError, match=words):
-        check_limits([listed], [both])
-    with pytest.raises(InvalidRequestError, match=words):
-        check_limits([NicRequest(nic=SERVICE)], [replace(both, policy=NetworkPolicy(egress=()))])
-    check_limits([NicRequest(nic=SERVICE)], [both])
+BOTH = replace(network(), ipv6=IPv6Network("fd00:77::/64"), gateway6=IPv6Address("fd00:77::1"))
+SIX = replace(RESERVATION.leases[0], ipv6=IPv6Interface("fd00:77::5/64"), gateway6=BOTH.gateway6)
+CHAIN6 = "egress-fd000077000000000000000000000005"
+
+
+def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
+    limits = Limits(egress=egress(["[2001:db8::/32]:53", "10.0.0.0/8/icmp", "[::/0]/icmp"]))
+    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
+    check_limits([NicRequest(nic=SERVICE, limits=limits)], [BOTH])
+    without = nft_rules.task_elements(replace(held, limits={}), [BOTH])
+    more = [each for each in nft_rules.task_elements(held, [BOTH]) if each not in without]
+    assert [(each.family, each.name, each.key[0], each.value) for each in more[:6]] == [
+        ("ip", "unlisted", GUEST, ()),
+        ("ip", "egress", GUEST, ("10.0.0.0/8/icmp",)),
+        ("bridge", "unlisted", GUEST, ()),
+        ("ip6", "unlisted", "fd00:77::5", ()),
+        ("ip6", "egress", "fd00:77::5", ("[2001:db8::/32]:53/tcp", "[2001:db8::/32]:53/udp", "[::/0]/icmp")),
+        ("bridge", "unlisted6", "fd00:77::5", ()),
+    ]
+    assert list(more[4].added()) == [
+        f"add chain ip6 solo5 {CHAIN6}",
+        f"flush chain ip6 solo5 {CHAIN6}",
+        f"add rule ip6 solo5 {CHAIN6} ct original ip6 daddr 2001:db8::/32 meta l4proto tcp "
+        "ct original proto-dst 53 return",
+        f"add rule ip6 solo5 {CHAIN6} ct original ip6 daddr 2001:db8::/32 meta l4proto udp "
+        "ct original proto-dst 53 return",
+        f"add rule ip6 solo5 {CHAIN6} meta l4proto ipv6-icmp return",
+        f"add rule ip6 solo5 {CHAIN6} goto unlisted",
+        f"add element ip6 solo5 egress {{ fd00:77::5 : jump {CHAIN6} }}",
+    ]
+    assert f"delete chain ip6 solo5 {CHAIN6}" in more[4].deleted()
+
+
+def test_a_list_without_ipv6_is_an_empty_chain_of_ipv6() -> None:
+    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: Limits(egress=egress(["0.0.0.0/0"]))})
+    [chain] = [each for each in nft_rules.task_elements(held, [BOTH]) if (each.family, each.name) == ("ip6", "egress")]
+    assert chain.added()[2] == f"add rule ip6 solo5 {CHAIN6} goto unlisted"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[::1]:53/udp", "has an address of no other machine: expected a global or unique local address"),
+        ("::", "has an address of no other machine"),
+        ("fe80::/64", "has an address of one link: expected a global or unique local address"),
+        ("[ff02::1]:53", "has an address of a group: expected a global"),
+        ("[::ffff:192.0.2.7]:53", "has an address of IPv4: expected it without ::ffff:."),
+    ],
+)
+def test_an_ipv6_address_that_no_guest_reaches_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(words)):
+        destination(text)
+    assert destination("[::/0]").network.prefixlen == 0, "a range around them is none of them"
 
 
 def test_limits_are_on_the_wire_beside_their_nics() -> None:
@@ -348,3 +401,15 @@ def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:
     assert record is not None
     assert record.reservation.limits[SERVICE].egress == (), "closed, and never open"
     assert record.reservation.leases[0].ipv4 == IPv4Interface("10.77.0.5/24")
+
+
+def test_a_damaged_record_of_both_addresses_is_rebuilt_with_its_list() -> None:
+    limits = Limits(egress=egress(["10.0.0.0/8", "[2001:db8::/32]:53/udp"]))
+    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
+    elements = [nft_rules.Element(family=each.family, name=each.name, value=each.value,
+                                  key=tuple(word.strip('"') for word in each.key))
+                for each in nft_rules.task_elements(held, [BOTH])]  # fmt: skip
+    record = recover_lease_record(held.task, {SIX.tap: (tap_alias(held.task, SERVICE), BOTH)}, elements)
+    assert record is not None
+    assert record.reservation.limits == held.limits
+    assert record.reservation.leases[0].ipv6 == SIX.ipv6

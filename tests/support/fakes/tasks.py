@@ -56,7 +56,10 @@ PORTS = (
 
 def endpoints(reservation: Reservation) -> Endpoints:
     return Endpoints(
-        tuple(LeasedNic(lease.nic, lease.network, str(lease.address or ""), lease.tap) for lease in reservation.leases),
+        tuple(
+            LeasedNic(lease.nic, lease.network, str(lease.address or ""), lease.tap, str(lease.address6 or ""))
+            for lease in reservation.leases
+        ),
         tuple((str(port.host_ip or ""), port.host_port, port.port, port.protocol.value) for port in reservation.ports),
     )
 

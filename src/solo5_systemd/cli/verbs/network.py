@@ -318,7 +318,7 @@ def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[di
             "tap": lease.tap,
             "refused": _count(network.dropped.refused, lease),
             "fragments": _count(network.dropped.fragments, lease),
-            "drops": network.dropped.of_guest(lease.address, lease.tap),
+            "drops": network.dropped.of_guest(lease.addresses, lease.tap),
         }
         for task, lease in _leases(network, tasks)
     ]
