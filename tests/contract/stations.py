@@ -12,17 +12,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
 
 from tests.contract.guest import ICMP, IPV4, SYN, TCP, UDP, Guest
 from tests.contract.guest import _sum as checksum
 from tests.contract.guest import _udp as datagram
+from tests.contract.guest6 import ICMPV6, IPV6, Guest6
+
+Address = IPv4Address | IPv6Address
 
 SERVICE = 4646
 """The port of a TCP and a UDP service at every address of a namespace."""
 
 _ECHO_REQUEST, _ECHO_REPLY = 8, 0
+_ECHO_REQUEST6, _ECHO_REPLY6 = 128, 129
+_ECHOES6 = {_ECHO_REQUEST6: False, _ECHO_REPLY6: True}
 
 
 class Via(StrEnum):
@@ -33,7 +38,11 @@ class Via(StrEnum):
     PING = "ping"
 
 
-_NUMBERS = {Via.TCP: TCP, Via.UDP: UDP, Via.PING: ICMP}
+_NUMBERS = {
+    socket.AF_INET: {Via.TCP: TCP, Via.UDP: UDP, Via.PING: ICMP},
+    socket.AF_INET6: {Via.TCP: TCP, Via.UDP: UDP, Via.PING: ICMPV6},
+}
+_EVERY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Seen:
     """A received packet, of one protocol: its source, and the attempt of which it is the request or the reply."""
 
     via: Via
-    source: IPv4Address
+    source: Address
     number: int
     is_reply: bool
 
@@ -49,7 +58,7 @@ class Seen:
 class Station(Protocol):
     """A place that packets are sent from and received at."""
 
-    def send(self, via: Via, to: IPv4Address, port: int, number: int) -> None:
+    def send(self, via: Via, to: Address, port: int, number: int) -> None:
         """Send an attempt, unless the kernel refuses it at once."""
 
     def seen(self) -> frozenset[Seen]:
@@ -59,11 +68,12 @@ class Station(Protocol):
 class GuestStation:
     """A guest. It sends to its neighbours' MAC addresses, and all else to its gateway's."""
 
-    def __init__(self, guest: Guest, macs: dict[IPv4Address, bytes]) -> None:
+    def __init__(self, guest: Guest, macs: dict[Address, bytes]) -> None:
         self._guest, self._macs = guest, macs
 
-    def send(self, via: Via, to: IPv4Address, port: int, number: int) -> None:
+    def send(self, via: Via, to: Address, port: int, number: int) -> None:
         guest = self._guest
+        assert isinstance(to, IPv4Address)
         mac = self._macs.get(to) or self._macs[guest.gateway]
         match via:
             case Via.TCP:
@@ -78,36 +88,69 @@ class GuestStation:
         return frozenset(filter(None, map(_read, packets)))
 
 
+class GuestStation6:
+    """The same by IPv6."""
+
+    def __init__(self, guest: Guest6, macs: dict[Address, bytes]) -> None:
+        self._guest, self._macs = guest, macs
+
+    def send(self, via: Via, to: Address, port: int, number: int) -> None:
+        guest = self._guest
+        assert isinstance(to, IPv6Address)
+        mac = self._macs.get(to) or self._macs[guest.gateway6]
+        match via:
+            case Via.TCP:
+                guest.send(guest.tcp6(mac, to, (number, port), (number, 0), SYN))
+            case Via.UDP:
+                guest.send(guest.udp6(mac, to, port, b"call", number))
+            case Via.PING:
+                guest.send(guest.icmp6(mac, to, _ECHO_REQUEST6, struct.pack("!HH", number, 0)))
+
+    def seen(self) -> frozenset[Seen]:
+        frames = (frame for frame in self._guest.frames if frame[12:14] == IPV6.to_bytes(2))
+        found = (_packet(frame[20], IPv6Address(frame[22:38]), frame[54:]) for frame in frames)
+        return frozenset(filter(None, found))
+
+
 class NamespaceStation:
     """A network namespace with services at all of its addresses.
 
     Args:
         entered: enters the namespace.
-        source: the source address of what it sends; by default, the kernel's choice.
+        source: the source address of what it sends; None: the kernel's choice.
+        family: of its packets.
     """
 
     def __init__(
-        self, sockets: ExitStack, entered: Callable[[], AbstractContextManager[object]], source: str = "0.0.0.0"
+        self,
+        sockets: ExitStack,
+        entered: Callable[[], AbstractContextManager[object]],
+        source: Address | None = None,
+        family: socket.AddressFamily = socket.AF_INET,
     ) -> None:
-        self._sockets, self._entered, self._source = sockets, entered, source
+        self._sockets, self._entered, self._family = sockets, entered, family
+        self._source = str(source or _EVERY[family])
         self._seen: set[Seen] = set()
-        for number in _NUMBERS.values():
-            self._on_readable(self._open(socket.SOCK_RAW, number), self._record)
-        self._ping = self._open(socket.SOCK_RAW, ICMP)
-        self._ping.bind((source, 0))
+        for via, number in _NUMBERS[family].items():
+            raw = self._open(socket.SOCK_RAW, number)
+            self._on_readable(raw, lambda found, number=number: self._record(found, number))
+            if via is Via.PING:
+                self._ping = self._open(socket.SOCK_RAW, number)
+        self._ping.bind((self._source, 0))
 
     def serve(self) -> None:
         """Accept connections, and answer datagrams."""
         listener, replier = self._open(socket.SOCK_STREAM), self._open(socket.SOCK_DGRAM)
-        listener.bind(("0.0.0.0", SERVICE))
+        for each in (listener, replier):
+            each.bind((_EVERY[self._family], SERVICE))
         listener.listen(1000)
-        replier.bind(("0.0.0.0", SERVICE))
         self._on_readable(replier, _reply)
 
-    def send(self, via: Via, to: IPv4Address, port: int, number: int) -> None:
+    def send(self, via: Via, to: Address, port: int, number: int) -> None:
         if via is Via.PING:
-            with contextlib.suppress(OSError):
-                self._ping.sendto(_echo(number), (str(to), 0))
+            with contextlib.suppress(OSError):  # the kernel adds the checksum of ICMPv6
+                kind = _ECHO_REQUEST if self._family == socket.AF_INET else _ECHO_REQUEST6
+                self._ping.sendto(_echo(number, kind), (str(to), 0))
             return
         sender = self._open(socket.SOCK_STREAM if via is Via.TCP else socket.SOCK_DGRAM)
         sender.bind((self._source, number))
@@ -120,7 +163,7 @@ class NamespaceStation:
 
     def _open(self, kind: int, number: int = 0) -> socket.socket:
         with self._entered():
-            made = self._sockets.enter_context(socket.socket(socket.AF_INET, kind, number))
+            made = self._sockets.enter_context(socket.socket(self._family, kind, number))
         made.setblocking(False)
         return made
 
@@ -129,8 +172,10 @@ class NamespaceStation:
         loop.add_reader(of, call, of)
         self._sockets.callback(loop.remove_reader, of)
 
-    def _record(self, raw: socket.socket) -> None:
-        if found := _read(raw.recv(2000)):
+    def _record(self, raw: socket.socket, number: int) -> None:
+        packet, (source, *_) = raw.recvfrom(2000)
+        found = _read(packet) if self._family == socket.AF_INET else _packet(number, _without_scope(source), packet)
+        if found:
             self._seen.add(found)
 
 
@@ -139,19 +184,27 @@ def _reply(service: socket.socket) -> None:
     service.sendto(data.upper(), client)
 
 
-def _echo(number: int) -> bytes:
-    head, rest = struct.pack("!BB", _ECHO_REQUEST, 0), struct.pack("!HH", number, 0)
+def _without_scope(text: str) -> Address:
+    return ip_address(text.partition("%")[0])
+
+
+def _echo(number: int, kind: int = _ECHO_REQUEST) -> bytes:
+    head, rest = struct.pack("!BB", kind, 0), struct.pack("!HH", number, 0)
     return head + checksum(head + b"\0\0" + rest) + rest
 
 
 def _read(packet: bytes) -> Seen | None:
-    """Return what an IPv4 packet is; None for one that is neither a request nor a reply, such as an ICMP error."""
-    body, source = packet[(packet[0] & 15) * 4 :], IPv4Address(packet[12:16])
-    if packet[9] == ICMP:
-        kind, number = body[0], int.from_bytes(body[4:6])
-        return Seen(Via.PING, source, number, kind == _ECHO_REPLY) if kind in (_ECHO_REPLY, _ECHO_REQUEST) else None
+    """Return what an IPv4 packet is; None as `_packet`."""
+    return _packet(packet[9], IPv4Address(packet[12:16]), packet[(packet[0] & 15) * 4 :])
+
+
+def _packet(protocol: int, source: Address, body: bytes) -> Seen | None:
+    """Return what a packet is; None for one that is neither a request nor a reply, such as an ICMP error."""
+    if protocol in (ICMP, ICMPV6):
+        replies = {_ECHO_REQUEST: False, _ECHO_REPLY: True} if protocol == ICMP else _ECHOES6
+        return Seen(Via.PING, source, int.from_bytes(body[4:6]), replies[body[0]]) if body[0] in replies else None
     ports = struct.unpack_from("!HH", body)
-    via = Via.TCP if packet[9] == TCP else Via.UDP
+    via = Via.TCP if protocol == TCP else Via.UDP
     if via is Via.TCP and not body[13] & SYN:
         return None
     return Seen(via, source, max(ports), ports[1] > ports[0])

@@ -7,25 +7,29 @@ arrived when these have arrived twice was dropped.
 import asyncio
 import itertools
 import re
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
-from ipaddress import IPv4Address
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, IPv6Interface, ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from tests.contract.guest import Guest
+from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, private_namespace, run
 from tests.contract.netservice import PrivateBus, Service, leaving_nothing, nic, tcp, udp, until
-from tests.contract.stations import SERVICE, GuestStation, NamespaceStation, Seen, Station, Via
+from tests.contract.stations import SERVICE, Address, GuestStation, GuestStation6, NamespaceStation, Seen, Station, Via
 from tests.support.doc_tables import DOCS, table
 
-CLOSED, IMPOSSIBLE = "closed", "–"
-TABLES = {"IPv4": table((DOCS / "network.md").read_text(), "Every path, by IPv4")}
-"""The tables by family: what it takes to play another one is a `Stage` of its addresses."""
+from solo5_systemd.network.model import Lease
 
-CLIENT, HOST, LOOPBACK = "a client beyond the host", "the host", "the host's 127.0.0.1"
+CLOSED, IMPOSSIBLE = "closed", "–"
+TABLES = {family: table((DOCS / "network.md").read_text(), f"Every path, by {family}") for family in ("IPv4", "IPv6")}
+"""The tables by family."""
+
+CLIENT, HOST, LOOPBACK = "a client beyond the host", "the host", "the host's loopback"
 ITSELF, NEIGHBOUR, STRANGER = "the guest itself", "a guest of its network", "a guest of another network"
 MEMBER, MACHINE = "a guest of a joined network", "a machine of the joined bridge"
 FAR = "beyond"
@@ -33,24 +37,50 @@ PORT, ADDRESS, GATEWAY = "published port", "guest's address", "its gateway"
 SERVED, METADATA, INTERNET = "service of the host", "metadata service", "Internet"
 
 PUBLISHED, GUEST_PORT = 8080, 80
-FIRST_NUMBER = 20000  # above the ports of all services
+FIRST_NUMBER = {"IPv4": 20000, "IPv6": 21000}  # above the ports of all services, and none of them twice
 
-HERE, FAR_HERE, LAN_HERE = IPv4Address("192.0.2.1"), IPv4Address("198.51.100.1"), IPv4Address("192.168.1.1")
-OWN = {
-    CLIENT: IPv4Address("192.0.2.2"),
-    FAR: IPv4Address("198.51.100.2"),
-    MEMBER: IPv4Address("192.168.1.77"),
-    MACHINE: IPv4Address("192.168.1.2"),
-    LOOPBACK: IPv4Address("127.0.0.1"),
-}
-METADATA_ADDRESS = IPv4Address("169.254.169.254")
-SETTINGS = f"""
+
+class World:
+    """The addresses of one family: those of the host at its links, and those of the rows.
+
+    Args:
+        family: of sockets.
+        near: the part of all addresses of the link that is shared with the client, up to the last number.
+        far: the same of the link to the Internet.
+        lan: the same of the joined bridge.
+        loopback: of the host.
+        metadata: a metadata service's.
+    """
+
+    def __init__(
+        self, family: socket.AddressFamily, near: str, far: str, lan: str, loopback: str, metadata: str
+    ) -> None:
+        self.family = family
+        self.prefix = 24 if family == socket.AF_INET else 64
+        self.here, self.far_here, self.lan_here = (ip_address(f"{each}1") for each in (near, far, lan))
+        self.metadata = ip_address(metadata)
+        self.own: Mapping[str, Address] = {
+            CLIENT: ip_address(f"{near}2"),
+            FAR: ip_address(f"{far}2"),
+            MEMBER: ip_address(f"{lan}77"),
+            MACHINE: ip_address(f"{lan}2"),
+            LOOPBACK: ip_address(loopback),
+        }
+
+
+FOUR = World(socket.AF_INET, "192.0.2.", "198.51.100.", "192.168.1.", "127.0.0.1", "169.254.169.254")
+SIX = World(socket.AF_INET6, "2001:db8:f::", "2001:db8:e::", "2001:db8:a::", "::1", "fd00:ec2::254")
+WORLDS = {"IPv4": FOUR, "IPv6": SIX}
+SETTINGS = """
 [network.default]
+ipv6 = {ipv6}
 [network.other]
+ipv6 = {ipv6}
 [network.lan]
 join = "br0"
+ipv6 = {ipv6}
 ipv4 = "192.168.1.0/24"
-gateway4 = "{LAN_HERE}"
+gateway4 = "192.168.1.1"
 """
 
 
@@ -82,22 +112,23 @@ def attempts(family: str) -> list[Attempt]:
 class Stage:
     """All rows and columns of a table, played by guests and network namespaces."""
 
-    def __init__(self, guests: Mapping[str, Guest], stations: Mapping[str, Station]) -> None:
-        self._stations = stations
-        self._guest = guests[ITSELF]
-        self._own = OWN | {row: guest.ip for row, guest in guests.items()}
+    def __init__(self, world: World, guests: Mapping[str, Guest], stations: Mapping[str, Station]) -> None:
+        self._world, self._stations = world, stations
+        self._address, self._gateway = ends(world, guests[ITSELF])
+        self._own = {**world.own, **{row: ends(world, guest)[0] for row, guest in guests.items()}}
         # The host's address that a row sends to for a published port.
-        self._near = {row: guest.gateway for row, guest in guests.items()}
-        self._near |= {LOOPBACK: OWN[LOOPBACK], MACHINE: LAN_HERE}
+        self._near = {row: ends(world, guest)[1] for row, guest in guests.items()}
+        self._near |= {LOOPBACK: world.own[LOOPBACK], MACHINE: world.lan_here}
 
     def send(self, attempt: Attempt, number: int) -> None:
+        world = self._world
         address, port = {
-            PORT: (self._near.get(attempt.row, HERE), PUBLISHED),
-            ADDRESS: (self._guest.ip, GUEST_PORT),
-            GATEWAY: (self._guest.gateway, SERVICE),
-            SERVED: (HERE, SERVICE),
-            METADATA: (METADATA_ADDRESS, SERVICE),
-            INTERNET: (OWN[FAR], SERVICE),
+            PORT: (self._near.get(attempt.row, world.here), PUBLISHED),
+            ADDRESS: (self._address, GUEST_PORT),
+            GATEWAY: (self._gateway, SERVICE),
+            SERVED: (world.here, SERVICE),
+            METADATA: (world.metadata, SERVICE),
+            INTERNET: (world.own[FAR], SERVICE),
         }[attempt.column]
         self._stations[attempt.row].send(attempt.via, address, port, number)
 
@@ -114,15 +145,17 @@ class Stage:
         seen = self._stations[station].seen()
         return [each for each in seen if (each.via, each.number, each.is_reply) == (via, number, is_reply)]
 
-    def _word(self, row: str, source: IPv4Address) -> str:
+    def _word(self, row: str, source: Address) -> str:
         if source == self._own.get(row):
             return "itself"
-        return {self._guest.gateway: "the gateway", HERE: "the host", FAR_HERE: "the host"}.get(source, str(source))
+        world = self._world
+        known = {self._gateway: "the gateway", world.here: "the host", world.far_here: "the host"}
+        return known.get(source, str(source))
 
     async def play(self, family: str) -> Mapping[Attempt, str]:
         """Return the outcomes of all attempts."""
         wanted = attempts(family)
-        first, second = (dict(zip(wanted, itertools.count(FIRST_NUMBER + start))) for start in (0, len(wanted)))
+        first, second = (dict(zip(wanted, itertools.count(FIRST_NUMBER[family] + start))) for start in (0, len(wanted)))
         for numbers in (first, second):
             waiting = {each for each in wanted if each.expected(family) != CLOSED}
             for attempt, number in numbers.items():
@@ -137,52 +170,79 @@ class Stage:
         return {attempt: self.outcome(attempt, number) for attempt, number in first.items()}
 
 
+def ends(world: World, guest: Guest) -> tuple[Address, Address]:
+    """Return the address of a guest and of its gateway."""
+    return (guest.ip6, guest.gateway6) if world is SIX and isinstance(guest, Guest6) else (guest.ip, guest.gateway)
+
+
+def _guest(world: World, lease: Lease) -> Guest:
+    if world is FOUR:
+        return Guest(lease)
+    if lease.ipv6 is None:  # of a joined network: the guest has an address of its own choice
+        own, router = IPv6Address(str(world.own[MEMBER])), IPv6Address(str(world.lan_here))
+        lease = replace(lease, ipv6=IPv6Interface((own, world.prefix)), gateway6=router)
+    return Guest6(lease)
+
+
 async def _play(service: Service, family: str) -> Mapping[Attempt, str]:
     """Set the stage in this network namespace, play, and clear it."""
-    (service.settings / "solo5.toml").write_text(SETTINGS)
+    world = WORLDS[family]
+    (service.settings / "solo5.toml").write_text(SETTINGS.format(ipv6=str(world is SIX).lower()))
     async with AsyncExitStack() as stack:
-        client, far = Outside(), Outside("far", str(FAR_HERE), str(OWN[FAR]))
-        machine = Outside("lan", "192.168.1.9", str(OWN[MACHINE]))
-        for each, router in ((client, HERE), (far, FAR_HERE), (machine, LAN_HERE)):
-            stack.callback(each.close)
-            each.ip("route", "add", "default", "via", str(router))
-        far.ip("address", "add", f"{METADATA_ADDRESS}/32", "dev", "lo")
-        run("ip", "route", "add", str(METADATA_ADDRESS), "via", str(OWN[FAR]))
+        client, far = Outside(), Outside("far", str(FOUR.far_here), str(FOUR.own[FAR]))
+        machine = Outside("lan", "192.168.1.9", str(FOUR.own[MACHINE]))
+        links = ((client, CLIENT, world.here), (far, FAR, world.far_here), (machine, MACHINE, world.lan_here))
         run("ip", "link", "add", "br0", "type", "bridge")
         stack.callback(run, "ip", "link", "del", "br0")
         run("ip", "address", "flush", "dev", "lan-in")
         run("ip", "link", "set", "lan-in", "master", "br0")
-        run("ip", "address", "add", f"{LAN_HERE}/24", "dev", "br0")
+        run("ip", "address", "add", f"{FOUR.lan_here}/24", "dev", "br0")
         run("ip", "link", "set", "br0", "up")
+        for each, row, router in links:
+            stack.callback(each.close)
+            if world is SIX:
+                there = "br0" if row == MACHINE else f"{each.link}-in"
+                run("ip", "address", "add", f"{router}/64", "dev", there, "nodad")
+                each.ip("address", "add", f"{world.own[row]}/64", "dev", f"{each.link}-out", "nodad")
+            each.ip("route", "add", "default", "via", str(router))
+        far.ip("address", "add", str(world.metadata), "dev", "lo")
+        run("ip", "route", "add", str(world.metadata), "via", str(world.own[FAR]))
         await service.restart()
         requests = await stack.enter_async_context(service.client())
         leases = {
             ITSELF: await requests.lease("a", tcp(PUBLISHED, GUEST_PORT), udp(PUBLISHED, GUEST_PORT)),
             NEIGHBOUR: await requests.lease("b"),
             STRANGER: (await requests.have("c", nics=(nic("service", "other"),))).leases[0],
-            MEMBER: (await requests.have("d", nics=(nic("service", "lan", str(OWN[MEMBER])),))).leases[0],
+            MEMBER: (await requests.have("d", nics=(nic("service", "lan", str(FOUR.own[MEMBER])),))).leases[0],
         }
-        guests = {row: await stack.enter_async_context(Guest(lease)) for row, lease in leases.items()}
+        guests = {row: await stack.enter_async_context(_guest(world, lease)) for row, lease in leases.items()}
         others = {CLIENT: client, FAR: far, MACHINE: machine}
-        stations = {row: each async for row, each in _stations(stack.enter_context(ExitStack()), guests, others)}
-        found = await Stage(guests, stations).play(family)
+        sockets = stack.enter_context(ExitStack())
+        stations = {row: each async for row, each in _stations(sockets, world, guests, others)}
+        found = await Stage(world, guests, stations).play(family)
         for task in "abcd":
             await requests.drop(task)
+        service.end()
         return found
 
 
 async def _stations(
-    sockets: ExitStack, guests: Mapping[str, Guest], outside: Mapping[str, Outside]
+    sockets: ExitStack, world: World, guests: Mapping[str, Guest], outside: Mapping[str, Outside]
 ) -> AsyncIterator[tuple[str, Station]]:
     for row, guest in guests.items():
-        near = [guests[ITSELF].ip] if row == NEIGHBOUR else []
-        yield row, GuestStation(guest, {address: await guest.resolve(address) for address in (guest.gateway, *near)})
+        peer = guests[ITSELF]
+        if isinstance(guest, Guest6) and isinstance(peer, Guest6):
+            near6 = [peer.ip6] if row == NEIGHBOUR else []
+            yield row, GuestStation6(guest, {each: await guest.resolve6(each) for each in (guest.gateway6, *near6)})
+        else:
+            near = [peer.ip] if row == NEIGHBOUR else []
+            yield row, GuestStation(guest, {each: await guest.resolve(each) for each in (guest.gateway, *near)})
     namespaces: dict[str, Callable[[], AbstractContextManager[object]]] = {HOST: nullcontext}
     for row, entered in (namespaces | {row: each.entered for row, each in outside.items()}).items():
-        station = NamespaceStation(sockets, entered)
+        station = NamespaceStation(sockets, entered, family=world.family)
         station.serve()
         yield row, station
-    yield LOOPBACK, NamespaceStation(sockets, nullcontext, str(OWN[LOOPBACK]))
+    yield LOOPBACK, NamespaceStation(sockets, nullcontext, world.own[LOOPBACK], world.family)
 
 
 @pytest.fixture(scope="module")
