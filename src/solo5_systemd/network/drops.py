@@ -18,7 +18,7 @@ DropsWire = Sequence[Sequence[Sequence[Any]]]
 
 RULES: Mapping[str, tuple[str, str, str]] = {
     "spoofed": ("bridge", "iifname", "frames with another source than the leased one, or another protocol"),
-    "unsafe": ("bridge", "iifname", "frames for bridges, with a VLAN tag or source route, of a DHCP server or router"),
+    "unsafe": ("bridge", "iifname", "frames for bridges or VLANs, with source routes, of DHCP servers or routers"),
     "broadcasts": ("bridge", "iifname", "broadcasts above 500 a second"),
     "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
     "metadata": ("ip", "iifname", "packets for metadata services"),

@@ -34,10 +34,13 @@ _TRANSLATED = (
         rf"\1icmpv6 type nd-router-solicit accept\n\1icmpv6 type {_NEIGHBOURS} accept\n\1ip6 saddr != @leased drop\n"
         r"\1icmpv6 type echo-request goto limited",
     ),
-    # Only with br_netfilter: the kernel forwards no packet with a link-local address from link to link.
+    # Neighbour discovery and link-local destinations within a bridge, with br_netfilter. The kernel also routes them,
+    # back to their link, at the cost of an entry of its neighbour table: a routed packet has another hop limit, and
+    # table bridge drops those with link-local destinations that are sent to the host's MAC address.
     (
         r"( +)meta pkttype host ip6 daddr != @leased goto dropped_absent",
-        rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} accept\n"
+        rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} ip6 hoplimit 255 accept\n"
+        rf"\1icmpv6 type {_NEIGHBOURS} goto dropped_absent\n"
         r"\1meta pkttype host ip6 daddr != @leased ip6 daddr != fe80::/10 goto dropped_absent",
     ),
 )
@@ -56,6 +59,7 @@ BRIDGE_SETS = """
     set advertised { typeof iifname . @th,64,64 . @th,128,64; }
     set fragments6 { type ipv6_addr; counter; }
     set unlisted6 { type ipv6_addr; counter; }
+    set near6 { type ether_addr . ipv6_addr; }
 """
 """nftables 1.0.6 has no names for the fields of neighbour discovery: 64 bits after the begin of the ICMPv6 header is
 the target address, 208 bits after it the link-layer address of a first option.
@@ -70,7 +74,7 @@ BRIDGE_CHAINS = """
     # network, so they are limited as messages to DHCP servers are. Their option is not checked: MirageOS has sent one
     # with the type 0.
     chain proper6 {
-        icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
+        icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
         icmpv6 type nd-router-solicit \\
@@ -98,20 +102,25 @@ BRIDGE_CHAINS = """
             iifname . @th,64,64 . @th,128,64 @advertised accept
         drop
     }
-    # A routing header names further destinations, which no rule would see: a guest is no source of routes.
+    # A routing header names further destinations, which no rule would see: a guest is no source of routes. A link-local
+    # destination is a neighbour's, with its MAC address: the host would route any other, and look for it.
     chain whole6 {
         exthdr rt exists goto dropped_unsafe
+        ip6 daddr fe80::/10 ether daddr . ip6 daddr != @near6 goto dropped_unsafe
         exthdr frag exists ip6 saddr @fragments6 drop
         exthdr frag exists ip6 saddr fe80::/10 drop
         iifname @confined goto confining6
+        ip6 daddr fe80::/10 ether daddr @secluded goto dropped_unsafe
         ether daddr set ether daddr map @secluded meta pkttype set host
         accept
     }
     # With an egress list, all but neighbour discovery goes to the host, whose rules decide. The kernel returns
-    # packets with link-local addresses to the link that they came from, so these would be a way around the list.
+    # packets with link-local addresses to the link that they came from, so these would be a way around the list, and
+    # cost an entry of its neighbour table each.
     chain confining6 {
         icmpv6 type { GROUPS } goto grouping6
         ip6 saddr fe80::/10 goto dropped_spoofed
+        ip6 daddr fe80::/10 goto unlisted6
         meta pkttype { broadcast, multicast } goto unlisted6
         ether daddr set iifname map @confined meta pkttype set host
         accept
@@ -119,8 +128,8 @@ BRIDGE_CHAINS = """
     # Groups and router solicitations are for routers. Of a guest with an egress list the host alone receives them, and
     # does not pass them on: they have room for any text.
     chain grouping6 {
-        iifname != @confined accept
         ip6 daddr != ff02::/16 goto dropped_unsafe
+        iifname != @confined accept
         ether daddr set iifname map @confined meta pkttype set host
         accept
     }

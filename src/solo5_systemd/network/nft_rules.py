@@ -309,7 +309,7 @@ BRIDGE_SETS
     }
 BRIDGE_CHAINS
     # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
-    # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN.
+    # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN and no querier of groups.
     chain joining {
         ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 goto dropped_unsafe
         ether type { 0x8100, 0x88a8, 0x9100 } goto dropped_unsafe
@@ -326,7 +326,7 @@ BRIDGE_CHAINS
         goto proper
     }
     chain neighbouring {
-        icmpv6 type { nd-router-advert, nd-redirect } goto dropped_unsafe
+        icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         accept
     }
@@ -767,6 +767,7 @@ def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
     targets = ((str(int(each) >> 64), str(int(each) & ((1 << 64) - 1))) for each in addresses)
     return (
         *(_bridged(GUESTS6, tap, lease.mac, str(address)) for address in addresses),
+        _bridged("near6", lease.mac, str(addresses[1])),
         *(_bridged("advertised", tap, *target) for target in targets),
         _bridged("linked", tap, mac),
         _bridged("ipv6", tap, lease.mac),

@@ -24,7 +24,8 @@ class Packet:
 
     `dnat`: it was sent to a published port; `tracked`: it is not the first of its connection. Of its guest's
     connections `open` are open, and `opened` of TCP were opened at once; it is for
-    the `sought`-th neighbour at once of those that the host does not know.
+    the `sought`-th neighbour at once of those that the host does not know. `hops`: its hop limit; one less if it was
+    routed.
     """
 
     iif: str
@@ -38,6 +39,7 @@ class Packet:
     opened: int = 0
     sought: int = 0
     tracked: bool = False
+    hops: int = 255
 
 
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
@@ -124,6 +126,7 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     in kinds.strip("{} ").split(", "),
     r"ip6 saddr != @leased": lambda sets, packet: (packet.source,) not in sets["leased"],
     r"ip6 daddr != fe80::/10": lambda _, packet: ip_address(packet.to) not in IPv6Network("fe80::/10"),
+    r"ip6 hoplimit 255": lambda _, packet: packet.hops == 255,
     r"ip6? daddr != @leased": lambda sets, packet: (packet.to,) not in sets["leased"],
     r"ip6? daddr \{ (.*?) \}": lambda _, packet, ranges: any(
         ip_address(packet.to) in ip_network(each) for each in ranges.split(", ")

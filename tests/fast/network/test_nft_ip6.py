@@ -75,7 +75,11 @@ def test_a_packet_has_the_verdict_of_its_like_of_ipv4(packet: Packet, policy: Ne
         (Packet(iif=FRONT, what="ping", source=LINK_LOCAL), "drop"),
         # with br_netfilter, within a bridge
         (Packet(iif=FRONT, oif=FRONT, what="nd-neighbor-solicit", to="fd00:77::6"), "accept"),
+        (Packet(iif=FRONT, oif=FRONT, what="nd-neighbor-solicit", to="fe80::99"), "accept"),
         (Packet(iif=FRONT, oif=FRONT, to="fe80::99", source=LINK_LOCAL), "accept"),
+        # routed, back to its link
+        (Packet(iif=FRONT, oif=FRONT, what="nd-neighbor-solicit", to="fe80::99", hops=254), "drop"),
+        (Packet(iif=FRONT, oif=FRONT, what="nd-neighbor-advert", to="fd00:77::5", hops=254), "drop"),
         (Packet(iif=FRONT, oif=BACK, what="nd-neighbor-advert"), "drop"),
         (Packet(iif=FRONT, oif=BACK, to="fe80::99", source=LINK_LOCAL), "drop"),
         (Packet(iif=LAN, oif=FRONT, what="nd-neighbor-advert", source="2001:db8::9"), "drop"),
@@ -140,6 +144,7 @@ def test_a_network_and_a_task_are_elements() -> None:
     assert added == {
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . {LINK_LOCAL} }}",
+        f"element bridge solo5 near6 {{ 02:00:00:00:00:09 . {LINK_LOCAL} }}",
         f"element bridge solo5 advertised {{ {GUEST} . {0xFD00007700000000} . 5 }}",
         f"element bridge solo5 advertised {{ {GUEST} . {0xFE80000000000000} . {0x000000FFFE000009} }}",
         f"element bridge solo5 linked {{ {GUEST} . {0x020000000009} }}",
