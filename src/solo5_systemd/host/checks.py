@@ -352,7 +352,8 @@ def filter_problem(kernel: Kernel) -> str:
 
 def filter_remedy(kernel: Kernel) -> str:
     """Return the commands that open these chains, as one line for a shell."""
-    return " && ".join(command for each in kernel.dropping_chains or () for command in each.remedy)
+    commands = (command for each in kernel.dropping_chains or () for command in each.remedy)
+    return " && ".join(dict.fromkeys(commands))  # one of ufw or firewalld is for the chains of both families
 
 
 def _broken(name: str, value: str, advice: str) -> Fact:

@@ -25,8 +25,9 @@ from solo5_systemd.unit.confinement import KVM
 
 _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
 _KVM_API = 12
-_LEGACY_SAVE = ("/usr/sbin/iptables-legacy-save", "-t", "filter")
-_NFT_SAVE = ("/usr/sbin/iptables-nft-save", "-t", "filter")
+_IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
+_PROGRAMS = "/usr/sbin"
+_REJECTED = 0x0200  # RTF_REJECT of linux/route.h: an unreachable route
 
 
 def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()) -> Kernel:
@@ -101,10 +102,11 @@ def _filters(root: Path, networks: Sequence[NetworkSettings]) -> tuple[Sequence[
         return None, ()
     chains = [item["chain"] for item in listing if "chain" in item]
     # Whole tables only where one can drop a packet: others may have thousands of rules.
-    items = [*_filter_tables(nft, chains), *saved_listing(_legacy_rules(root), LEGACY)]
+    legacy = [each for of in _IPTABLES for each in saved_listing(_legacy_rules(root, of), LEGACY, of)]
+    items = [*_filter_tables(nft, chains), *legacy]
     ours = _listed(nft, {"chain": {"family": "ip", "table": "solo5", "name": "forward"}}) or ()
     forwarding = translating(_tables(nft, filter(is_translation, chains))) if drops_foreign(ours) else ()
-    return Filters(items).dropping(networks, _uplink(root)), forwarding
+    return Filters(items).dropping(networks, _uplink(root), _uplink6(root)), forwarding
 
 
 def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -115,32 +117,35 @@ def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[s
 
 
 def _filter_tables(nft: Any, chains: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the tables that can drop packets; that of iptables by iptables-save, where it uses extensions."""
-    listing = _tables(nft, filter(is_filter, chains))
-    of_iptables = [item for item in listing if _is_of_iptables(item)]
-    saved = _saved(_NFT_SAVE) if has_extensions(of_iptables) else ""
-    if not saved:
-        return listing
-    return [*(item for item in listing if not _is_of_iptables(item)), *saved_listing(saved, "filter")]
+    """Return the tables that can drop packets; those of iptables by iptables-save, where they use extensions."""
+    listing = list(_tables(nft, filter(is_filter, chains)))
+    for family, program in _IPTABLES.items():
+        of_iptables = [item for item in listing if _is_of_iptables(item, family)]
+        saved = _saved(f"{program}-nft-save") if has_extensions(of_iptables) else ""
+        if saved:
+            listing = [item for item in listing if not _is_of_iptables(item, family)]
+            listing += saved_listing(saved, "filter", family)
+    return listing
 
 
-def _is_of_iptables(item: Mapping[str, Any]) -> bool:
-    return any((body.get("family"), body.get("table")) == ("ip", "filter") for body in item.values())
+def _is_of_iptables(item: Mapping[str, Any], family: str) -> bool:
+    return any((body.get("family"), body.get("table")) == (family, "filter") for body in item.values())
 
 
-def _saved(command: Sequence[str]) -> str:
-    """Return the output of an iptables-save; empty where it fails."""
+def _saved(program: str) -> str:
+    """Return the table filter as an iptables-save prints it; empty where it fails."""
+    command = (f"{_PROGRAMS}/{program}", "-t", "filter")
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def _legacy_rules(root: Path) -> str:
+def _legacy_rules(root: Path, family: str) -> str:
     """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
-    if "filter" not in _text(root / "proc/net/ip_tables_names").split():
+    if "filter" not in _text(root / f"proc/net/{family}_tables_names").split():
         return ""
-    return _saved(_LEGACY_SAVE)
+    return _saved(f"{_IPTABLES[family]}-legacy-save")
 
 
 def _listed(nft: Any, what: Mapping[str, object]) -> Sequence[Mapping[str, Any]] | None:
@@ -152,6 +157,13 @@ def _uplink(root: Path) -> str:
     """Return the link of the IPv4 default route, by /proc/net/route; empty without one."""
     routes = (line.split() for line in _text(root / "proc/net/route").splitlines())
     return next((route[0] for route in routes if route[1:2] == ["00000000"]), "")
+
+
+def _uplink6(root: Path) -> str:
+    """Return the link of the IPv6 default route, by /proc/net/ipv6_route; empty without one."""
+    routes = (line.split() for line in _text(root / "proc/net/ipv6_route").splitlines())
+    default = ["0" * 32, "00"]
+    return next((r[9] for r in routes if r[:2] == default and len(r) == 10 and not int(r[8], 16) & _REJECTED), "")
 
 
 def _text(file: Path) -> str:

@@ -1,7 +1,8 @@
 """Whether packet filters of other programs drop the packets of networks, and the commands that open them.
 
 A packet passes only if every table of nftables accepts it: the accept of table `ip solo5` does not overrule the drop of
-another. So the rules of the others are evaluated here as the kernel does, for one packet of each path of a network.
+another. So the rules of the others are evaluated here as the kernel does, for one packet of each path of a network, of
+IPv4, and of IPv6 where the network has it.
 """
 
 import re
@@ -13,8 +14,10 @@ from typing import Any
 
 from solo5_systemd.settings.model import HostPort, NetworkSettings
 
-_OURS = ("ip", "solo5")
-_FAMILIES = ("ip", "inet")
+_TABLE = "solo5"
+_FAMILIES = {4: ("ip", "inet"), 6: ("ip6", "inet")}
+"""The families of chains that packets pass, by version of IP."""
+
 _HOOKS = ("forward", "input")
 _REJECTING = ("drop", "reject")
 _ENDING = ("accept", "queue", *_REJECTING)
@@ -46,6 +49,8 @@ class Packet:
         state: its conntrack state, such as `new`.
         translated: its destination, or that of its connection, was translated: a published port.
         port: the host's port that it is for; None: one that no rule names.
+        version: of IP.
+        solicits: it is a neighbour solicitation, without which no IPv6 packet follows.
     """
 
     hook: str
@@ -54,6 +59,15 @@ class Packet:
     state: str = "new"
     translated: bool = False
     port: HostPort | None = None
+    version: int = 4
+    solicits: bool = False
+
+    @property
+    def protocol(self) -> str | None:
+        """The transport protocol; None: unknown."""
+        if self.solicits:
+            return _ICMPV6
+        return self.port.protocol if self.port else None
 
 
 class _End(Enum):
@@ -68,7 +82,7 @@ class Filters:
     """The rules of all programs, from libnftables' JSON listings."""
 
     def __init__(self, listing: Iterable[Mapping[str, Any]]) -> None:
-        """Read the base chains at the hooks forward and input of IPv4, the rules and the sets."""
+        """Read the base chains at the hooks forward and input, the rules and the sets."""
         self._rules: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
         self._sets: dict[tuple[str, str, str], Collection[Any]] = {}
         self._chains: list[Mapping[str, Any]] = []
@@ -81,17 +95,18 @@ class Filters:
                 elif kind == "set":
                     self._sets[_key(body, "name")] = body.get("elem", ())
 
-    def dropping(self, networks: Sequence[NetworkSettings], uplink: str) -> Sequence[DroppingChain]:
+    def dropping(self, networks: Sequence[NetworkSettings], uplink: str, uplink6: str = "") -> Sequence[DroppingChain]:
         """Return the base chains that drop a packet of a network.
 
         Args:
             networks: those of the settings; one on a bridge of others is left out.
             uplink: the link of the default route; empty without one.
+            uplink6: the same of IPv6.
         """
         own = [network for network in networks if network.join is None]
         found = []
         for chain in self._chains:
-            lacking = [(net, [p for p in packets(net, uplink) if self._drops(chain, p)]) for net in own]
+            lacking = [(net, [p for p in packets(net, uplink, uplink6) if self._drops(chain, p)]) for net in own]
             lacking = [(network, dropped) for network, dropped in lacking if dropped]
             if lacking:
                 family, table, _ = key = _key(chain, "name")
@@ -108,7 +123,7 @@ class Filters:
         return found
 
     def _drops(self, chain: Mapping[str, Any], packet: Packet) -> bool:
-        if chain["hook"] != packet.hook:
+        if chain["hook"] != packet.hook or chain["family"] not in _FAMILIES[packet.version]:
             return False
         end = self._walk(_key(chain, "name"), packet)
         return end is _End.DROP or (end is _End.RETURN and chain.get("policy") == "drop")
@@ -171,33 +186,36 @@ class Filters:
         if isinstance(right, list | tuple):
             return any(self._is_one_of(chain, value, each) for each in right)
         text = str(right)
-        return value.startswith(text[:-1]) if text.endswith("*") else value == text
+        return value.startswith(text[:-1]) if text.endswith("*") else value == _NAMES.get(text, text)
 
 
-def packets(network: NetworkSettings, uplink: str) -> Iterator[Packet]:
+def packets(network: NetworkSettings, uplink: str, uplink6: str = "") -> Iterator[Packet]:
     """Yield a packet of each path of a network: out, to a published port, the replies, and to services of the host."""
     inside = network.bridge
-    for translated in (False, True):
-        states = ("established", "new") if translated else ("new", "established")
-        ways = zip(((inside, uplink), (uplink, inside)), states, strict=True)
-        for (iif, oif), state in ways:
-            yield Packet(hook="forward", iif=iif, oif=oif, state=state, translated=translated)
-    for port in network.policy.host:
-        yield Packet(hook="input", iif=inside, oif="", port=port)
+    for version, beyond in ((4, uplink), (6, uplink6)):
+        if version == 6 and network.ipv6 is None:
+            continue
+        for translated in (False, True):
+            states = ("established", "new") if translated else ("new", "established")
+            ways = zip(((inside, beyond), (beyond, inside)), states, strict=True)
+            for (iif, oif), state in ways:
+                yield Packet(hook="forward", iif=iif, oif=oif, state=state, translated=translated, version=version)
+        for port in network.policy.host:
+            yield Packet(hook="input", iif=inside, oif="", port=port, version=version)
+        if version == 6:
+            yield Packet(hook="input", iif=inside, oif="", state="untracked", version=6, solicits=True)
 
 
 def is_filter(chain: Mapping[str, Any]) -> bool:
-    """Return whether a chain of libnftables' JSON is a base chain of another program that IPv4 packets pass."""
-    ours = (chain["family"], chain["table"]) == _OURS
-    return chain["family"] in _FAMILIES and chain.get("hook") in _HOOKS and not ours
+    """Return whether a chain of libnftables' JSON is a base chain of another program that IP packets pass."""
+    families = (*_FAMILIES[4], *_FAMILIES[6])
+    return chain["family"] in families and chain.get("hook") in _HOOKS and chain["table"] != _TABLE
 
 
 def is_translation(chain: Mapping[str, Any]) -> bool:
     """Return whether a chain is one of another program that can translate the source of IPv4 packets."""
-    ours = (chain["family"], chain["table"]) == _OURS
-    return (
-        chain["family"] in _FAMILIES and chain.get("hook") == "postrouting" and chain.get("type") == "nat" and not ours
-    )
+    is_nat = chain.get("hook") == "postrouting" and chain.get("type") == "nat"
+    return chain["family"] in _FAMILIES[4] and is_nat and chain["table"] != _TABLE
 
 
 def translating(listing: Iterable[Mapping[str, Any]]) -> Sequence[str]:
@@ -223,8 +241,10 @@ LEGACY = "filter (iptables-legacy)"
 """The name of the table filter of iptables' older kernel interface, which nftables neither lists nor evaluates."""
 
 
-def saved_listing(saved: str, table: str) -> Iterator[Mapping[str, Any]]:
+def saved_listing(saved: str, table: str, family: str = "ip") -> Iterator[Mapping[str, Any]]:
     """Yield the output of iptables-save(8) for its table filter as libnftables would list a table without extensions.
+
+    `family`: `ip6` for that of ip6tables-save.
 
     libnftables has no more than the name of an extension of iptables (`xt`), such as conntrack.
     """
@@ -233,9 +253,10 @@ def saved_listing(saved: str, table: str) -> Iterator[Mapping[str, Any]]:
         if line.startswith(":"):
             name, policy = words[0][1:], words[1].lower()
             hook = {"FORWARD": "forward", "INPUT": "input"}.get(name)
-            yield {"chain": {"family": "ip", "table": table, "name": name, "hook": hook, "policy": policy}}
+            yield {"chain": {"family": family, "table": table, "name": name, "hook": hook, "policy": policy}}
         elif words[:1] == ["-A"]:
-            yield {"rule": {"family": "ip", "table": table, "chain": words[1], "expr": list(_saved_rule(words[2:]))}}
+            expr = list(_saved_rule(words[2:]))
+            yield {"rule": {"family": family, "table": table, "chain": words[1], "expr": expr}}
 
 
 def has_extensions(listing: Iterable[Mapping[str, Any]]) -> bool:
@@ -249,6 +270,13 @@ def _is_target(extension: Mapping[str, Any] | None) -> bool:
     return extension is not None and extension.get("type") == "target"
 
 
+_ICMPV6, _SOLICITATION = "ipv6-icmp", "nd-neighbor-solicit"
+_NAMES = {
+    "58": _ICMPV6, "icmpv6": _ICMPV6, "135": _SOLICITATION, "neighbor-solicitation": _SOLICITATION,
+    "neighbour-solicitation": _SOLICITATION,
+}  # fmt: skip
+"""Other words for the same, of nftables and ip6tables."""
+
 _PORT = {"payload": {"protocol": "th", "field": "dport"}}
 _CTSTATE = {"ct": {"key": "ctstate"}}
 _MATCHES = {
@@ -258,6 +286,8 @@ _MATCHES = {
     "--state": {"ct": {"key": "state"}},
     "--dst-type": {"fib": {"result": "type", "flags": ["daddr"]}},
     "-p": {"meta": {"key": "l4proto"}},
+    "--icmpv6-type": {"payload": {"protocol": "icmpv6", "field": "type"}},
+    "--hl-eq": {"payload": {"protocol": "ip6", "field": "hoplimit"}},
     "--dport": _PORT,
     "--dports": _PORT,
 }
@@ -299,13 +329,21 @@ def _value(left: Any, packet: Packet) -> str | None:
         case {"meta": {"key": "oifname" | "oif"}}:
             return packet.oif
         case {"meta": {"key": "nfproto"}}:
-            return "ipv4"
-        case {"meta": {"key": "l4proto"}} if packet.port:
-            return packet.port.protocol
+            return f"ipv{packet.version}"
+        case {"meta": {"key": "protocol"}}:
+            return "ip" if packet.version == 4 else "ip6"
+        case {"meta": {"key": "l4proto"}}:
+            return packet.protocol
+        case {"payload": {"protocol": "icmpv6", "field": "type"}} if packet.solicits:
+            return _SOLICITATION
+        case {"payload": {"protocol": "ip6", "field": "hoplimit"}} if packet.solicits:
+            return "255"
         case {"payload": {"protocol": protocol, "field": "dport"}} if packet.port:
             return str(packet.port.port) if protocol in ("th", packet.port.protocol) else None
-        case {"payload": {"protocol": "ip", "field": "protocol"}} if packet.port:
-            return packet.port.protocol
+        case {"payload": {"protocol": "ip", "field": "protocol"}} if packet.version == 4:
+            return packet.protocol
+        case {"payload": {"protocol": "ip6", "field": "nexthdr"}} if packet.version == 6:
+            return packet.protocol
         case {"fib": {"result": "type", "flags": "daddr" | ["daddr"]}}:
             return "local" if packet.hook == "input" else "unicast"
         case {"ct": {"key": "state" | "ctstate"}}:
@@ -322,17 +360,18 @@ def _remedy(
     """Yield the commands, in the words of the program to which a chain belongs."""
     family, table, name = _key(chain, "name")
     bridge = shlex.quote(network.bridge)
-    iptables = "iptables-legacy" if table == LEGACY else "iptables"
+    iptables = ("ip6tables" if family == "ip6" else "iptables") + ("-legacy" if table == LEGACY else "")
     is_input = chain["hook"] == "input"
     if table == "firewalld":
         yield f"firewall-cmd --permanent --zone=trusted --add-interface={bridge}"
         yield "firewall-cmd --reload"
     elif not is_input and "DOCKER-USER" in known:
         yield from (f"{iptables} -I DOCKER-USER {way} {bridge} -j ACCEPT" for way in ("-i", "-o"))
-    elif any(each.startswith("ufw-") for each in known):
+    elif any(re.match("ufw6?-", each) for each in known):
         ports = [f"ufw allow in on {bridge} to any port {p.port.port} proto {p.port.protocol}" for p in lost if p.port]
-        yield from ports or [f"ufw route allow {way} on {bridge}" for way in ("in", "out")]
-    elif family == "ip" and re.fullmatch("FORWARD|INPUT", name):
+        ways = ("in",) if is_input else ("in", "out")
+        yield from ports or [f"ufw {'' if is_input else 'route '}allow {way} on {bridge}" for way in ways]
+    elif family != "inet" and re.fullmatch("FORWARD|INPUT", name):
         yield from (f"{iptables} -I {name} {way} {bridge} -j ACCEPT" for way in ("-i", "-o")[: 1 if is_input else 2])
     else:
         ways = ("iifname", "oifname")[: 1 if is_input else 2]

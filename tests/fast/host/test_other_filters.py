@@ -12,11 +12,13 @@ from solo5_systemd.host.other_filters import (
     Filters,
     drops_foreign,
     has_extensions,
+    is_filter,
     is_translation,
     saved_listing,
     translating,
 )
 from solo5_systemd.names import NetworkName
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 
 NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
@@ -110,6 +112,78 @@ def test_chains_of_this_service_of_bridges_and_of_ipv6_are_left_out() -> None:
     for family, table in (("ip", "solo5"), ("bridge", "filter"), ("ip6", "filter")):
         assert not drops(chain("forward", "drop", family=family, table=table))
     assert not drops(chain("forward", "drop", "output"))
+    assert not drops(chain("forward", "drop", family="ip6", table="solo5"), network=SIX)
+    assert not is_filter(chain("forward", "drop", family="ip6", table="solo5")["chain"])
+
+
+SIX = replace(NETWORK, ipv6=Ipv6())
+SOLICIT = {"payload": {"protocol": "icmpv6", "field": "type"}}
+HOPS, NEXT = {"payload": {"protocol": "ip6", "field": "hoplimit"}}, {"payload": {"protocol": "ip6", "field": "nexthdr"}}
+L4, NFPROTO, PROTOCOL = ({"meta": {"key": key}} for key in ("l4proto", "nfproto", "protocol"))
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        ([chain("FORWARD", "drop", family="ip6")], True),
+        ([chain("FORWARD", "drop", family="inet"),
+          rule("FORWARD", match(NFPROTO, "ipv4"), ACCEPT, family="inet")], True),
+        ([chain("FORWARD", "drop", family="inet"), rule("FORWARD", match(PROTOCOL, "ip"), ACCEPT, family="inet"),
+          rule("FORWARD", match(PROTOCOL, "ip6"), ACCEPT, family="inet")], False),
+        ([chain("FORWARD", "accept", family="inet"),
+          rule("FORWARD", match(NFPROTO, "ipv6"), DROP, family="inet")], True),
+        ([chain("FORWARD", "drop", family="ip6"),
+          *(rule("FORWARD", each, ACCEPT, family="ip6") for each in BOTH)], False),
+        ([chain("INPUT", "drop", "input", family="ip6")], True),
+        ([chain("INPUT", "drop", "input", family="ip6"),
+          rule("INPUT", match(SOLICIT, {"set": ["nd-router-advert", "nd-neighbor-solicit"]}), ACCEPT, family="ip6")],
+         False),
+        ([chain("INPUT", "drop", "input", family="ip6"), rule("INPUT", match(L4, 58), match(HOPS, 255), ACCEPT,
+                                                              family="ip6")], False),
+        ([chain("INPUT", "drop", "input", family="ip6"), rule("INPUT", match(NEXT, "icmpv6"), ACCEPT, family="ip6")],
+         False),
+        ([chain("INPUT", "drop", "input", family="ip6"), rule("INPUT", match(L4, "icmp"), ACCEPT, family="ip6")], True),
+        ([chain("INPUT", "drop", "input", family="inet"), rule("INPUT", match(STATE, "untracked"), ACCEPT,
+                                                               family="inet")], False),
+        (list(saved_listing(":INPUT DROP [0:0]\n-A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 "
+                            "-j ACCEPT\n", "filter", "ip6")), False),
+        (list(saved_listing(":INPUT DROP [0:0]\n-A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type 134 -j ACCEPT\n", "filter",
+                            "ip6")), True),
+    ],
+)  # fmt: skip
+def test_a_network_with_ipv6_has_to_pass_chains_of_ipv6(listing: list[Any], expected: bool) -> None:
+    assert drops(*listing, network=SIX) is expected
+    if listing[0]["chain"]["family"] == "ip6":
+        assert not drops(*listing)
+
+
+def test_a_service_of_the_host_has_to_pass_input_of_ipv6() -> None:
+    both = replace(RESOLVER, ipv6=Ipv6())
+    listing = [chain("INPUT", "drop", "input", family="ip6"), rule("INPUT", match(SOLICIT, "nd-neighbor-solicit"),
+                                                                    ACCEPT, family="ip6")]  # fmt: skip
+    assert drops(*listing, network=both)
+    dport = {"payload": {"protocol": "udp", "field": "dport"}}
+    assert not drops(*listing, rule("INPUT", match(dport, 53), ACCEPT, family="ip6"), network=both)
+
+
+@pytest.mark.parametrize(
+    ("listing", "remedy"),
+    [
+        ([chain("FORWARD", "drop", family="ip6")],
+         [f"ip6tables -I FORWARD {way} solo5-default -j ACCEPT" for way in ("-i", "-o")]),
+        ([chain("FORWARD", "drop", family="ip6"), rule("DOCKER-USER", {"return": None}, family="ip6")],
+         [f"ip6tables -I DOCKER-USER {way} solo5-default -j ACCEPT" for way in ("-i", "-o")]),
+        ([chain("FORWARD", "drop", family="ip6"), rule("ufw6-before-forward", {"log": None}, family="ip6")],
+         ["ufw route allow in on solo5-default", "ufw route allow out on solo5-default"]),
+        ([chain("INPUT", "drop", "input", family="ip6"), rule("ufw6-before-input", {"log": None}, family="ip6")],
+         ["ufw allow in on solo5-default"]),
+        ([chain("i", "drop", "input", family="ip6", table="own")],
+         ["nft insert rule ip6 own i iifname solo5-default accept"]),
+    ],
+)  # fmt: skip
+def test_the_remedy_of_ipv6_is_in_the_words_of_the_program(listing: list[Any], remedy: list[str]) -> None:
+    [found] = Filters(listing).dropping([SIX], "eth0")
+    assert found.remedy == remedy
 
 
 def test_a_service_of_the_host_has_to_pass_input() -> None:

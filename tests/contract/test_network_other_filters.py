@@ -1,0 +1,95 @@
+"""Filters of other programs: what `solo5ctl doctor` has of them is what packets meet, and its commands open it."""
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address
+
+import pytest
+from tests.contract.guest6 import Guest6
+from tests.contract.netns import Outside, run
+from tests.contract.netservice import Service, udp
+from tests.contract.test_network_egress import echoes
+from tests.contract.test_network_ipv6 import CLIENT6, HOST6, ask6, far_socket, prefix, wan
+
+from solo5_systemd.host.kernel import read_kernel
+from solo5_systemd.network.model import Lease
+from solo5_systemd.settings.model import parse_settings
+
+__all__ = ["wan"]
+
+SETTINGS = parse_settings({"network": {"default": {"ipv6": True}}}).networks
+NEIGHBOURS = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert }"
+TABLES = {
+    "forward of ip6": "table ip6 own { chain own { type filter hook forward priority 5; policy drop; }; }",
+    "forward of inet": "table inet own { chain own { type filter hook forward priority 5; policy drop; }; }",
+    "one family accepted": (
+        "table inet own { chain own { type filter hook forward priority 5; policy drop; meta nfproto ipv4 accept; }; }"
+    ),
+    "one family dropped": (
+        "table inet own { chain own { type filter hook forward priority 5; policy accept; meta protocol ip6 drop; }; }"
+    ),
+    "IPv6 accepted": (
+        'table ip6 own { chain own { type filter hook forward priority 5; policy drop; iifname "solo5-*" accept; '
+        'oifname "solo5-*" ct status dnat accept; ct state established,related accept; }; }'
+    ),
+    "input of ip6": "table ip6 own { chain own { type filter hook input priority 5; policy drop; }; }",
+    "input with neighbour discovery": (
+        f"table ip6 own {{ chain own {{ type filter hook input priority 5; policy drop; {NEIGHBOURS} "
+        "ip6 hoplimit 255 accept; }; }"
+    ),
+    "input by a protocol": (
+        "table inet own { chain own { type filter hook input priority 5; policy drop; meta l4proto ipv6-icmp accept; "
+        "}; }"
+    ),
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+async def test_what_is_reported_is_what_packets_meet(service: Service, wan: Outside, table: str) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    await service.restart()
+    async with service.client() as client, echoes(wan, 7, bound=lambda port: far_socket(wan, port=port)):
+        lease = await client.lease("a", udp(5353))
+        wan.ip("route", "replace", str(prefix(lease)), "via", HOST6)
+        run("ip", "-6", "route", "add", "default", "via", CLIENT6)
+        try:
+            async with asyncio.timeout(20):
+                while not await _is_open(lease, wan):
+                    pass
+            run("nft", table)
+            run("ip", "-6", "neigh", "flush", "dev", lease.bridge)
+            found = read_kernel(networks=SETTINGS).dropping_chains
+            assert (found == []) is await _is_open(lease, wan), found
+            for chain in found or ():
+                for command in chain.remedy:
+                    run(*shlex.split(command))
+            assert read_kernel(networks=SETTINGS).dropping_chains == []
+            assert await _is_open(lease, wan)
+        finally:
+            for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail
+                run("nft", f"add table {family} own; delete table {family} own")
+            run("ip", "-6", "route", "delete", "default")
+        await client.drop("a")
+
+
+async def _is_open(lease: Lease, wan: Outside) -> bool:
+    """Return whether a guest that has just started reaches its gateway, and the client, and is reached by it."""
+
+    async def reached() -> None:
+        await guest.resolve6(guest.gateway6)
+        await guest.send_udp6(IPv6Address(CLIENT6), 7, b"call")
+        await guest.heard_udp6(b"CALL", 1)
+
+    async with Guest6(lease) as guest:
+        ways = (reached, lambda: ask6(HOST6, 5353, sock=far_socket(wan)))
+        return all([await _succeeds(way) for way in ways])
+
+
+async def _succeeds(way: Callable[[], Awaitable[object]]) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            await way()
+            return True
+    return False
